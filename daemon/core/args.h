@@ -6,6 +6,7 @@
 #define ZD_CORE_ARGS_H
 
 #include "core/command.h"
+#include "proto/zerod.pb-c.h"
 
 struct zd_part;
 
@@ -46,202 +47,21 @@ struct zd_found {
 	uint64_t serial; /* engine->parts_serial then */
 };
 
+/*
+ * The arguments of a request are its message, by value. Lists and texts in it belong to the caller, and last as
+ * long as its call: begin() copies what the request needs later.
+ */
 struct zd_args {
 	enum zd_request_kind kind;
+	struct zd_fence_list fences;      /* the message's */
+	const struct zd_view_args *views; /* UNIT_REGISTER: the message's */
+	/* GROUP_JOIN: the driver accepts the message's unique ids for so long. It has checked that a daemon
+	 * has made them, and has removed the stamp. */
+	uint32_t ids_left_s;
+	struct zd_found *found; /* UPDATE_BEGIN, PUBLISH; NULL: the request finds all of the units */
 	union {
-		struct {
-			const char *job, *group;
-			uint32_t world_size, rank, device;
-			bool durable;
-			bool shadow; /* durable groups only */
-			/* The number of ranks in this daemon, which are consecutive from a multiple of it; 0:
-			 * all. */
-			uint32_t local_world_size;
-			/* Every daemon has all shards: gathers are local, and only reductions span
-			 * daemons. */
-			bool hybrid;
-			bool nccl_collectives; /* gathers and reductions use NCCL inside the daemon too */
-			/* For groups that use communicators: the bytes of the reply to UNIQUE_IDS, the same
-			 * on all ranks. The driver has checked that a daemon has made them. NULL: none */
-			const unsigned char *ids;
-			uint32_t ids_bytes;
-			uint32_t ids_left_s; /* the driver accepts the ids for so long */
-		} group_join;
-		struct {
-			uint32_t count;
-			const char *job, *group; /* that the ids are for; repeated in the reply */
-		} unique_ids;
-		uint64_t request; /* CANCEL: the client's id of it */
-		uint64_t group;   /* GROUP_LEAVE, GROUP_BARRIER, ABORT_GROUP */
-		struct {
-			uint64_t group;
-			const char *name;
-			uint32_t dtype;
-			uint64_t numel;
-			uint32_t nviews;
-			const struct zd_view_args *views;
-			uint32_t slot;
-			bool persistent, frozen;
-			bool all_reduce; /* every rank gets the whole reduced gradient */
-			bool on_host;    /* the shards are in host memory */
-			bool copied;     /* the unit is never gathered in place */
-		} unit_register;
-		struct {
-			uint64_t group;
-			uint32_t nunits;
-			const uint64_t *units, *descriptions;
-			const bool *persistent; /* NULL: none is */
-		} units_resume;
-		uint64_t unit; /* UNIT_UNREGISTER, REDUCE_SKIP */
-		struct {
-			uint32_t nunits;
-			const uint64_t *units;
-			struct zd_fence_list fences; /* PUBLISH only */
-			bool force;                  /* PUBLISH only */
-			/* UPDATE_BEGIN: the reply may carry a fence in place of waiting for readers */
-			bool ahead, await_leases;
-			struct zd_found *found; /* NULL: the request finds all of them */
-		} publish;                      /* UPDATE_BEGIN, PUBLISH */
-		struct {
-			uint64_t group, step;
-		} commit;
-		struct {
-			uint64_t unit;
-			bool persistent;
-		} set_persistent;
-		struct {
-			uint64_t unit;
-			uint32_t slot;
-		} set_slot;
-		struct {
-			uint64_t unit;
-			bool frozen;
-			uint32_t target; /* enum zd_target_change */
-		} set_frozen;
-		struct {
-			uint64_t unit;
-			uint64_t allocation;         /* has the unit's elements; 0: another rank has them */
-			struct zd_fence_list fences; /* of the streams that write the allocation */
-		} unit_load;
-		struct {
-			uint64_t unit;
-			bool on_host;
-		} unit_place;
-		struct {
-			uint64_t unit;
-			const char *tag;  /* with a scope: NULL or "" */
-			uint32_t uses;    /* 0: 1 */
-			uint64_t version; /* 0: newest */
-			bool prefetch;
-			bool no_slot; /* a new buffer is placed outside the unit's slot */
-			/* the forward scope, claim or context that gets the lease; 0: the tag */
-			uint64_t scope;
-		} gather;
-		struct {
-			uint64_t unit;
-			const char *tag;
-			struct zd_fence_list fences;
-		} release;
-		struct {
-			uint64_t group, parent; /* parent 0: outermost */
-			/* of streams that may use buffers of an abandoned forward */
-			struct zd_fence_list fences;
-		} forward_begin;
-		struct {
-			uint64_t scope;
-			bool grad; /* FORWARD_END only */
-			struct zd_fence_list fences;
-		} scope_end; /* FORWARD_END, CLAIM_END, SCOPE_ABANDON, CONTEXT_END */
-		struct {
-			uint32_t nunits;
-			const uint64_t *units;
-		} context_begin;
-		struct {
-			uint64_t group;
-			uint32_t stage;
-			bool boundary;
-			uint32_t target_dtype;
-		} backward_begin;
-		struct {
-			uint64_t group;
-			uint32_t op; /* enum zerod_agree_op */
-			uint32_t count;
-			const double *values;
-		} group_agree;
-		struct {
-			uint64_t group;
-			bool skip_rest; /* skips the units that other ranks reduce and this rank does not */
-		} backward_end;
-		struct {
-			uint64_t group;
-			struct zd_fence_list fences; /* of streams that may still write entries of the rank */
-		} backward_abandon;
-		struct {
-			uint64_t group;
-			uint32_t dtype;
-			uint64_t slot_bytes;
-			uint32_t nslots;
-		} bucket_create;
-		uint64_t bucket; /* BUCKET_DESTROY */
-		struct {
-			uint64_t bucket, unit;
-			bool ahead;      /* the reply may carry a fence in place of waiting for the memory */
-			bool zero_holes; /* also zeroes elements that no view covers */
-		} bucket_reserve;
-		struct {
-			uint64_t bucket, entry;
-			struct zd_fence_list fences;
-			uint32_t op; /* enum zerod_reduce_op */
-			float prescale;
-			bool overwrite;
-			uint32_t nabsent; /* views of the unit that contribute zeros, by index */
-			const uint32_t *absent;
-		} bucket_submit;
-		struct {
-			uint64_t unit;
-			bool ahead; /* the reply may come before the target may be read */
-		} reduce_wait;
-		struct {
-			uint32_t nunits; /* of one group */
-			const uint64_t *units;
-			struct zd_fence_list fences; /* of streams that may still access their targets */
-		} target_return;
-		struct {
-			uint64_t group;
-			bool ahead;   /* the reply may come before the target may be read */
-			bool scalars; /* stores the result in memory for kernels */
-		} step_begin;
-		struct {
-			uint64_t group;
-			uint32_t nunits; /* whose norms are requested */
-			const uint64_t *units;
-		} step_get;
-		struct {
-			uint64_t group;
-			struct zd_fence_list fences;
-		} step_end;
-		struct {
-			const char *job, *name;
-			uint32_t device;
-			uint64_t bytes, alignment;
-			bool durable;
-			/* allocates for its elements, and ignores all other arguments; 0: none */
-			uint64_t unit;
-		} alloc;
-		struct {
-			uint64_t allocation;
-			struct zd_fence_list fences;
-		} free;
-		uint64_t session; /* KILL_SESSION */
-		uint64_t job;     /* END_JOB, KILL_JOB */
-		struct {
-			uint32_t device;
-			uint64_t keep_bytes; /* that the device's segments may keep */
-		} trim;
-		struct {
-			uint32_t count;
-			const uint32_t *segments;
-		} segments_unmapped; /* that segment_retire() named for the session */
+#define REQUEST(KIND, name) __typeof__(*((Zd__Request *)0)->name) name;
+#include "core/requests.def"
 	} u;
 };
 

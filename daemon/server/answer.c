@@ -56,38 +56,3 @@ char *zd_answer_text(struct zd_arena *arena, const char *text)
 
 	return memcpy(zd_arena_alloc(arena, bytes), text, bytes);
 }
-
-int zd_take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena,
-                   struct zd_fence_list *list, struct zd_err *err)
-{
-	struct zd_fence *fences = NULL;
-	int rc = zd_take_count(count, ZD_MAX_FENCES, "fences", err);
-
-	if (rc)
-		return rc;
-	if (count > 0)
-		fences = zd_arena_alloc(arena, count * sizeof(*fences));
-	for (size_t i = 0; i < count; i++) {
-		uint32_t timeline = messages[i]->timeline;
-		uint64_t value = messages[i]->value;
-
-		if (timeline >= ZD_TIMELINES)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "fence %zu: timeline %" PRIu32 ", the highest is %u", i, timeline,
-			                  ZD_TIMELINES - 1);
-		if (value == 0 || value >= (uint64_t)ZD_FENCE_ABORTED)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "fence %zu: value %" PRIu64 " is not in 1 .. 2^63-2", i, value);
-		fences[i] = (struct zd_fence){.timeline = timeline, .value = value};
-	}
-	*list = (struct zd_fence_list){.count = (uint32_t)count, .fences = fences};
-	return 0;
-}
-
-int zd_take_count(size_t count, size_t most, const char *what, struct zd_err *err)
-{
-	if (count > most)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%zu %s in one request, at most %zu are allowed", count,
-		                  what, most);
-	return 0;
-}

@@ -35,12 +35,4 @@ Zd__Fence **zd_answer_fences(struct zd_answer *answer, const struct zd_fence *fe
 /* Returns a copy of the text in the arena; messages have no const strings. */
 char *zd_answer_text(struct zd_arena *arena, const char *text);
 
-/* Converts the request's fences for the engine, in the arena. Errors: LIMIT for more than ZD_MAX_FENCES,
- * INVALID for an invalid timeline or value. */
-int zd_take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena,
-                   struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
-/* Checks a count. Errors: LIMIT, with `what` ("views") in the text, for more than `most`. */
-int zd_take_count(size_t count, size_t most, const char *what, struct zd_err *err)
-        __attribute__((warn_unused_result));
-
 #endif

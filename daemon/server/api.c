@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "server/ends.h"
+#include "server/lift.h"
 #include "server/loop.h"
 #include "server/session.h"
 
@@ -40,6 +41,7 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	api->conns.flushed_arg = &api->bridge.delegates;
 	api->conns.store = zd_keeper_write;
 	api->conns.store_arg = &api->bridge.keeper;
+	zd_lift_plan();
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
 	rc = zd_id_key_make(&api->id_key, err);

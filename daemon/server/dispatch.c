@@ -15,6 +15,7 @@
 #include "proto/envelope.h"
 #include "server/api.h"
 #include "server/handlers.h"
+#include "server/lift.h"
 #include "server/loop.h"
 #include "server/session.h"
 #include "server/wire.h"
@@ -25,10 +26,10 @@
 #define STEP_UNITS     512u /* found in a few microseconds */
 #define UNFINISHED     1    /* a further step of the request has to come */
 
-/* The engine handles a request with `args`; a request with `answer` is handled here. */
+/* A request with `answer` is handled here, another one by the engine. */
 struct route {
 	const char *name;
-	zd_args_fn *args;
+	enum zd_request_kind kind;
 	zd_answer_fn *answer;
 };
 
@@ -40,7 +41,7 @@ static const struct route routes[] = {
         [ZD__REQUEST__BODY_METRICS] = {"metrics", .answer = zd_answer_metrics},
         [ZD__REQUEST__BODY_EVENTS] = {"events", .answer = zd_answer_events},
         [ZD__REQUEST__BODY_DRAIN] = {"drain", .answer = zd_answer_drain},
-#define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = {#name, .args = zd_args_##name},
+#define REQUEST(KIND, name) [ZD__REQUEST__BODY_##KIND] = {#name, ZD_REQ_##KIND, NULL},
 #include "core/requests.def"
 };
 
@@ -74,9 +75,9 @@ static int unknown_request(const Zd__Request *request, struct zd_err *err)
 static bool find_in_steps(struct zd_api_session *session, struct zd_args *args)
 {
 	if ((args->kind != ZD_REQ_UPDATE_BEGIN && args->kind != ZD_REQ_PUBLISH) ||
-	    args->u.publish.nunits <= STEP_UNITS || !zd_conn_shares(session->conn))
+	    args->u.publish.n_units <= STEP_UNITS || !zd_conn_shares(session->conn))
 		return true;
-	args->u.publish.found = &session->found;
+	args->found = &session->found;
 	return zd_engine_find_ahead(session->api->bridge.engine, session->id, args, STEP_UNITS);
 }
 
@@ -89,10 +90,9 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_args args;
 	int rc;
 
-	memset(&args, 0, sizeof(args)); /* fields that a handler does not set are 0 */
-	rc = route->args(request, &api->requests, &args, err);
+	rc = zd_lift(request, route->kind, &api->requests, &args, err);
 	if (!rc && args.kind == ZD_REQ_GROUP_JOIN)
-		rc = zd_check_ids(session, &args, err);
+		rc = zd_check_group_join(session, &args, err);
 	if (rc)
 		return rc;
 	if (request->deadline_ms)
@@ -127,10 +127,10 @@ static bool handle(struct zd_api_session *session, const Zd__Request *request,
 	else if (zero)
 		rc = zd_err_set(&err, ZEROD_E_INVALID, "a zero byte in the %s of %s", zero->name,
 		                route->name);
-	else if (route->args)
-		rc = to_engine(session, request, route, &err);
-	else
+	else if (route->answer)
 		rc = route->answer(session, request, &err);
+	else
+		rc = to_engine(session, request, route, &err);
 	if (rc < 0) {
 		session->api->rejected++;
 		zd_api_session_fail(session, request->id, &err);

@@ -18,46 +18,6 @@
 #include "server/rows.h"
 #include "server/session.h"
 
-int zd_args_kill_session(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                         struct zd_err *err)
-{
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_KILL_SESSION;
-	args->u.session = request->kill_session->session;
-	return 0;
-}
-
-int zd_args_abort_group(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                        struct zd_err *err)
-{
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_ABORT_GROUP;
-	args->u.group = request->abort_group->group;
-	return 0;
-}
-
-int zd_args_end_job(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                    struct zd_err *err)
-{
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_END_JOB;
-	args->u.job = request->end_job->job;
-	return 0;
-}
-
-int zd_args_kill_job(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                     struct zd_err *err)
-{
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_KILL_JOB;
-	args->u.job = request->kill_job->job;
-	return 0;
-}
-
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
  * report it. The file is kept open, and is the short one: daemon_status is a cheap request. */
 uint64_t zd_resident_bytes(const struct zd_api *api)

@@ -2,30 +2,6 @@
 /* handle_gather.c - gather and release, a trainer's most frequent requests. */
 #include "server/handlers.h"
 
-/* Clients that need no tags send "". */
-static const char *tag_or_default(const char *tag)
-{
-	return tag[0] ? tag : "default";
-}
-
-int zd_args_gather(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                   struct zd_err *err)
-{
-	const Zd__Gather *gather = request->gather;
-
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_GATHER;
-	args->u.gather.unit = gather->unit;
-	args->u.gather.tag = gather->scope ? gather->tag : tag_or_default(gather->tag);
-	args->u.gather.uses = gather->uses;
-	args->u.gather.version = gather->version;
-	args->u.gather.prefetch = gather->prefetch;
-	args->u.gather.no_slot = gather->no_slot;
-	args->u.gather.scope = gather->scope;
-	return 0;
-}
-
 static Zd__Frames *frames_of(struct zd_answer *answer, const struct zd_frames *frames)
 {
 	Zd__Frames *message;
@@ -53,17 +29,6 @@ void zd_fill_gather(const struct zd_reply *reply, struct zd_answer *answer)
 	message->frames = frames_of(answer, &reply->u.gather.frames);
 	answer->reply.body_case = ZD__REPLY__BODY_GATHER;
 	answer->reply.gather = message;
-}
-
-int zd_args_release(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                    struct zd_err *err)
-{
-	const Zd__Release *release = request->release;
-
-	args->kind = ZD_REQ_RELEASE;
-	args->u.release.unit = release->unit;
-	args->u.release.tag = tag_or_default(release->tag);
-	return zd_take_fences(release->fences, release->n_fences, arena, &args->u.release.fences, err);
 }
 
 void zd_fill_release(const struct zd_reply *reply, struct zd_answer *answer)

@@ -185,16 +185,6 @@ int zd_answer_goodbye(struct zd_api_session *session, const Zd__Request *request
 	return 0;
 }
 
-int zd_args_session_reset(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                          struct zd_err *err)
-{
-	(void)request;
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_SESSION_RESET;
-	return 0;
-}
-
 void zd_fill_session_reset(const struct zd_reply *reply, struct zd_answer *answer)
 {
 	Zd__SessionResetReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
@@ -204,14 +194,4 @@ void zd_fill_session_reset(const struct zd_reply *reply, struct zd_answer *answe
 	message->steps = zd_answer_ids(answer, reply->u.session_reset.steps, reply->u.session_reset.nsteps);
 	answer->reply.body_case = ZD__REPLY__BODY_SESSION_RESET;
 	answer->reply.session_reset = message;
-}
-
-int zd_args_cancel(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                   struct zd_err *err)
-{
-	(void)arena;
-	(void)err;
-	args->kind = ZD_REQ_CANCEL;
-	args->u.request = request->cancel->request;
-	return 0;
 }

@@ -2,10 +2,6 @@
 /*
  * handlers.h - the handlers of all kinds of requests, one file per family.
  *
- * zd_args_*: a request for the engine. Translates the message, whose body the function's name gives, into the
- * engine's arguments. Checks the values that would be unsafe to pass on (counts of repeated fields, fences);
- * the engine checks the rest.
- *
  * zd_fill_*: fills the body of the engine's reply, if it has one and the status is 0. May make the reply an
  * error.
  *
@@ -20,21 +16,17 @@
 struct zd_api;
 struct zd_api_session;
 
-typedef int zd_args_fn(const Zd__Request *request, struct zd_arena *arena, struct zd_args *args,
-                       struct zd_err *err);
 typedef void zd_fill_fn(const struct zd_reply *reply, struct zd_answer *answer);
 typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
 
-#define REQUEST(KIND, name) zd_args_fn zd_args_##name;
-#define REQUEST_FILLED(KIND, name, fill)                                                                     \
-	zd_args_fn zd_args_##name;                                                                           \
-	zd_fill_fn zd_fill_##fill;
+#define REQUEST(KIND, name)
+#define REQUEST_FILLED(KIND, name, fill) zd_fill_fn zd_fill_##fill;
 #include "core/requests.def"
 
-/* Checks the unique ids of a GROUP_JOIN, if it has any: a daemon has made them, for the session's user and
- * this group, not too long ago. Leaves in `args` the ids without their stamp. Errors: see
- * zd_id_stamp_check(). */
-int zd_check_ids(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
+/* Checks what the engine cannot check of a GROUP_JOIN: of its unique ids, if it has any, that a daemon has made
+ * them, for the session's user and this group, not too long ago. Leaves in `args` the ids without their stamp.
+ * Errors: see zd_id_stamp_check(). */
+int zd_check_group_join(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_metrics,

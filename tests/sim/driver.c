@@ -324,7 +324,7 @@ static void start(struct zd_sim_world *world)
 
 static void end_job(struct zd_sim_world *world, struct zd_sim_session *session, uint64_t job, uint32_t group)
 {
-	struct zd_args args = {.kind = ZD_REQ_END_JOB, .u.job = job};
+	struct zd_args args = {.kind = ZD_REQ_END_JOB, .u.end_job.job = job};
 	struct zd_sim_request request = {.group = (uint8_t)group};
 
 	if (job == 0)

@@ -18,7 +18,7 @@ static bool finds_ahead(const struct zd_sim_world *world, const struct zd_sim_re
                         const struct zd_args *args)
 {
 	return (args->kind == ZD_REQ_UPDATE_BEGIN || args->kind == ZD_REQ_PUBLISH) &&
-	       args->u.publish.nunits > 0 && zd_sim_mix(world->config.seed, request->id) % 2;
+	       args->u.publish.n_units > 0 && zd_sim_mix(world->config.seed, request->id) % 2;
 }
 
 void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -40,7 +40,7 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 	struct zd_args ahead = *args;
 	world->stats.requests++;
 	if (finds_ahead(world, kept, args)) {
-		ahead.u.publish.found = &found;
+		ahead.found = &found;
 		while (!zd_engine_find_ahead(world->engine, session->id, &ahead, 1 + kept->op % 2))
 			zd_engine_check(world->engine);
 	}
@@ -78,8 +78,8 @@ static bool issue_join(struct zd_sim_issue *issue)
 	const struct zd_sim_actor_config *actor = &config->actors[issue->session->actor];
 
 	issue->args.kind = ZD_REQ_GROUP_JOIN;
-	issue->args.u.group_join.job = config->jobs[issue->group->job].name;
-	issue->args.u.group_join.group = issue->group->name;
+	issue->args.u.group_join.job = (char *)config->jobs[issue->group->job].name;
+	issue->args.u.group_join.group = (char *)issue->group->name;
 	issue->args.u.group_join.world_size = issue->group->world;
 	issue->args.u.group_join.rank = issue->rank;
 	issue->args.u.group_join.device = actor->device;
@@ -121,7 +121,7 @@ static bool issue_leave(struct zd_sim_issue *issue)
 	if (!zd_sim_issue_group_id(issue))
 		return false;
 	issue->args.kind = ZD_REQ_GROUP_LEAVE;
-	issue->args.u.group = zd_sim_issue_group_id(issue);
+	issue->args.u.group_leave.group = zd_sim_issue_group_id(issue);
 	issue->world->ending = issue->session->id;
 	(void)zd_sim_issue_send(issue);
 	issue->world->ending = 0;
@@ -133,16 +133,18 @@ static void resume_first(struct zd_sim_issue *issue)
 {
 	const struct zd_args args = issue->args;
 	uint32_t unit = issue->op->unit;
+	protobuf_c_boolean persistent = issue->group->units[unit].persistent;
 
 	if (!issue->model->ids[unit] || zd_sim_percent(&issue->rng, 50))
 		return;
-	issue->args =
-	        (struct zd_args){.kind = ZD_REQ_UNITS_RESUME,
-	                         .u.units_resume = {.group = zd_sim_issue_group_id(issue),
-	                                            .nunits = 1,
-	                                            .units = &issue->model->ids[unit],
-	                                            .descriptions = &issue->model->descriptions[unit],
-	                                            .persistent = &issue->group->units[unit].persistent}};
+	issue->args = (struct zd_args){.kind = ZD_REQ_UNITS_RESUME,
+	                               .u.units_resume = {.group = zd_sim_issue_group_id(issue),
+	                                                  .n_units = 1,
+	                                                  .units = &issue->model->ids[unit],
+	                                                  .n_descriptions = 1,
+	                                                  .descriptions = &issue->model->descriptions[unit],
+	                                                  .n_persistent = 1,
+	                                                  .persistent = &persistent}};
 	(void)zd_sim_issue_send(issue);
 	issue->args = args;
 }
@@ -155,14 +157,14 @@ static bool issue_register(struct zd_sim_issue *issue)
 		return false;
 	issue->args.kind = ZD_REQ_UNIT_REGISTER;
 	issue->args.u.unit_register.group = zd_sim_issue_group_id(issue);
-	issue->args.u.unit_register.name = unit->name;
+	issue->args.u.unit_register.name = (char *)unit->name;
 	issue->args.u.unit_register.dtype = unit->dtype;
 	issue->args.u.unit_register.numel = unit->numel;
-	issue->args.u.unit_register.nviews = unit->nviews;
+	issue->args.u.unit_register.n_views = unit->nviews;
 	issue->views[0] = (struct zd_view_args){.name = "all", .ndim = 1, .shape = {unit->numel}};
 	issue->views[1] = (struct zd_view_args){
 	        .name = "last", .offset_numel = unit->numel - 1, .ndim = 2, .shape = {1, 1}};
-	issue->args.u.unit_register.views = issue->views;
+	issue->args.views = issue->views;
 	issue->args.u.unit_register.slot = unit->slot;
 	issue->args.u.unit_register.persistent = unit->persistent;
 	issue->world->groups[issue->op->group].kept[issue->op->unit] |= unit->persistent;
@@ -179,7 +181,7 @@ static bool issue_register(struct zd_sim_issue *issue)
 	if (issue->op->arg == ZD_SIM_TURNED)
 		issue->views[1].shape[0] = 0;
 	if (issue->op->arg == ZD_SIM_VIEW_BEYOND) {
-		issue->args.u.unit_register.nviews = 2;
+		issue->args.u.unit_register.n_views = 2;
 		issue->views[1].shape[1] = 2;
 	}
 	if (issue->op->expect) {
@@ -198,7 +200,7 @@ static bool issue_unregister(struct zd_sim_issue *issue)
 	if (!issue->handle->id)
 		return false;
 	issue->args.kind = ZD_REQ_UNIT_UNREGISTER;
-	issue->args.u.unit = issue->handle->id;
+	issue->args.u.unit_unregister.unit = issue->handle->id;
 	return zd_sim_issue_send(issue);
 }
 
@@ -234,7 +236,7 @@ static bool issue_gather(struct zd_sim_issue *issue)
 		issue->args.u.gather.scope = issue->request.scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;
 		issue->request.must_fail = scope->state == ZD_SIM_SCOPE_NONE;
 	} else {
-		issue->args.u.gather.tag = tags[issue->op->tag];
+		issue->args.u.gather.tag = (char *)tags[issue->op->tag];
 		issue->args.u.gather.uses = issue->op->arg % ZD_SIM_VERSION;
 	}
 	issue->args.u.gather.version = issue->op->arg / ZD_SIM_VERSION;
@@ -300,8 +302,8 @@ static bool issue_release(struct zd_sim_issue *issue)
 	lease->streams = 0;
 	issue->args.kind = ZD_REQ_RELEASE;
 	issue->args.u.release.unit = issue->handle->id;
-	issue->args.u.release.tag = tags[issue->op->tag];
-	issue->args.u.release.fences = zd_sim_issue_fences(issue);
+	issue->args.u.release.tag = (char *)tags[issue->op->tag];
+	issue->args.fences = zd_sim_issue_fences(issue);
 	return zd_sim_issue_send(issue);
 }
 

@@ -28,14 +28,14 @@ static void garbage_ids(struct zd_args *args, struct zd_sim_rng *rng)
 	uint64_t bad = zd_sim_percent(rng, 50) ? 0 : UINT64_MAX - zd_sim_below(rng, 100);
 
 	args->kind = kinds[zd_sim_below(rng, ZD_ARRAY_LEN(kinds))];
-	args->u.group = bad; /* the first member of every one of these is an id */
+	args->u.unit_place.unit = bad; /* the first member of every one of these is an id */
 }
 
 static void garbage_join(struct zd_args *args, struct zd_sim_rng *rng)
 {
 	args->kind = ZD_REQ_GROUP_JOIN;
-	args->u.group_join.job = "j0";
-	args->u.group_join.group = "g0";
+	args->u.group_join.job = (char *)"j0";
+	args->u.group_join.group = (char *)"g0";
 	args->u.group_join.world_size = 2;
 	switch (zd_sim_below(rng, 6)) {
 	case 0:
@@ -51,10 +51,10 @@ static void garbage_join(struct zd_args *args, struct zd_sim_rng *rng)
 		args->u.group_join.device = 99;
 		break;
 	case 3:
-		args->u.group_join.job = "";
+		args->u.group_join.job = (char *)"";
 		break;
 	default:
-		args->u.group_join.group = "a\xff";
+		args->u.group_join.group = (char *)"a\xff";
 		break;
 	}
 }
@@ -62,7 +62,7 @@ static void garbage_join(struct zd_args *args, struct zd_sim_rng *rng)
 static void garbage_alloc(struct zd_args *args, struct zd_sim_rng *rng)
 {
 	args->kind = ZD_REQ_ALLOC;
-	args->u.alloc.job = "scratch";
+	args->u.alloc.job = (char *)"scratch";
 	args->u.alloc.bytes = 256;
 	switch (zd_sim_below(rng, 4)) {
 	case 0:
@@ -92,30 +92,30 @@ static bool garbage_unit(struct zd_args *args, struct zd_sim_rng *rng, const str
 	case 0:
 		args->kind = ZD_REQ_GATHER;
 		args->u.gather.unit = unit;
-		args->u.gather.tag = "a tag that is much longer than the thirty-one bytes";
+		args->u.gather.tag = (char *)"a tag that is much longer than the thirty-one bytes";
 		break;
 	case 1:
 		args->kind = ZD_REQ_RELEASE;
 		args->u.release.unit = unit;
-		args->u.release.tag = "default";
-		args->u.release.fences = (struct zd_fence_list){.count = 1, .fences = bad_fence};
+		args->u.release.tag = (char *)"default";
+		args->fences = (struct zd_fence_list){.count = 1, .fences = bad_fence};
 		break;
 	case 2:
 		args->kind = ZD_REQ_RELEASE;
 		args->u.release.unit = unit;
-		args->u.release.tag = "nobody";
+		args->u.release.tag = (char *)"nobody";
 		break;
 	case 3:
 		args->kind = ZD_REQ_UNIT_REGISTER;
 		args->u.unit_register.group = member->id;
-		args->u.unit_register.name = "huge";
+		args->u.unit_register.name = (char *)"huge";
 		args->u.unit_register.dtype = ZEROD_INT64;
 		args->u.unit_register.numel = UINT64_MAX / 2 - zd_sim_below(rng, 1000);
 		break;
 	default:
 		args->kind = ZD_REQ_UNIT_REGISTER;
 		args->u.unit_register.group = member->id;
-		args->u.unit_register.name = "odd";
+		args->u.unit_register.name = (char *)"odd";
 		args->u.unit_register.dtype = 77;
 		args->u.unit_register.numel = 1;
 		break;
@@ -147,10 +147,10 @@ static bool garbage_scope(struct zd_sim_world *world, const struct zd_sim_sessio
 	switch (zd_sim_below(rng, 4)) {
 	case 0:
 		args->kind = ZD_REQ_SCOPE_ABANDON;
-		args->u.scope_end.scope = foreign_scope(world, session);
+		args->u.scope_abandon.scope = foreign_scope(world, session);
 		return true;
 	case 1:
-		args->u.gather.tag = "@scope 1";
+		args->u.gather.tag = (char *)"@scope 1";
 		return true;
 	case 2:
 		args->u.gather.scope = member->scopes[0].id;
@@ -158,7 +158,7 @@ static bool garbage_scope(struct zd_sim_world *world, const struct zd_sim_sessio
 		return args->u.gather.scope != 0;
 	default:
 		args->kind = ZD_REQ_CONTEXT_BEGIN;
-		args->u.context_begin.nunits = 2;
+		args->u.context_begin.n_units = 2;
 		args->u.context_begin.units = twice;
 		return true;
 	}

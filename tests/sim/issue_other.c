@@ -17,8 +17,9 @@ static bool issue_alloc(struct zd_sim_world *world, struct zd_sim_session *sessi
 		return false;
 	if (zd_sim_percent(rng, 30)) /* beside the trainers' job, which may be durable */
 		own = false;
-	args.u.alloc.job = own ? world->config.jobs[world->config.groups[op->group].job].name : "scratch";
-	args.u.alloc.name = "scratch";
+	args.u.alloc.job = (char *)(own ? world->config.jobs[world->config.groups[op->group].job].name
+	                                : "scratch");
+	args.u.alloc.name = (char *)"scratch";
 	args.u.alloc.device = (uint32_t)zd_sim_below(rng, zd_sim_ndevices(&world->config));
 	args.u.alloc.bytes = request->bytes = zd_sim_between(rng, 1, 3000);
 	if (op->tag && !op->noise) {
@@ -47,7 +48,7 @@ static bool issue_free(struct zd_sim_world *world, struct zd_sim_session *sessio
 	item->key = alloc->key;
 	struct zd_fence fence = zd_sim_stream_signal(world, session, stream);
 	args.u.free.allocation = alloc->id;
-	args.u.free.fences = (struct zd_fence_list){.count = 1, .fences = &fence};
+	args.fences = (struct zd_fence_list){.count = 1, .fences = &fence};
 	alloc->id = 0;
 	zd_sim_send(world, session, request, &args);
 	return true;
@@ -107,17 +108,17 @@ bool zd_sim_issue_other(struct zd_sim_world *world, struct zd_sim_session *sessi
 		return issue_free(world, session, &request, &rng);
 	case ZD_SIM_KILL:
 		args.kind = ZD_REQ_KILL_SESSION;
-		args.u.session = world->sessions[zd_sim_below(&rng, world->nsessions)]->id;
-		world->ending = args.u.session;
+		args.u.kill_session.session = world->sessions[zd_sim_below(&rng, world->nsessions)]->id;
+		world->ending = args.u.kill_session.session;
 		break;
 	case ZD_SIM_ABORT:
 		args.kind = ZD_REQ_ABORT_GROUP;
-		args.u.group = some_group(world, op);
+		args.u.abort_group.group = some_group(world, op);
 		break;
 	case ZD_SIM_END_JOB:
 		world->ending_all = zd_sim_percent(&rng, 50);
 		args.kind = world->ending_all ? ZD_REQ_KILL_JOB : ZD_REQ_END_JOB;
-		args.u.job = zd_sim_job_id(world, world->config.groups[op->group].job);
+		args.u.end_job.job = zd_sim_job_id(world, world->config.groups[op->group].job);
 		break;
 	default:
 		if (zd_sim_percent(&rng, 50))

@@ -37,7 +37,7 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 	uint8_t *bytes = zd_sim_memory(world, &entry->at, "entry");
 	for (uint64_t i = done; i < numel; i++)
 		zd_sim_float_store(dtype, bytes, i, zd_sim_gradient_value(request->key, request->inf_at, i));
-	args->u.bucket_submit.fences = (struct zd_fence_list){.count = nstreams, .fences = fences};
+	args->fences = (struct zd_fence_list){.count = nstreams, .fences = fences};
 }
 
 static bool issue_bucket_submit(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -77,7 +77,7 @@ static bool issue_step_end(struct zd_sim_world *world, struct zd_sim_session *se
 	/* stream 0 reads the target (reply.c) */
 	uint32_t count = zd_sim_signal(world, session, zd_sim_accessors(member) | 1, fences);
 	args.u.step_end.group = member->id;
-	args.u.step_end.fences = (struct zd_fence_list){.count = count, .fences = fences};
+	args.fences = (struct zd_fence_list){.count = count, .fences = fences};
 	if (op->ahead && world->config.steps_ahead)
 		zd_sim_step_over(member);
 	zd_sim_send(world, session, request, &args);
@@ -122,8 +122,8 @@ static bool issue_abandon(struct zd_sim_world *world, struct zd_sim_session *ses
 	zd_sim_loans_end(world, session, request, ZD_SIM_ALL_UNITS);
 	uint32_t streams = write_entries(world, session, op, request, rng);
 	args.u.backward_abandon.group = member->id;
-	args.u.backward_abandon.fences.count = zd_sim_signal(world, session, streams, fences);
-	args.u.backward_abandon.fences.fences = fences;
+	args.fences.count = zd_sim_signal(world, session, streams, fences);
+	args.fences.fences = fences;
 	request->had = zd_sim_is_abandoned(model, member->step_first);
 	model->abandoned[member->step_first % ZD_SIM_BACKWARDS] = member->step_first + 1;
 	member->abandons = true;
@@ -177,11 +177,11 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		return member->id && (!bucket || op->expect);
 	case ZD_SIM_BUCKET_DESTROY:
 		args->kind = ZD_REQ_BUCKET_DESTROY;
-		args->u.bucket = bucket;
+		args->u.bucket_destroy.bucket = bucket;
 		return bucket != 0;
 	case ZD_SIM_BACKWARD_END:
 		args->kind = ZD_REQ_BACKWARD_END;
-		args->u.group = member->id;
+		args->u.backward_end.group = member->id;
 		return member->id != 0;
 	case ZD_SIM_STEP_BEGIN:
 		args->kind = ZD_REQ_STEP_BEGIN;
@@ -252,7 +252,7 @@ bool zd_sim_issue_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 		return issue_abandon(world, session, op, &request, &rng);
 	case ZD_SIM_SKIP:
 		args.kind = ZD_REQ_REDUCE_SKIP;
-		args.u.unit = handle->id;
+		args.u.reduce_skip.unit = handle->id;
 		if (!handle->id)
 			return false;
 		zd_sim_contribute(world, session, op, &request, &args);

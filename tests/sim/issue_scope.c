@@ -90,7 +90,7 @@ static bool issue_forward_begin(struct zd_sim_world *world, struct zd_sim_sessio
 	request->parent = parent ? parent->id : 0;
 	args.u.forward_begin.group = member->id;
 	args.u.forward_begin.parent = request->parent;
-	args.u.forward_begin.fences = signal_readers(world, session, op->group, swept, fences);
+	args.fences = signal_readers(world, session, op->group, swept, fences);
 	zd_sim_send(world, session, request, &args);
 	return true;
 }
@@ -111,10 +111,11 @@ static bool issue_end(struct zd_sim_world *world, struct zd_sim_session *session
 	request->must_fail = scope->state == ZD_SIM_SCOPE_NONE;
 	request->scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;
 	request->grad = kind == ZD_REQ_FORWARD_END && op->arg & ZD_SIM_END_GRAD;
-	args.u.scope_end.scope = request->scope;
-	args.u.scope_end.grad = request->grad;
-	args.u.scope_end.fences = signal_readers(
-	        world, session, op->group, zd_sim_scopes_ended(member, kind, op->tag, request->grad), fences);
+	args.u.claim_end.scope = request->scope; /* the first field of all these messages */
+	if (kind == ZD_REQ_FORWARD_END)
+		args.u.forward_end.grad = request->grad;
+	args.fences = signal_readers(world, session, op->group,
+	                             zd_sim_scopes_ended(member, kind, op->tag, request->grad), fences);
 	zd_sim_send(world, session, request, &args);
 	return true;
 }
@@ -131,7 +132,7 @@ static bool issue_context_begin(struct zd_sim_world *world, struct zd_sim_sessio
 	for (uint32_t u = 0; u < world->config.groups[op->group].nunits; u++) {
 		if (!(op->arg & (1u << u)) || !member->handles[u].id)
 			continue;
-		ids[args.u.context_begin.nunits++] = member->handles[u].id;
+		ids[args.u.context_begin.n_units++] = member->handles[u].id;
 		request->units |= (uint8_t)(1u << u);
 	}
 	if (!request->units)

@@ -21,7 +21,7 @@ static uint32_t pick_units(struct zd_sim_issue *issue, bool (*wanted)(const stru
 		issue->ids[count++] = handle->id;
 		issue->request.units |= (uint8_t)(1u << u);
 	}
-	issue->args.u.publish.nunits = count;
+	issue->args.u.publish.n_units = count;
 	issue->args.u.publish.units = issue->ids;
 	return count;
 }
@@ -76,16 +76,16 @@ static void note_holders(struct zd_sim_issue *issue, bool copies)
 bool zd_sim_issue_update_begin(struct zd_sim_issue *issue)
 {
 	issue->args.kind = ZD_REQ_UPDATE_BEGIN;
-	issue->args.u.publish.ahead = zd_sim_percent(&issue->rng, 50);
+	issue->args.u.update_begin.ahead = zd_sim_percent(&issue->rng, 50);
 	if (issue->op->expect == ZEROD_E_STATE)
 		return send_out_of_turn(issue);
 	if (pick_units(issue, not_updating) == 0)
 		return false;
-	issue->args.u.publish.await_leases = !issue->op->expect && zd_sim_percent(&issue->rng, 25);
+	issue->args.u.update_begin.await_leases = !issue->op->expect && zd_sim_percent(&issue->rng, 25);
 	note_holders(issue, false);
-	if (issue->args.u.publish.await_leases) /* the request waits until the units are not held */
+	if (issue->args.u.update_begin.await_leases) /* the request waits until the units are not held */
 		issue->request.held = false;
-	issue->request.unheld = issue->request.unheld || issue->args.u.publish.await_leases;
+	issue->request.unheld = issue->request.unheld || issue->args.u.update_begin.await_leases;
 	return zd_sim_issue_send(issue);
 }
 
@@ -138,7 +138,7 @@ bool zd_sim_issue_publish(struct zd_sim_issue *issue)
 		if (used[s])
 			zd_sim_issue_signal_stream(issue, s);
 	}
-	issue->args.u.publish.fences = zd_sim_issue_fences(issue);
+	issue->args.fences = zd_sim_issue_fences(issue);
 	issue->args.u.publish.force = (issue->op->noise && zd_sim_percent(&issue->rng, 50)) ||
 	                              issue->op->arg == ZD_SIM_FORCE;
 	note_holders(issue, !issue->args.u.publish.force);

@@ -109,20 +109,20 @@ static void give_back(struct zd_sim_world *world, struct zd_sim_session *session
 		struct zd_sim_handle *handle = &member->handles[u];
 		if (!(units & (1u << u)) || !handle->id)
 			continue;
-		ids[args.u.target_return.nunits++] = handle->id;
+		ids[args.u.target_return.n_units++] = handle->id;
 		streams |= handle->accessors;
 		if (handle->lent && handle->untargeted)
 			handle->sum_first = handle->lent_end;
 		handle->lent = false;
 		handle->accessors = 0;
 	}
-	if (args.u.target_return.nunits == 0)
+	if (args.u.target_return.n_units == 0)
 		return;
 	if (zd_sim_streams_idle(session))
 		streams = 0;
 	args.u.target_return.units = ids;
-	args.u.target_return.fences.count = zd_sim_signal(world, session, streams, fences);
-	args.u.target_return.fences.fences = fences;
+	args.fences.count = zd_sim_signal(world, session, streams, fences);
+	args.fences.fences = fences;
 	zd_sim_send(world, session, &request, &args);
 }
 

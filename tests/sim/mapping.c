@@ -53,7 +53,7 @@ void zd_sim_unmap(struct zd_sim_world *world, struct zd_sim_session *session, ui
 	struct zd_sim_mapping *mapping = find(session, segment);
 	struct zd_call call = {.session = session->id, .request = FIRST_ANSWER + world->next_order++};
 	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
-	                       .u.segments_unmapped = {.count = 1, .segments = &segment}};
+	                       .u.segments_unmapped = {.n_segments = 1, .segments = &segment}};
 
 	if (!session->open)
 		return;

@@ -581,8 +581,9 @@ uint32_t core_told(const struct core_driver *core, uint64_t session)
 void core_unmap(struct core_driver *core, uint64_t id)
 {
 	struct session *session = core_session(core, id);
-	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
-	                       .u.segments_unmapped = {.count = session->ntold, .segments = session->told}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_SEGMENTS_UNMAPPED,
+	        .u.segments_unmapped = {.n_segments = session->ntold, .segments = session->told}};
 	session->ntold = 0;
 	core_call(core, id, &args, 0);
 }

@@ -178,9 +178,12 @@ static inline void expect_commit(struct durable *d, uint64_t version)
 
 static inline uint64_t keep(struct durable *d, uint64_t session, const char *name)
 {
-	struct zd_args args = {
-	        .kind = ZD_REQ_ALLOC,
-	        .u.alloc = {.job = "job", .name = name, .device = 1, .bytes = STATE_BYTES, .durable = true}};
+	struct zd_args args = {.kind = ZD_REQ_ALLOC,
+	                       .u.alloc = {.job = (char *)"job",
+	                                   .name = (char *)name,
+	                                   .device = 1,
+	                                   .bytes = STATE_BYTES,
+	                                   .durable = true}};
 	return core_send(d->core, session, &args);
 }
 

@@ -36,8 +36,8 @@ void core_nodes_new_ids(struct core_nodes *nodes)
 {
 	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS};
 	args.u.unique_ids.count = nodes->ids_bytes / ZD_UNIQUE_ID_BYTES;
-	args.u.unique_ids.job = "job";
-	args.u.unique_ids.group = "world";
+	args.u.unique_ids.job = (char *)"job";
+	args.u.unique_ids.group = (char *)"world";
 	const struct zd_reply *reply = core_call(nodes->node[0].core, nodes->node[0].session[0], &args, 0);
 	assert_int_equal(reply->u.unique_ids.nbytes, nodes->ids_bytes);
 	memcpy(nodes->ids, reply->u.unique_ids.bytes, nodes->ids_bytes);

@@ -75,7 +75,10 @@ uint64_t core_backward_into(struct core_team *team, uint32_t rank, uint32_t stag
                             uint32_t target_dtype)
 {
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN,
-	                       .u.backward_begin = {team->group, stage, boundary, target_dtype}};
+	                       .u.backward_begin = {.group = team->group,
+	                                            .stage = stage,
+	                                            .boundary = boundary,
+	                                            .target_dtype = target_dtype}};
 	return core_send(team->core, team->session[rank], &args);
 }
 
@@ -86,27 +89,30 @@ uint64_t core_backward(struct core_team *team, uint32_t rank, uint32_t stage, bo
 
 uint64_t core_backward_end(struct core_team *team, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.group = team->group};
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.backward_end.group = team->group};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 uint64_t core_bucket(struct core_team *team, uint32_t rank, uint32_t dtype, uint64_t slot_bytes,
                      uint32_t nslots)
 {
-	struct zd_args args = {.kind = ZD_REQ_BUCKET_CREATE,
-	                       .u.bucket_create = {team->group, dtype, slot_bytes, nslots}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_BUCKET_CREATE,
+	        .u.bucket_create = {
+	                .group = team->group, .dtype = dtype, .slot_bytes = slot_bytes, .nslots = nslots}};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 uint64_t core_bucket_destroy(struct core_team *team, uint32_t rank, uint64_t bucket)
 {
-	struct zd_args args = {.kind = ZD_REQ_BUCKET_DESTROY, .u.bucket = bucket};
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_DESTROY, .u.bucket_destroy.bucket = bucket};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 uint64_t core_reserve(struct core_team *team, uint32_t rank, uint64_t bucket, uint64_t unit)
 {
-	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE, .u.bucket_reserve = {bucket, unit}};
+	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE,
+	                       .u.bucket_reserve = {.bucket = bucket, .unit = unit}};
 	return core_send(team->core, team->session[rank], &args);
 }
 
@@ -115,28 +121,29 @@ uint64_t core_bucket_submit(struct core_team *team, uint32_t rank, const struct 
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_SUBMIT,
 	                       .u.bucket_submit = {.bucket = commit->bucket,
 	                                           .entry = commit->entry,
-	                                           .fences = {commit->nfences, commit->fences},
 	                                           .op = commit->op,
 	                                           .prescale = commit->prescale,
-	                                           .overwrite = commit->overwrite}};
+	                                           .overwrite = commit->overwrite},
+	                       .fences = {commit->nfences, commit->fences}};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 uint64_t core_skip(struct core_team *team, uint32_t rank, uint64_t unit)
 {
-	struct zd_args args = {.kind = ZD_REQ_REDUCE_SKIP, .u.unit = unit};
+	struct zd_args args = {.kind = ZD_REQ_REDUCE_SKIP, .u.reduce_skip.unit = unit};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 uint64_t core_step(struct core_team *team, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.group = team->group};
+	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.step_begin.group = team->group};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 uint64_t core_step_end(struct core_team *team, uint32_t rank, const struct zd_fence *fences, uint32_t nfences)
 {
-	struct zd_args args = {.kind = ZD_REQ_STEP_END, .u.step_end = {team->group, {nfences, fences}}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_STEP_END, .u.step_end = {.group = team->group}, .fences = {nfences, fences}};
 	return core_send(team->core, team->session[rank], &args);
 }
 

@@ -14,8 +14,8 @@
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join)
 {
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
-	args.u.group_join.job = join->job ? join->job : "job";
-	args.u.group_join.group = join->group ? join->group : "world";
+	args.u.group_join.job = (char *)(join->job ? join->job : "job");
+	args.u.group_join.group = (char *)(join->group ? join->group : "world");
 	args.u.group_join.world_size = join->world_size;
 	args.u.group_join.rank = join->rank;
 	args.u.group_join.device = join->device;
@@ -23,10 +23,10 @@ uint64_t core_join(struct core_driver *core, uint64_t session, const struct core
 	args.u.group_join.shadow = join->shadow;
 	args.u.group_join.local_world_size = join->local_world_size;
 	args.u.group_join.hybrid = join->hybrid;
-	args.u.group_join.nccl_collectives = join->exchange;
-	args.u.group_join.ids = join->ids;
-	args.u.group_join.ids_bytes = join->ids_bytes;
-	args.u.group_join.ids_left_s = 3600;
+	args.u.group_join.collectives = join->exchange ? ZD__COLLECTIVES__NCCL : ZD__COLLECTIVES__COPIES;
+	args.u.group_join.unique_ids.data = (uint8_t *)join->ids;
+	args.u.group_join.unique_ids.len = join->ids_bytes;
+	args.ids_left_s = 3600;
 	return core_send(core, session, &args);
 }
 
@@ -35,11 +35,11 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 {
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
 	args.u.unit_register.group = group;
-	args.u.unit_register.name = unit->name;
+	args.u.unit_register.name = (char *)unit->name;
 	args.u.unit_register.dtype = unit->dtype ? unit->dtype : ZEROD_FLOAT32;
 	args.u.unit_register.numel = unit->numel;
-	args.u.unit_register.nviews = unit->nviews;
-	args.u.unit_register.views = unit->views;
+	args.u.unit_register.n_views = unit->nviews;
+	args.views = unit->views;
 	args.u.unit_register.slot = unit->slot;
 	args.u.unit_register.persistent = unit->persistent;
 	args.u.unit_register.frozen = unit->frozen;
@@ -51,32 +51,34 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 
 uint64_t core_update(struct core_driver *core, uint64_t session, uint64_t unit)
 {
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &unit}};
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.update_begin = {.n_units = 1, .units = &unit}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_publish(struct core_driver *core, uint64_t session, uint64_t unit)
 {
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH, .u.publish = {.nunits = 1, .units = &unit}};
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_commit(struct core_driver *core, uint64_t session, uint64_t group, uint64_t step)
 {
-	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {group, step}};
+	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {.group = group, .step = step}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_set_persistent(struct core_driver *core, uint64_t session, uint64_t unit, bool persistent)
 {
-	struct zd_args args = {.kind = ZD_REQ_SET_PERSISTENT, .u.set_persistent = {unit, persistent}};
+	struct zd_args args = {.kind = ZD_REQ_SET_PERSISTENT,
+	                       .u.set_persistent = {.unit = unit, .persistent = persistent}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_gather_tag(struct core_driver *core, uint64_t session, uint64_t unit, const char *tag,
                          uint32_t uses)
 {
-	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = tag, .uses = uses}};
+	struct zd_args args = {.kind = ZD_REQ_GATHER,
+	                       .u.gather = {.unit = unit, .tag = (char *)tag, .uses = uses}};
 	return core_send(core, session, &args);
 }
 
@@ -88,14 +90,14 @@ uint64_t core_gather(struct core_driver *core, uint64_t session, uint64_t unit)
 uint64_t core_gather_version(struct core_driver *core, uint64_t session, uint64_t unit, uint64_t version)
 {
 	struct zd_args args = {.kind = ZD_REQ_GATHER,
-	                       .u.gather = {.unit = unit, .tag = CORE_TAG, .version = version}};
+	                       .u.gather = {.unit = unit, .tag = (char *)CORE_TAG, .version = version}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_prefetch(struct core_driver *core, uint64_t session, uint64_t unit)
 {
 	struct zd_args args = {.kind = ZD_REQ_GATHER,
-	                       .u.gather = {.unit = unit, .tag = CORE_TAG, .prefetch = true}};
+	                       .u.gather = {.unit = unit, .tag = (char *)CORE_TAG, .prefetch = true}};
 	return core_send(core, session, &args);
 }
 
@@ -103,7 +105,8 @@ uint64_t core_release_tag(struct core_driver *core, uint64_t session, uint64_t u
                           const struct zd_fence *fences, uint32_t nfences)
 {
 	struct zd_args args = {.kind = ZD_REQ_RELEASE,
-	                       .u.release = {.unit = unit, .tag = tag, .fences = {nfences, fences}}};
+	                       .u.release = {.unit = unit, .tag = (char *)tag},
+	                       .fences = {nfences, fences}};
 	return core_send(core, session, &args);
 }
 
@@ -122,35 +125,38 @@ uint64_t core_forward_begin(struct core_driver *core, uint64_t session, uint64_t
                             const struct zd_fence *fences, uint32_t nfences)
 {
 	struct zd_args args = {.kind = ZD_REQ_FORWARD_BEGIN,
-	                       .u.forward_begin = {group, parent, {nfences, fences}}};
+	                       .u.forward_begin = {.group = group, .parent = parent},
+	                       .fences = {nfences, fences}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_forward_end(struct core_driver *core, uint64_t session, uint64_t scope, bool grad)
 {
-	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.scope_end = {.scope = scope, .grad = grad}};
+	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.forward_end = {.scope = scope, .grad = grad}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_scope_end(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t scope,
                         const struct zd_fence *fences, uint32_t nfences)
 {
-	struct zd_args args = {.kind = kind, .u.scope_end = {scope, false, {nfences, fences}}};
+	struct zd_args args = {.kind = kind, .u.forward_end = {.scope = scope}, .fences = {nfences, fences}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_context_begin(struct core_driver *core, uint64_t session, const uint64_t *units,
                             uint32_t nunits)
 {
-	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN, .u.context_begin = {nunits, units}};
+	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN,
+	                       .u.context_begin = {.n_units = nunits, .units = (uint64_t *)units}};
 	return core_send(core, session, &args);
 }
 
 uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
                     uint64_t bytes)
 {
-	struct zd_args args = {.kind = ZD_REQ_ALLOC,
-	                       .u.alloc = {.job = job, .name = "scratch", .device = device, .bytes = bytes}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_ALLOC,
+	        .u.alloc = {.job = (char *)job, .name = (char *)"scratch", .device = device, .bytes = bytes}};
 	return core_send(core, session, &args);
 }
 
@@ -162,17 +168,17 @@ uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request
 		break;
 	case ZD_REQ_GROUP_LEAVE:
 	case ZD_REQ_ABORT_GROUP:
-		args.u.group = id;
+		args.u.abort_group.group = id;
 		break;
 	case ZD_REQ_UNIT_UNREGISTER:
-		args.u.unit = id;
+		args.u.unit_unregister.unit = id;
 		break;
 	case ZD_REQ_KILL_SESSION:
-		args.u.session = id;
+		args.u.kill_session.session = id;
 		break;
 	case ZD_REQ_END_JOB:
 	case ZD_REQ_KILL_JOB:
-		args.u.job = id;
+		args.u.kill_job.job = id;
 		break;
 	default:
 		fail_msg("request %d takes more than one id", kind);

@@ -16,7 +16,7 @@ static uint32_t local_ranks(const struct zd_args *args)
 /* Whether all ranks are on one rail: by request, or because each daemon has one rank. */
 static bool uses_nccl_collectives(const struct zd_args *args)
 {
-	return args->u.group_join.nccl_collectives ||
+	return args->u.group_join.collectives == ZD__COLLECTIVES__NCCL ||
 	       (local_ranks(args) == 1 && args->u.group_join.world_size > 1 && !args->u.group_join.hybrid);
 }
 
@@ -37,7 +37,8 @@ static int check_sizes(const struct zd_args *args, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "group '%s': %u ranks in each daemon, of a world of %u",
 		                  args->u.group_join.group, local, world);
-	if (args->u.group_join.hybrid && (args->u.group_join.nccl_collectives || local == world))
+	if (args->u.group_join.hybrid &&
+	    (args->u.group_join.collectives == ZD__COLLECTIVES__NCCL || local == world))
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
 		        "group '%s' is hybrid: it needs ranks in several daemons, and copies inside",
@@ -50,7 +51,7 @@ static int check_sizes(const struct zd_args *args, struct zd_err *err)
 
 static int check_ids(const struct zd_args *args, struct zd_err *err)
 {
-	uint32_t had = args->u.group_join.ids_bytes;
+	uint32_t had = args->u.group_join.unique_ids.len;
 	uint32_t want = spans(args) ? rails(args) * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES : 0;
 	if (had == want || (had == 0 && local_ranks(args) == args->u.group_join.world_size))
 		return 0;
@@ -85,8 +86,8 @@ int zd_cluster_check_group(const struct zd_group *group, const struct zd_args *a
 		                  "rank %u of group '%s' joins the daemon of ranks %u to %u", rank,
 		                  group->name, group->first_rank, group->first_rank + local - 1);
 	/* The first rank that joins after all have left brings new ids. */
-	if (cluster && group->attached > 0 && cluster->given && args->u.group_join.ids_bytes > 0 &&
-	    memcmp(cluster->ids, args->u.group_join.ids, cluster->ids_bytes) != 0)
+	if (cluster && group->attached > 0 && cluster->given && args->u.group_join.unique_ids.len > 0 &&
+	    memcmp(cluster->ids, args->u.group_join.unique_ids.data, cluster->ids_bytes) != 0)
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "group '%s': ranks %u and %u give different unique ids", group->name,
 		                  cluster->ids_rank, rank);
@@ -107,7 +108,7 @@ int zd_cluster_check(const struct zd_engine *e, const struct zd_args *args, stru
 
 int zd_cluster_check_new(const struct zd_engine *e, const struct zd_args *args, struct zd_err *err)
 {
-	if (args->u.group_join.ids_bytes == 0 || !zd_ids_are_used(e, args->u.group_join.ids))
+	if (args->u.group_join.unique_ids.len == 0 || !zd_ids_are_used(e, args->u.group_join.unique_ids.data))
 		return 0;
 	return zd_err_set(err, ZEROD_E_PERMISSION,
 	                  "group '%s': the unique id was used already, and each is used once: make a new one",
@@ -148,11 +149,11 @@ struct zd_cluster *zd_cluster_new(const struct zd_args *args)
 
 void zd_cluster_take_ids(const struct zd_engine *e, struct zd_cluster *cluster, const struct zd_args *args)
 {
-	cluster->ids_until_ns = e->now_ns + args->u.group_join.ids_left_s * UINT64_C(1000000000);
-	cluster->given = args->u.group_join.ids_bytes > 0;
+	cluster->ids_until_ns = e->now_ns + args->ids_left_s * UINT64_C(1000000000);
+	cluster->given = args->u.group_join.unique_ids.len > 0;
 	cluster->ids_rank = args->u.group_join.rank;
 	if (cluster->given)
-		memcpy(cluster->ids, args->u.group_join.ids, cluster->ids_bytes);
+		memcpy(cluster->ids, args->u.group_join.unique_ids.data, cluster->ids_bytes);
 }
 
 void zd_cluster_free(struct zd_cluster *cluster)

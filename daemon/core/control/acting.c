@@ -35,7 +35,7 @@ static struct zd_member *of_update(struct zd_engine *e, struct zd_session *sessi
                                    const struct zd_args *args)
 {
 	struct zd_part *part;
-	for (uint32_t i = 0; i < args->u.publish.nunits; i++) {
+	for (uint32_t i = 0; i < args->u.publish.n_units; i++) {
 		if (zd_part_find(e, session, args->u.publish.units[i], &part, NULL) != 0)
 			return NULL;
 		if (!zd_update_catches_up(part))
@@ -69,7 +69,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 {
 	switch (args->kind) {
 	case ZD_REQ_GROUP_BARRIER:
-		return of_group(e, session, args->u.group);
+		return of_group(e, session, args->u.group_barrier.group);
 	case ZD_REQ_UNIT_REGISTER:
 		return unless_reads_on(of_group(e, session, args->u.unit_register.group));
 	case ZD_REQ_COMMIT:
@@ -110,9 +110,9 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 		                               : unless_reads_on(of_unit(e, session, args->u.gather.unit));
 	case ZD_REQ_CONTEXT_BEGIN:
 		return unless_reads_on(
-		        of_units(e, session, args->u.context_begin.nunits, args->u.context_begin.units));
+		        of_units(e, session, args->u.context_begin.n_units, args->u.context_begin.units));
 	case ZD_REQ_REDUCE_SKIP:
-		return of_unit(e, session, args->u.unit);
+		return of_unit(e, session, args->u.reduce_skip.unit);
 	case ZD_REQ_REDUCE_WAIT:
 		return of_unit(e, session, args->u.reduce_wait.unit);
 	case ZD_REQ_BUCKET_RESERVE:

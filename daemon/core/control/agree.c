@@ -25,7 +25,7 @@ static const char *op_name(uint32_t op)
 
 static int check_args(const struct zd_args *args, struct zd_err *err)
 {
-	uint32_t op = args->u.group_agree.op, count = args->u.group_agree.count;
+	uint32_t op = args->u.group_agree.op, count = args->u.group_agree.n_values;
 	if (op > ZEROD_AGREE_MIN)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown agreement operation %u", op);
 	if (count == 0)
@@ -57,7 +57,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	req->member = member;
 	req->device = member->device;
 	req->u.agree.op = args->u.group_agree.op;
-	req->u.agree.count = args->u.group_agree.count;
+	req->u.agree.count = args->u.group_agree.n_values;
 	req->u.agree.values = zd_calloc(req->u.agree.count, sizeof(double));
 	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
 	member->agreeing = req;

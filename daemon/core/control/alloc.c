@@ -91,7 +91,7 @@ static int take_unit(struct zd_engine *e, struct zd_session *session, struct zd_
 		return status;
 	const struct zd_unit *unit = part->unit;
 	args->u.alloc.job = unit->group->job->name;
-	args->u.alloc.name = "unit_load";
+	args->u.alloc.name = (char *)"unit_load";
 	args->u.alloc.device = zd_part_member(part)->device->index;
 	args->u.alloc.bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
 	args->u.alloc.alignment = 0;
@@ -196,12 +196,12 @@ static int free_begin(struct zd_engine *e, struct zd_request *req, const struct 
                       struct zd_err *err)
 {
 	struct zd_allocation *allocation;
-	int status = zd_fences_check(&args->u.free.fences, err);
+	int status = zd_fences_check(&args->fences, err);
 	if (status == 0)
 		status = zd_allocation_find(e, req->session, args->u.free.allocation, &allocation, err);
 	if (status != 0)
 		return status;
-	if (zd_fences_watch(e, req->session, allocation->job, allocation->device->index, &args->u.free.fences,
+	if (zd_fences_watch(e, req->session, allocation->job, allocation->device->index, &args->fences,
 	                    zd_allocation_op_done, allocation, 0))
 		allocation->pending++;
 	zd_allocation_drop(e, allocation);

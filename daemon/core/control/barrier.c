@@ -40,7 +40,7 @@ static int barrier_begin(struct zd_engine *e, struct zd_request *req, const stru
                          struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	int status = zd_member_find(e, req->session, args->u.group_barrier.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)

@@ -7,7 +7,8 @@ static int cancel_begin(struct zd_engine *e, struct zd_request *req, const struc
 {
 	struct zd_request *given_up;
 	(void)err;
-	HASH_FIND(hh, req->session->waiting, &args->u.request, sizeof(args->u.request), given_up);
+	HASH_FIND(hh, req->session->waiting, &args->u.cancel.request, sizeof(args->u.cancel.request),
+	          given_up);
 	if (given_up)
 		zd_request_expire(e, given_up);
 	return 0;

@@ -410,7 +410,7 @@ static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct
                        struct zd_err *err)
 {
 	struct zd_member *member = NULL;
-	int status = zd_member_find(e, req->session, args->u.group, &member, err);
+	int status = zd_member_find(e, req->session, args->u.group_leave.group, &member, err);
 	if (status != 0)
 		return status;
 	struct zd_err left = ZD_ERR_NONE;
@@ -439,9 +439,10 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 {
 	struct zd_group *group;
 	zd_endings_finish_for(e, req->session);
-	HASH_FIND(hh, e->groups, &args->u.group, sizeof(args->u.group), group);
+	HASH_FIND(hh, e->groups, &args->u.abort_group.group, sizeof(args->u.abort_group.group), group);
 	if (!group || (!req->session->admin && group->job->owner->uid != req->session->uid))
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu", ZD_ID_NUMBER(args->u.group));
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu",
+		                  ZD_ID_NUMBER(args->u.abort_group.group));
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
 	if (group->attached == 0) /* no rank could leave it, and so it could never be joined again */
@@ -566,7 +567,7 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, const stru
 	struct zd_job *job;
 	struct zd_group *group;
 	const struct zd_allocation *allocation;
-	int status = zd_job_find_for(e, req->session, args->u.job, &job, err);
+	int status = zd_job_find_for(e, req->session, args->u.end_job.job, &job, err);
 	if (status != 0)
 		return status;
 	if (!job->durable)

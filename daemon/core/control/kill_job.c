@@ -48,7 +48,7 @@ static int kill_job_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_job *job;
 	const struct zd_group *group;
 	char why[WHY_BYTES];
-	int status = zd_job_find_for(e, by, args->u.job, &job, err);
+	int status = zd_job_find_for(e, by, args->u.kill_job.job, &job, err);
 	if (status != 0)
 		return status;
 	if (is_of_job(by, job))

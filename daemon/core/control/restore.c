@@ -176,13 +176,14 @@ static int restore_group(struct restore *restore, struct zd_journal_object *kept
 		return zd_journal_bad(&record->record, "its sizes are wrong", err);
 	if (zd_group_find(job, record->name))
 		return zd_journal_bad(&record->record, "another one has its name", err);
-	args.u.group_join.group = record->name;
+	args.u.group_join.group = (char *)record->name;
 	args.u.group_join.world_size = record->world_size;
 	args.u.group_join.local_world_size = record->local_world_size;
 	args.u.group_join.rank = record->first_rank;
 	args.u.group_join.shadow = record->shadow;
 	args.u.group_join.hybrid = record->hybrid;
-	args.u.group_join.nccl_collectives = record->nccl_collectives;
+	args.u.group_join.collectives = record->nccl_collectives ? ZD__COLLECTIVES__NCCL
+	                                                         : ZD__COLLECTIVES__COPIES;
 	if (use_id(restore, job->owner->uid, ZD_ID_GROUP, &record->record, err) != 0)
 		return ZEROD_E_INVALID;
 	kept->made = group = zd_group_new(restore->e, job, &args);
@@ -308,11 +309,11 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 		};
 		memcpy(views[i].shape, from->shape, sizeof(from->shape));
 	}
-	args.u.unit_register.name = record->name;
+	args.u.unit_register.name = (char *)record->name;
 	args.u.unit_register.dtype = record->dtype;
 	args.u.unit_register.numel = record->numel;
-	args.u.unit_register.nviews = record->nviews;
-	args.u.unit_register.views = views;
+	args.u.unit_register.n_views = record->nviews;
+	args.views = views;
 	args.u.unit_register.slot = record->slot;
 	args.u.unit_register.frozen = record->frozen;
 	args.u.unit_register.all_reduce = record->all_reduce;

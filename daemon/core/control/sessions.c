@@ -366,9 +366,10 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
                       struct zd_err *err)
 {
 	zd_endings_finish_for(e, req->session);
-	struct zd_session *victim = zd_session_find(e, args->u.session);
+	struct zd_session *victim = zd_session_find(e, args->u.kill_session.session);
 	if (!victim || (!req->session->admin && victim->uid != req->session->uid))
-		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu", ZD_ID_NUMBER(args->u.session));
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu",
+		                  ZD_ID_NUMBER(args->u.kill_session.session));
 	if (victim == req->session)
 		return zd_err_set(err, ZEROD_E_INVALID, "session %llu is the one that asks",
 		                  ZD_ID_NUMBER(victim->id));
@@ -376,7 +377,7 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
 	               ZD_ID_NUMBER(req->session->id), req->session->pid, req->session->uid);
 	zd_session_end(e, victim, ZD_WORD_KILLED);
-	e->sink.session_killed(e->sink.arg, args->u.session, why);
+	e->sink.session_killed(e->sink.arg, args->u.kill_session.session, why);
 	return 0;
 }
 

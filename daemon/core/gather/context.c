@@ -58,7 +58,7 @@ static int part_check(const struct zd_request *req, const struct zd_part *part, 
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       uint64_t *padded_bytes, struct zd_err *err)
 {
-	uint32_t nunits = args->u.context_begin.nunits;
+	uint32_t nunits = args->u.context_begin.n_units;
 	int status = 0;
 	req->u.gather.parts = zd_calloc(nunits, sizeof(struct zd_part *));
 	req->u.gather.versions = zd_calloc(nunits, sizeof(*req->u.gather.versions));
@@ -85,7 +85,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 static int context_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
-	uint32_t nunits = args->u.context_begin.nunits;
+	uint32_t nunits = args->u.context_begin.n_units;
 	uint64_t padded_bytes = 0;
 	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u units in one context; 1 to %u", nunits,

@@ -61,8 +61,8 @@ void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, 
 bool zd_engine_find_ahead(struct zd_engine *e, uint64_t id, const struct zd_args *args, uint32_t most)
 {
 	const struct zd_session *session = zd_session_find(e, id);
-	struct zd_found *found = args->u.publish.found;
-	uint32_t nunits = args->u.publish.nunits;
+	struct zd_found *found = args->found;
+	uint32_t nunits = args->u.publish.n_units;
 	zd_assert(session);
 	if (!found->parts)
 		*found = (struct zd_found){.parts = zd_calloc(nunits, sizeof(struct zd_part *)),

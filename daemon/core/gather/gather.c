@@ -452,13 +452,14 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 {
 	struct zd_part *part;
 	struct zd_scope *scope = NULL;
+	const char *tag = zd_tag_or_default(args->u.gather.tag);
 	int status = zd_part_find(e, req->session, args->u.gather.unit, &part, err);
 	if (status == 0 && args->u.gather.scope) {
 		status = zd_scope_find(e, req->session, args->u.gather.scope, &scope, err);
 		if (status == 0)
 			status = scope_check(scope, part, args, err);
 	} else if (status == 0) {
-		status = zd_tag_check(args->u.gather.tag, err);
+		status = zd_tag_check(tag, err);
 	}
 	if (status != 0)
 		return status;
@@ -475,8 +476,7 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	if (scope)
 		zd_scope_ref(scope);
 	else
-		memcpy(req->u.gather.tag, args->u.gather.tag,
-		       strlen(args->u.gather.tag) + 1); /* checked above */
+		memcpy(req->u.gather.tag, tag, strlen(tag) + 1); /* checked above */
 	part->users++;
 	return 0;
 }

@@ -8,6 +8,11 @@
 
 /* Checks that a client may use the tag. Errors: INVALID. */
 int zd_tag_check(const char *tag, struct zd_err *err) __attribute__((warn_unused_result));
+/* Clients that need no tags send "". */
+static inline const char *zd_tag_or_default(const char *tag)
+{
+	return tag && tag[0] ? tag : "default";
+}
 
 /* Returns the bytes that a gathered buffer or slot of this padded size occupies: in a strict session, whole
  * pages or segments. */

@@ -355,10 +355,12 @@ static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const s
 {
 	struct zd_part *part;
 	bool frozen = args->u.set_frozen.frozen;
+	uint32_t target = args->u.set_frozen.target;
+	if (target > ZD_TARGET_NONE)
+		return zd_err_set(err, ZEROD_E_INVALID, "set_frozen: target is %u", target);
 	int status = zd_part_find(e, req->session, args->u.set_frozen.unit, &part, err);
 	if (status != 0)
 		return status;
-	uint32_t target = args->u.set_frozen.target;
 	bool untargeted = target == ZD_TARGET_KEEP ? part->untargeted : target == ZD_TARGET_NONE;
 	if (untargeted)
 		status = check_untargeted(part->unit, err);

@@ -57,7 +57,7 @@ static int source_take(struct zd_engine *e, struct zd_request *req, const struct
                        struct zd_allocation **out, struct zd_err *err)
 {
 	struct zd_allocation *source;
-	const struct zd_fence_list *fences = &args->u.unit_load.fences;
+	const struct zd_fence_list *fences = &args->fences;
 	int status = zd_fences_check(fences, err);
 	if (status != 0 || args->u.unit_load.allocation == 0)
 		return status;

@@ -35,21 +35,21 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
                          struct zd_err *err)
 {
 	struct zd_part *part;
-	const struct zd_fence_list *fences = &args->u.release.fences;
+	const char *tag = zd_tag_or_default(args->u.release.tag);
 	int status = zd_part_find(e, req->session, args->u.release.unit, &part, err);
 	if (status == 0)
-		status = zd_tag_check(args->u.release.tag, err);
+		status = zd_tag_check(tag, err);
 	if (status == 0)
-		status = zd_fences_check(fences, err);
-	if (status == 0 && fences->count > 0)
+		status = zd_fences_check(&args->fences, err);
+	if (status == 0 && args->fences.count > 0)
 		status = check_watch(e, req, part, err);
 	if (status != 0)
 		return status;
 	req->member = zd_part_member(part);
 	req->device = req->member->device;
 	req->u.release.part = part;
-	memcpy(req->u.release.tag, args->u.release.tag, strlen(args->u.release.tag) + 1); /* checked above */
-	zd_request_keep_fences(req, fences);
+	memcpy(req->u.release.tag, tag, strlen(tag) + 1); /* checked above */
+	zd_request_keep_fences(req, &args->fences);
 	part->users++;
 	return 0;
 }

@@ -42,9 +42,9 @@ uint64_t zd_unit_digest(const struct zd_args *args)
 	hash = add_number(hash, args->u.unit_register.frozen);
 	hash = add_number(hash, args->u.unit_register.all_reduce);
 	hash = add_number(hash, args->u.unit_register.on_host | args->u.unit_register.copied << 1);
-	hash = add_number(hash, args->u.unit_register.nviews);
-	for (uint32_t i = 0; i < args->u.unit_register.nviews; i++) {
-		const struct zd_view_args *view = &args->u.unit_register.views[i];
+	hash = add_number(hash, args->u.unit_register.n_views);
+	for (uint32_t i = 0; i < args->u.unit_register.n_views; i++) {
+		const struct zd_view_args *view = &args->views[i];
 		hash = add_text(hash, view->name);
 		hash = add_number(hash, view->offset_numel);
 		hash = add_number(hash, view->ndim);
@@ -61,7 +61,7 @@ uint64_t zd_unit_digest(const struct zd_args *args)
 static void find_parts(struct zd_engine *e, const struct zd_member *member, const struct zd_args *args,
                        struct zd_part *parts[ZD_MAX_RESUMED])
 {
-	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
+	for (uint32_t i = 0; i < args->u.units_resume.n_units; i++) {
 		struct zd_unit *unit = zd_unit_find(e, args->u.units_resume.units[i]);
 		parts[i] = NULL;
 		if (!unit || unit->group != member->group || unit->mismatch || !unit->laid_out ||
@@ -71,7 +71,7 @@ static void find_parts(struct zd_engine *e, const struct zd_member *member, cons
 		for (size_t at = 0; at < sizeof(*parts[i]); at += 64)
 			__builtin_prefetch((const char *)parts[i] + at, 1);
 	}
-	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
+	for (uint32_t i = 0; i < args->u.units_resume.n_units; i++) {
 		if (parts[i])
 			__builtin_prefetch(parts[i]->shard.block);
 	}
@@ -88,26 +88,37 @@ static void resume(struct zd_part *part, bool persistent, struct zd_resumed_unit
 	                                    .placed = zd_unit_placed(part->unit)};
 }
 
+static int check_lists(const Zd__UnitsResume *resume, struct zd_err *err)
+{
+	if (resume->n_descriptions == resume->n_units &&
+	    (resume->n_persistent == 0 || resume->n_persistent == resume->n_units))
+		return 0;
+	return zd_err_set(err, ZEROD_E_INVALID, "%zu descriptions and %zu persistent flags for %zu units",
+	                  resume->n_descriptions, resume->n_persistent, resume->n_units);
+}
+
 static int resume_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {
 	struct zd_part *parts[ZD_MAX_RESUMED];
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.units_resume.group, &member, err);
+	int status = check_lists(&args->u.units_resume, err);
+	if (status == 0)
+		status = zd_member_find(e, req->session, args->u.units_resume.group, &member, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status != 0)
 		return status;
 	req->member = member;
 	req->device = member->device;
-	req->u.resume.nunits = args->u.units_resume.nunits;
+	req->u.resume.nunits = args->u.units_resume.n_units;
 	find_parts(e, member, args, parts);
-	for (uint32_t i = 0; i < args->u.units_resume.nunits; i++) {
+	for (uint32_t i = 0; i < args->u.units_resume.n_units; i++) {
 		struct zd_part *part = parts[i];
 		e->resumed[i] = (struct zd_resumed_unit){0};
 		if (!part || part->state != ZD_PART_DETACHED || zd_shadow_is_owed(part))
 			continue;
-		resume(part, args->u.units_resume.persistent && args->u.units_resume.persistent[i],
+		resume(part, args->u.units_resume.n_persistent > 0 && args->u.units_resume.persistent[i],
 		       &e->resumed[i]);
 	}
 	zd_dirty_group(e, member->group);

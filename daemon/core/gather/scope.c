@@ -239,7 +239,7 @@ static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, cons
 			status = parent_check(req->u.scope.scope, member, err);
 	}
 	if (status == 0)
-		status = take_fences(req, &args->u.forward_begin.fences, err);
+		status = take_fences(req, &args->fences, err);
 	if (status != 0)
 		return status;
 	req->member = member;
@@ -271,16 +271,16 @@ static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, st
 static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {
-	struct zd_scope *scope;
-	int status = zd_scope_find(e, req->session, args->u.scope_end.scope, &scope, err);
+	struct zd_scope *scope; /* all of these messages begin with it */
+	int status = zd_scope_find(e, req->session, args->u.claim_end.scope, &scope, err);
 	if (status == 0)
-		status = take_fences(req, &args->u.scope_end.fences, err);
+		status = take_fences(req, &args->fences, err);
 	if (status != 0)
 		return status;
 	req->member = scope->member;
 	req->device = req->member->device;
 	req->u.scope.scope = scope;
-	req->u.scope.grad = args->u.scope_end.grad;
+	req->u.scope.grad = req->kind == ZD_REQ_FORWARD_END && args->u.forward_end.grad;
 	zd_scope_ref(scope);
 	return 0;
 }

@@ -42,7 +42,7 @@ static int view_check(const struct zd_args *args, uint32_t index, struct zd_err 
 {
 	const char *unit = args->u.unit_register.name;
 	uint64_t numel = args->u.unit_register.numel;
-	const struct zd_view_args *views = args->u.unit_register.views, *view = &views[index];
+	const struct zd_view_args *views = args->views, *view = &views[index];
 	int status = zd_name_check(view->name, ZD_MAX_UNIT_NAME_BYTES, "view name", err);
 	if (status != 0)
 		return status;
@@ -117,13 +117,13 @@ int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "unit '%s': %llu elements, padded for %u ranks, are more than %llu", name,
 		                  (unsigned long long)padded, nshards, ZD_MAX_BYTES / itemsize);
-	if (args->u.unit_register.nviews > ZD_MAX_VIEWS)
+	if (args->u.unit_register.n_views > ZD_MAX_VIEWS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", name,
-		                  args->u.unit_register.nviews, ZD_MAX_VIEWS);
+		                  (uint32_t)args->u.unit_register.n_views, ZD_MAX_VIEWS);
 	if (args->u.unit_register.slot > ZD_MAX_SLOTS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': slot %u; the highest is %u", name,
 		                  args->u.unit_register.slot, ZD_MAX_SLOTS);
-	for (uint32_t i = 0; i < args->u.unit_register.nviews && status == 0; i++)
+	for (uint32_t i = 0; i < args->u.unit_register.n_views && status == 0; i++)
 		status = view_check(args, i, err);
 	return status;
 }
@@ -146,10 +146,10 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
 	    unit->all_reduce != args->u.unit_register.all_reduce || !place_equal(unit, args) ||
-	    unit->copied != args->u.unit_register.copied || unit->nviews != args->u.unit_register.nviews)
+	    unit->copied != args->u.unit_register.copied || unit->nviews != args->u.unit_register.n_views)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
-		if (!view_equal(&unit->views[i], &args->u.unit_register.views[i]))
+		if (!view_equal(&unit->views[i], &args->views[i]))
 			return false;
 	}
 	return true;
@@ -193,7 +193,7 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
 	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
 	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
 	                 args->u.unit_register.on_host, args->u.unit_register.copied,
-	                 args->u.unit_register.nviews, args->u.unit_register.views, says, sizeof(says));
+	                 args->u.unit_register.n_views, args->views, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
 	                  unit->name, member->group->first_rank + unit->first_rank, had,
 	                  zd_world_rank(member), says);
@@ -316,12 +316,12 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 /* The metadata of a unit, with what each part has as soon as it has a shard and its gradients are reduced. */
 static uint32_t unit_metadata_bytes(const struct zd_group *group, const struct zd_args *args)
 {
-	const struct zd_view_args *views = args->u.unit_register.views;
+	const struct zd_view_args *views = args->views;
 	size_t part_bytes = sizeof(struct zd_part) + sizeof(struct zd_block) + PART_NORM_BYTES;
 	size_t bytes = sizeof(struct zd_unit) + strlen(args->u.unit_register.name) + 1;
 	if (zd_gathers_are_collective(group))
 		part_bytes += sizeof(struct zd_collective);
-	for (uint32_t i = 0; i < args->u.unit_register.nviews; i++)
+	for (uint32_t i = 0; i < args->u.unit_register.n_views; i++)
 		bytes += sizeof(*views) + strlen(views[i].name) + 1;
 	return (uint32_t)(bytes + group->local_world_size * part_bytes);
 }
@@ -368,11 +368,11 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->on_host = unit->first_on_host = args->u.unit_register.on_host;
 	unit->description = zd_unit_digest(args);
 	unit->first_rank = first_rank;
-	unit->nviews = args->u.unit_register.nviews;
+	unit->nviews = args->u.unit_register.n_views;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
 	for (uint32_t i = 0; i < unit->nviews; i++) {
-		unit->views[i] = args->u.unit_register.views[i];
-		unit->views[i].name = zd_strdup(args->u.unit_register.views[i].name);
+		unit->views[i] = args->views[i];
+		unit->views[i].name = zd_strdup(args->views[i].name);
 	}
 	unit->parts = zd_calloc(group->local_world_size, sizeof(*unit->parts));
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
@@ -675,7 +675,7 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, const s
                             struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
+	int status = zd_part_find(e, req->session, args->u.unit_unregister.unit, &part, err);
 	if (status != 0)
 		return status;
 	const char *name = part->unit->name, *plural = part->users == 1 ? "" : "s";

@@ -75,8 +75,8 @@ static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit,
 /* Takes the parts that were found ahead of the request; NULL: not all were, or one may be gone. */
 static struct zd_part **take_found(const struct zd_engine *e, const struct zd_args *args)
 {
-	struct zd_found *found = args->u.publish.found;
-	if (!found || found->nparts != args->u.publish.nunits || found->serial != e->parts_serial)
+	struct zd_found *found = args->found;
+	if (!found || found->nparts != args->u.publish.n_units || found->serial != e->parts_serial)
 		return NULL;
 	struct zd_part **parts = found->parts;
 	found->parts = NULL;
@@ -88,7 +88,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
                       enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
 {
 	const uint64_t *units = args->u.publish.units;
-	uint32_t nunits = args->u.publish.nunits;
+	uint32_t nunits = args->u.publish.n_units;
 	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u units in one request; 1 to %u", nunits,
 		                  ZD_MAX_UNITS_PER_REQUEST);
@@ -139,10 +139,10 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 	int status = parts_take(e, req, args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
 	if (status != 0)
 		return status;
-	status = args->u.publish.await_leases ? 0 : check_leases(req, true, err);
+	status = args->u.update_begin.await_leases ? 0 : check_leases(req, true, err);
 	if (status != 0)
 		parts_move(req, ZD_PART_IDLE);
-	req->u.publish.ahead = args->u.publish.ahead;
+	req->u.publish.ahead = args->u.update_begin.ahead;
 	return status;
 }
 
@@ -350,7 +350,7 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 static int publish_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
-	int status = zd_fences_check(&args->u.publish.fences, err);
+	int status = zd_fences_check(&args->fences, err);
 	if (status == 0)
 		status = parts_take(e, req, args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
 	if (status != 0)
@@ -360,8 +360,8 @@ static int publish_begin(struct zd_engine *e, struct zd_request *req, const stru
 		parts_move(req, ZD_PART_UPDATING);
 		return status;
 	}
-	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
-	                    &args->u.publish.fences, zd_request_op_done, req, 0))
+	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index, &args->fences,
+	                    zd_request_op_done, req, 0))
 		req->pending_ops++;
 	zd_dirty_group(e, req->member->group); /* gathers of the new version are answered from here on */
 	return 0;

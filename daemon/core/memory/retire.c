@@ -427,7 +427,7 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {
-	uint32_t count = args->u.segments_unmapped.count;
+	uint32_t count = args->u.segments_unmapped.n_segments;
 	const uint32_t *ids = args->u.segments_unmapped.segments;
 	for (uint32_t i = 0; i < count; i++) {
 		struct zd_segment *segment = segment_find(e, ids[i]);

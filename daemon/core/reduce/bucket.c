@@ -328,7 +328,7 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
                          struct zd_err *err)
 {
 	struct zd_bucket *bucket;
-	int status = zd_bucket_find(e, req->session, args->u.bucket, &bucket, err);
+	int status = zd_bucket_find(e, req->session, args->u.bucket_destroy.bucket, &bucket, err);
 	if (status != 0)
 		return status;
 	if (bucket->entries && bucket->entries->state != ZD_ENTRY_ABANDONED) {

@@ -361,7 +361,7 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 static int check_absent(const struct zd_args *args, const struct zd_unit *unit, struct zd_err *err)
 {
 	const uint32_t *absent = args->u.bucket_submit.absent;
-	for (uint32_t i = 0; i < args->u.bucket_submit.nabsent; i++) {
+	for (uint32_t i = 0; i < args->u.bucket_submit.n_absent; i++) {
 		if (absent[i] >= unit->nviews)
 			return zd_err_set(err, ZEROD_E_INVALID, "absent[%u] is view %u; unit '%s' has %u", i,
 			                  absent[i], unit->name, unit->nviews);
@@ -378,7 +378,7 @@ static int check_absent(const struct zd_args *args, const struct zd_unit *unit, 
 /* For zd_entry_try_ready(). */
 static void note_absent(struct zd_entry *entry, const struct zd_args *args)
 {
-	uint32_t n = args->u.bucket_submit.nabsent;
+	uint32_t n = args->u.bucket_submit.n_absent;
 	if (n == 0)
 		return;
 	entry->nabsent = n;
@@ -456,7 +456,7 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 {
 	struct zd_bucket *bucket;
 	struct zd_reduction_options options;
-	const struct zd_fence_list *fences = &args->u.bucket_submit.fences;
+	const struct zd_fence_list *fences = &args->fences;
 	int status = zd_bucket_find(e, req->session, args->u.bucket_submit.bucket, &bucket, err);
 	if (status != 0)
 		return status;

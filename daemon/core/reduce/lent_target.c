@@ -305,8 +305,8 @@ static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 static int return_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                         struct zd_err *err)
 {
-	const struct zd_fence_list *fences = &args->u.target_return.fences;
-	uint32_t nunits = args->u.target_return.nunits;
+	const struct zd_fence_list *fences = &args->fences;
+	uint32_t nunits = args->u.target_return.n_units;
 	struct zd_part *part;
 	int status = zd_fences_check(fences, err);
 	for (uint32_t i = 0; i < nunits && status == 0; i++)

@@ -251,7 +251,7 @@ int zd_norms_check(struct zd_engine *e, struct zd_session *session, const struct
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "group '%s' spans daemons: no daemon knows the norm of a unit",
 		                  group->name);
-	for (uint32_t i = 0; i < args->u.step_get.nunits; i++) {
+	for (uint32_t i = 0; i < args->u.step_get.n_units; i++) {
 		int status = zd_part_find(e, session, args->u.step_get.units[i], &part, err);
 		if (status == 0 && part->unit->group != group)
 			status = zd_err_set(err, ZEROD_E_INVALID,

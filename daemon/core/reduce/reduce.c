@@ -655,7 +655,7 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct 
                       struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.unit, &part, err);
+	int status = zd_part_find(e, req->session, args->u.reduce_skip.unit, &part, err);
 	if (status != 0)
 		return status;
 	struct zd_member *member = zd_part_member(part);

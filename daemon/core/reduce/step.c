@@ -565,13 +565,13 @@ static int get_begin(struct zd_engine *e, struct zd_request *req, const struct z
 {
 	struct zd_member *member;
 	int status = zd_member_find(e, req->session, args->u.step_get.group, &member, err);
-	if (status == 0 && args->u.step_get.nunits > 0)
+	if (status == 0 && args->u.step_get.n_units > 0)
 		status = zd_norms_check(e, req->session, member->group, args, err);
 	if (status != 0)
 		return status;
 	req->member = member;
 	req->device = member->device;
-	req->u.reduce.nunits = args->u.step_get.nunits;
+	req->u.reduce.nunits = args->u.step_get.n_units;
 	if (req->u.reduce.nunits > 0) {
 		size_t bytes = req->u.reduce.nunits * sizeof(*req->u.reduce.units);
 		req->u.reduce.units = zd_calloc(1, bytes);
@@ -645,7 +645,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
                      struct zd_err *err)
 {
 	struct zd_member *member;
-	const struct zd_fence_list *fences = &args->u.step_end.fences;
+	const struct zd_fence_list *fences = &args->fences;
 	int status = zd_member_find(e, req->session, args->u.step_end.group, &member, err);
 	if (status == 0)
 		status = end_check(member, err);

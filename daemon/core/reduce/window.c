@@ -270,7 +270,7 @@ static int abandon_begin(struct zd_engine *e, struct zd_request *req, const stru
                          struct zd_err *err)
 {
 	struct zd_member *member;
-	const struct zd_fence_list *fences = &args->u.backward_abandon.fences;
+	const struct zd_fence_list *fences = &args->fences;
 	int status = zd_member_find(e, req->session, args->u.backward_abandon.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);

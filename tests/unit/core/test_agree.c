@@ -32,8 +32,10 @@ static int setup(void **state)
 
 static struct zd_args args_of(struct scene *s, uint32_t op, uint32_t count, const double *values)
 {
-	return (struct zd_args){.kind = ZD_REQ_GROUP_AGREE,
-	                        .u.group_agree = {s->g.team.group, op, count, values}};
+	return (struct zd_args){
+	        .kind = ZD_REQ_GROUP_AGREE,
+	        .u.group_agree = {
+	                .group = s->g.team.group, .op = op, .n_values = count, .values = (double *)values}};
 }
 
 static uint64_t agree(struct scene *s, uint32_t rank, uint32_t op, uint32_t count, const double *values)

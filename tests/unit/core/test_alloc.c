@@ -16,14 +16,15 @@
 static uint64_t alloc(struct core_driver *core, uint64_t session, uint64_t bytes, uint64_t alignment)
 {
 	struct zd_args args = {.kind = ZD_REQ_ALLOC,
-	                       .u.alloc = {.job = "job", .bytes = bytes, .alignment = alignment}};
+	                       .u.alloc = {.job = (char *)"job", .bytes = bytes, .alignment = alignment}};
 	return core_send(core, session, &args);
 }
 
 static uint64_t free_after(struct core_driver *core, uint64_t session, uint64_t allocation,
                            const struct zd_fence *fences, uint32_t nfences)
 {
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {allocation, {nfences, fences}}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_FREE, .u.free = {.allocation = allocation}, .fences = {nfences, fences}};
 	return core_send(core, session, &args);
 }
 
@@ -79,8 +80,11 @@ static void test_bad_arguments(void **state)
 	uint64_t session = core_open(core, CORE_ALICE);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct zd_args args = {.kind = ZD_REQ_ALLOC,
-		                       .u.alloc = {cases[i].job, cases[i].name, cases[i].device,
-		                                   cases[i].bytes, cases[i].alignment}};
+		                       .u.alloc = {.job = (char *)cases[i].job,
+		                                   .name = (char *)cases[i].name,
+		                                   .device = cases[i].device,
+		                                   .bytes = cases[i].bytes,
+		                                   .alignment = cases[i].alignment}};
 		core_expect_error(core, core_send(core, session, &args), cases[i].status, cases[i].text);
 		assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
 	}
@@ -164,7 +168,7 @@ static void test_deadline_while_it_is_zeroed(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = "job", .bytes = 256}};
+	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = (char *)"job", .bytes = 256}};
 	core_hold(core, ZD_CMD_FILL);
 	uint64_t request = core_send_until(core, session, 2000000, &args);
 	core_tick(core, 2000000);

@@ -229,11 +229,11 @@ static void test_arguments(void **state)
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, 77), ZEROD_E_INVALID);
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_INT8), ZEROD_E_UNSUPPORTED);
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_FLOAT8_E5M2), ZEROD_E_UNSUPPORTED);
-	args = (struct zd_args){.kind = ZD_REQ_STEP_BEGIN, .u.group = 999};
+	args = (struct zd_args){.kind = ZD_REQ_STEP_BEGIN, .u.step_begin.group = 999};
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
 	args = (struct zd_args){.kind = ZD_REQ_STEP_END, .u.step_end = {.group = 999}};
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
-	args = (struct zd_args){.kind = ZD_REQ_BACKWARD_END, .u.group = 999};
+	args = (struct zd_args){.kind = ZD_REQ_BACKWARD_END, .u.backward_end.group = 999};
 	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
 }
 
@@ -384,7 +384,7 @@ static void test_deadlines_of_ends_and_steps(void **state)
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.group = g.team.group};
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.backward_end.group = g.team.group};
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t late = core_send_until(core, g.team.session[0], 1000000, &args);

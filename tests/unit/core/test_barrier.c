@@ -13,13 +13,13 @@
 
 static uint64_t reach(struct core_team *team, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group = team->group};
+	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = team->group};
 	return core_send(team->core, team->session[rank], &args);
 }
 
 static uint64_t reach_until(struct core_team *team, uint32_t rank, uint64_t deadline_ns)
 {
-	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group = team->group};
+	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = team->group};
 	return core_send_until(team->core, team->session[rank], deadline_ns, &args);
 }
 

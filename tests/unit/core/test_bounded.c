@@ -187,9 +187,11 @@ static void hold_allocations(struct scene *s)
 
 static uint64_t alloc_durable(const struct scene *s, const char *name)
 {
-	return send(s, &(struct zd_args){
-	                       .kind = ZD_REQ_ALLOC,
-	                       .u.alloc = {.job = "kept", .name = name, .bytes = 512, .durable = true}});
+	return send(s, &(struct zd_args){.kind = ZD_REQ_ALLOC,
+	                                 .u.alloc = {.job = (char *)"kept",
+	                                             .name = (char *)name,
+	                                             .bytes = 512,
+	                                             .durable = true}});
 }
 
 static void join_durable(struct scene *s)
@@ -348,7 +350,7 @@ static void ask_session_reset(struct scene *s)
 static void ask_cancel(struct scene *s)
 {
 	uint64_t waits = core_gather_version(s->core, s->session, s->unit, 99);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_CANCEL, .u.request = waits});
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_CANCEL, .u.cancel.request = waits});
 }
 
 static void ask_group_join(struct scene *s)
@@ -363,12 +365,14 @@ static void ask_group_leave(struct scene *s)
 
 static void ask_group_barrier(struct scene *s)
 {
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_BARRIER, .u.group = s->group});
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = s->group});
 }
 
 static void ask_unique_ids(struct scene *s)
 {
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = {1, "job", "world"}});
+	(void)send(s, &(struct zd_args){
+	                      .kind = ZD_REQ_UNIQUE_IDS,
+	                      .u.unique_ids = {.count = 1, .job = (char *)"job", .group = (char *)"world"}});
 }
 
 static void ask_unit_register(struct scene *s)
@@ -381,7 +385,11 @@ static void ask_units_resume(struct scene *s)
 {
 	const uint64_t description = 1;
 	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNITS_RESUME,
-	                                .u.units_resume = {s->group, 1, &s->unit, &description, NULL}});
+	                                .u.units_resume = {.group = s->group,
+	                                                   .n_units = 1,
+	                                                   .units = &s->unit,
+	                                                   .n_descriptions = 1,
+	                                                   .descriptions = (uint64_t *)&description}});
 }
 
 static void ask_unit_unregister(struct scene *s)
@@ -413,12 +421,13 @@ static void ask_set_persistent(struct scene *s)
 
 static void ask_set_slot(struct scene *s)
 {
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_SLOT, .u.set_slot = {s->unit, 1}});
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = s->unit, .slot = 1}});
 }
 
 static void ask_set_frozen(struct scene *s)
 {
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {s->unit, true}});
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_FROZEN,
+	                                .u.set_frozen = {.unit = s->unit, .frozen = true}});
 }
 
 static void ask_unit_load(struct scene *s)
@@ -486,7 +495,10 @@ static void ask_group_agree(struct scene *s)
 {
 	static const double values[ZEROD_MAX_AGREED];
 	const struct zd_args args = {.kind = ZD_REQ_GROUP_AGREE,
-	                             .u.group_agree = {s->group, ZEROD_AGREE_MAX, ZEROD_MAX_AGREED, values}};
+	                             .u.group_agree = {.group = s->group,
+	                                               .op = ZEROD_AGREE_MAX,
+	                                               .n_values = ZEROD_MAX_AGREED,
+	                                               .values = (double *)values}};
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		(void)core_send(s->core, s->g.team.session[rank], &args);
 }
@@ -543,7 +555,7 @@ static void ask_target_return(struct scene *s)
 {
 	ask_reduce_wait(s);
 	(void)send(s, &(struct zd_args){.kind = ZD_REQ_TARGET_RETURN,
-	                                .u.target_return = {.nunits = 1, .units = &s->unit}});
+	                                .u.target_return = {.n_units = 1, .units = &s->unit}});
 }
 
 static void ask_backward_end(struct scene *s)
@@ -571,7 +583,7 @@ static void ask_step_get(struct scene *s)
 {
 	ask_step_begin(s);
 	(void)send(s, &(struct zd_args){.kind = ZD_REQ_STEP_GET,
-	                                .u.step_get = {s->group, .nunits = 1, .units = &s->unit}});
+	                                .u.step_get = {.group = s->group, .n_units = 1, .units = &s->unit}});
 }
 
 static void ask_step_end(struct scene *s)
@@ -626,8 +638,9 @@ static void ask_trim(struct scene *s)
 static void ask_segments_unmapped(struct scene *s)
 {
 	const uint32_t segment = 1;
-	(void)send(s,
-	           &(struct zd_args){.kind = ZD_REQ_SEGMENTS_UNMAPPED, .u.segments_unmapped = {1, &segment}});
+	(void)send(s, &(struct zd_args){
+	                      .kind = ZD_REQ_SEGMENTS_UNMAPPED,
+	                      .u.segments_unmapped = {.n_segments = 1, .segments = (uint32_t *)&segment}});
 }
 
 static void ask_durable(struct scene *s)
@@ -645,7 +658,7 @@ static void ask_too_much(struct scene *s)
 static void ask_deadlines(struct scene *s)
 {
 	const struct zd_args args = {.kind = ZD_REQ_GATHER,
-	                             .u.gather = {.unit = s->unit, .tag = CORE_TAG, .version = 99}};
+	                             .u.gather = {.unit = s->unit, .tag = (char *)CORE_TAG, .version = 99}};
 	for (uint32_t i = 0; i < held; i++)
 		(void)core_send_until(s->core, s->session, 1, &args);
 	longest = 0;

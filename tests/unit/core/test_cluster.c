@@ -196,7 +196,8 @@ static void test_backend_without_communicators(void **state)
 	unsigned char ids[ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES] = {1};
 	struct core_join join = {
 	        .world_size = 2, .local_world_size = 1, .ids = ids, .ids_bytes = sizeof(ids)};
-	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS, .u.unique_ids = {1, "job", "group"}};
+	struct zd_args args = {.kind = ZD_REQ_UNIQUE_IDS,
+	                       .u.unique_ids = {.count = 1, .job = (char *)"job", .group = (char *)"group"}};
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_expect_error(core, core_join(core, session, &join), ZEROD_E_UNSUPPORTED,
 	                  "needs communicators; this daemon's backend has none");
@@ -367,12 +368,12 @@ static void test_deadline_while_connecting(void **state)
 	uint64_t request[WORLD];
 	(void)state;
 	core_nodes_open(&nodes, NULL);
-	args.u.group_join.job = "job";
-	args.u.group_join.group = "world";
+	args.u.group_join.job = (char *)"job";
+	args.u.group_join.group = (char *)"world";
 	args.u.group_join.world_size = WORLD;
 	args.u.group_join.local_world_size = 2;
-	args.u.group_join.ids = nodes.ids;
-	args.u.group_join.ids_bytes = nodes.ids_bytes;
+	args.u.group_join.unique_ids.data = nodes.ids;
+	args.u.group_join.unique_ids.len = nodes.ids_bytes;
 	request[0] = core_send_until(nodes.node[0].core, core_nodes_session(&nodes, 0), 1000, &args);
 	request[1] = send_join(&nodes, NULL, 1);
 	core_tick(nodes.node[0].core, 1000);

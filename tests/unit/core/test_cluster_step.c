@@ -149,7 +149,8 @@ static void test_steps_differ(void **state)
 
 static uint64_t send_commit_until(struct rig *rig, uint32_t rank, uint64_t deadline_ns)
 {
-	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {team_of(rig, rank)->group, 1}};
+	struct zd_args args = {.kind = ZD_REQ_COMMIT,
+	                       .u.commit = {.group = team_of(rig, rank)->group, .step = 1}};
 	return core_send_until(team_of(rig, rank)->core, core_nodes_session(&rig->nodes, rank), deadline_ns,
 	                       &args);
 }
@@ -376,7 +377,7 @@ static void test_deadline_of_a_step(void **state)
 	(void)state;
 	rig_new(&rig, NULL);
 	run_backward(&rig, 0, 1.0f);
-	args.u.group = rig.nodes.node[0].group;
+	args.u.step_begin.group = rig.nodes.node[0].group;
 	/* before the daemon's ranks have come it may be begun again */
 	uint64_t alone = core_send_until(rig.nodes.node[0].core, core_nodes_session(&rig.nodes, 0), 1000,
 	                                 &args);

@@ -129,7 +129,8 @@ static void test_deadline_gives_everything_back(void **state)
 {
 	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, rig->b, unpublished(rig)};
-	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN, .u.context_begin = {3, units}};
+	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN,
+	                       .u.context_begin = {.n_units = 3, .units = (uint64_t *)units}};
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->b), 0);
 	uint64_t request = core_send_until(rig->core, rig->session, 1000000, &args);
 	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);

@@ -97,8 +97,8 @@ static void write_version(struct rig *rig, uint64_t unit, uint32_t rank)
 static uint64_t publish_after(struct rig *rig, uint64_t unit, uint32_t rank, uint64_t value)
 {
 	const struct zd_fence fence = {.timeline = 5, .value = value};
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &fence}}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &fence}};
 	return core_send(rig->core, rig->team.session[rank], &args);
 }
 
@@ -456,8 +456,8 @@ static void refresh_after_a_failed_publish(bool poison)
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		write_version(&rig, unit, rank);
 	const struct zd_fence fence = {.timeline = 5, .value = 1};
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &fence}}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &fence}};
 	uint64_t fails = core_send_until(rig.core, rig.session, 100, &args);
 	publish_after(&rig, unit, 1, 1);
 	const struct zd_reply *promised = gather_second(&rig, unit);

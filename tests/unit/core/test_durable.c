@@ -62,8 +62,9 @@ static const struct zd_reply *rejoin(struct core_driver *core, struct core_team 
 
 static uint64_t keep(struct core_driver *core, uint64_t session, const char *name, uint64_t bytes)
 {
-	struct zd_args args = {.kind = ZD_REQ_ALLOC,
-	                       .u.alloc = {.job = "job", .name = name, .bytes = bytes, .durable = true}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_ALLOC,
+	        .u.alloc = {.job = (char *)"job", .name = (char *)name, .bytes = bytes, .durable = true}};
 	return core_send(core, session, &args);
 }
 
@@ -255,8 +256,8 @@ enum point { BEFORE, WAITING, UPDATING, PUBLISHING, PUBLISHED, COMMITTED };
 static void die_at(struct core_driver *core, struct core_team *team, uint64_t unit, enum point point)
 {
 	static const struct zd_fence slow = {7, 1};
-	struct zd_args publish = {.kind = ZD_REQ_PUBLISH,
-	                          .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &slow}}};
+	struct zd_args publish = {
+	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &slow}};
 	if (point == WAITING) {
 		core_hold(core, ZD_CMD_COPY);
 		core_expect(core, core_gather(core, team->session[1], unit), 0);

@@ -40,7 +40,7 @@ static void end(struct scene *s, uint32_t rank)
 
 static uint64_t barrier(struct scene *s, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group = s->team.group};
+	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = s->team.group};
 	return core_send(s->core, s->team.session[rank], &args);
 }
 
@@ -170,7 +170,8 @@ static void test_its_last_publish_is_complete(void **state)
 	core_expect(s->core, core_update(s->core, s->team.session[1], s->unit), 0);
 	core_team_write(&s->team, s->unit, 1);
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &s->unit, .fences = {1, &fence}}};
+	                       .u.publish = {.n_units = 1, .units = &s->unit},
+	                       .fences = {1, &fence}};
 	(void)core_send(s->core, s->team.session[1], &args);
 	const struct zd_reply *ahead = core_expect(s->core, gather(s, 2), 0); /* of the version to come */
 	end(s, 1);

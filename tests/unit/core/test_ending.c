@@ -369,9 +369,9 @@ static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
 	struct core_row rows[NUNITS];
 	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, rows, NUNITS), NUNITS);
 	for (uint32_t i = 0; i < NUNITS; i++) {
-		struct zd_args publish = {
-		        .kind = ZD_REQ_PUBLISH,
-		        .u.publish = {.nunits = 1, .units = &unit[i], .fences = {1, &slow}}};
+		struct zd_args publish = {.kind = ZD_REQ_PUBLISH,
+		                          .u.publish = {.n_units = 1, .units = &unit[i]},
+		                          .fences = {1, &slow}};
 		unit[i] = rows[i].row.id;
 		core_expect(core, core_update(core, session[1], unit[i]), 0);
 		if (i == 0)

@@ -313,7 +313,8 @@ static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_
 {
 	struct zd_args args = {
 	        .kind = ZD_REQ_BUCKET_SUBMIT,
-	        .u.bucket_submit = {.bucket = g->bucket[0], .entry = entry, .nabsent = n, .absent = absent}};
+	        .u.bucket_submit = {
+	                .bucket = g->bucket[0], .entry = entry, .n_absent = n, .absent = (uint32_t *)absent}};
 	core_call(g->team.core, g->team.session[0], &args, status);
 }
 

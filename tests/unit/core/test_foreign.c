@@ -48,13 +48,13 @@ static const struct field {
         NO_IDS(UNIQUE_IDS),
         NO_IDS(TRIM),
         NO_IDS(SEGMENTS_UNMAPPED), /* ids that are not the session's are ignored: test_retire.c */
-        ID(GROUP_LEAVE, group, GROUP),
-        ID(GROUP_BARRIER, group, GROUP),
+        ID(GROUP_LEAVE, group_leave.group, GROUP),
+        ID(GROUP_BARRIER, group_barrier.group, GROUP),
         ID(UNIT_REGISTER, unit_register.group, GROUP),
         ID(UNITS_RESUME, units_resume.group, GROUP),
         IDS(UNITS_RESUME, units_resume, UNIT),
-        ID(UNIT_UNREGISTER, unit, UNIT),
-        IDS(UPDATE_BEGIN, publish, UNIT),
+        ID(UNIT_UNREGISTER, unit_unregister.unit, UNIT),
+        IDS(UPDATE_BEGIN, update_begin, UNIT),
         IDS(PUBLISH, publish, UNIT),
         ID(COMMIT, commit.group, GROUP),
         ID(SET_PERSISTENT, set_persistent.unit, UNIT),
@@ -68,20 +68,20 @@ static const struct field {
         ID(RELEASE, release.unit, UNIT),
         ID(FORWARD_BEGIN, forward_begin.group, GROUP),
         ID(FORWARD_BEGIN, forward_begin.parent, SCOPE),
-        ID(FORWARD_END, scope_end.scope, SCOPE),
-        ID(CLAIM_END, scope_end.scope, SCOPE),
-        ID(SCOPE_ABANDON, scope_end.scope, SCOPE),
+        ID(FORWARD_END, forward_end.scope, SCOPE),
+        ID(CLAIM_END, claim_end.scope, SCOPE),
+        ID(SCOPE_ABANDON, scope_abandon.scope, SCOPE),
         IDS(CONTEXT_BEGIN, context_begin, UNIT),
-        ID(CONTEXT_END, scope_end.scope, SCOPE),
+        ID(CONTEXT_END, context_end.scope, SCOPE),
         ID(GROUP_AGREE, group_agree.group, GROUP),
         ID(BACKWARD_BEGIN, backward_begin.group, GROUP),
         ID(BUCKET_CREATE, bucket_create.group, GROUP),
-        ID(BUCKET_DESTROY, bucket, BUCKET),
+        ID(BUCKET_DESTROY, bucket_destroy.bucket, BUCKET),
         ID(BUCKET_RESERVE, bucket_reserve.bucket, BUCKET),
         ID(BUCKET_RESERVE, bucket_reserve.unit, UNIT),
         ID(BUCKET_SUBMIT, bucket_submit.bucket, BUCKET),
         ID(BUCKET_SUBMIT, bucket_submit.entry, ENTRY),
-        ID(REDUCE_SKIP, unit, UNIT),
+        ID(REDUCE_SKIP, reduce_skip.unit, UNIT),
         ID(REDUCE_WAIT, reduce_wait.unit, UNIT),
         IDS(TARGET_RETURN, target_return, UNIT),
         ID(BACKWARD_END, backward_end.group, GROUP),
@@ -92,10 +92,10 @@ static const struct field {
         ID(STEP_END, step_end.group, GROUP),
         ID(ALLOC, alloc.unit, UNIT),
         ID(FREE, free.allocation, ALLOCATION),
-        ID(KILL_SESSION, session, SESSION),
-        ID(ABORT_GROUP, group, GROUP),
-        ID(END_JOB, job, JOB),
-        ID(KILL_JOB, job, JOB),
+        ID(KILL_SESSION, kill_session.session, SESSION),
+        ID(ABORT_GROUP, abort_group.group, GROUP),
+        ID(END_JOB, end_job.job, JOB),
+        ID(KILL_JOB, kill_job.job, JOB),
 };
 #define NFIELDS (sizeof(fields) / sizeof(fields[0]))
 
@@ -107,19 +107,20 @@ static struct zd_args args_of(enum zd_request_kind kind, const struct user *user
 	struct zd_args args = {.kind = kind};
 	switch (kind) {
 	case ZD_REQ_UNIT_REGISTER:
-		args.u.unit_register.name = "new";
+		args.u.unit_register.name = (char *)"new";
 		args.u.unit_register.dtype = ZEROD_FLOAT32;
 		args.u.unit_register.numel = 1;
 		break;
 	case ZD_REQ_UNITS_RESUME:
 		args.u.units_resume.group = user->ids[GROUP];
-		args.u.units_resume.nunits = 1;
-		args.u.units_resume.descriptions = &description;
-		args.u.units_resume.units = &user->ids[UNIT];
+		args.u.units_resume.n_units = 1;
+		args.u.units_resume.n_descriptions = 1;
+		args.u.units_resume.descriptions = (uint64_t *)&description;
+		args.u.units_resume.units = (uint64_t *)&user->ids[UNIT];
 		break;
 	case ZD_REQ_UPDATE_BEGIN:
 	case ZD_REQ_PUBLISH:
-		args.u.publish.nunits = 1;
+		args.u.publish.n_units = 1;
 		break;
 	case ZD_REQ_UNIT_LOAD:
 		args.u.unit_load.unit = user->ids[UNIT];
@@ -128,17 +129,17 @@ static struct zd_args args_of(enum zd_request_kind kind, const struct user *user
 		args.u.gather.unit = user->ids[UNIT];
 		break;
 	case ZD_REQ_RELEASE:
-		args.u.release.tag = "t";
+		args.u.release.tag = (char *)"t";
 		break;
 	case ZD_REQ_FORWARD_BEGIN:
 		args.u.forward_begin.group = user->ids[GROUP];
 		break;
 	case ZD_REQ_CONTEXT_BEGIN:
-		args.u.context_begin.nunits = 1;
+		args.u.context_begin.n_units = 1;
 		break;
 	case ZD_REQ_GROUP_AGREE:
-		args.u.group_agree.count = 1;
-		args.u.group_agree.values = &value;
+		args.u.group_agree.n_values = 1;
+		args.u.group_agree.values = (double *)&value;
 		break;
 	case ZD_REQ_BACKWARD_BEGIN:
 		args.u.backward_begin.stage = 3;
@@ -158,12 +159,12 @@ static struct zd_args args_of(enum zd_request_kind kind, const struct user *user
 		args.u.bucket_submit.entry = user->ids[ENTRY];
 		break;
 	case ZD_REQ_TARGET_RETURN:
-		args.u.target_return.nunits = 1;
+		args.u.target_return.n_units = 1;
 		break;
 	case ZD_REQ_STEP_GET:
 		args.u.step_get.group = user->ids[GROUP];
-		args.u.step_get.nunits = 1;
-		args.u.step_get.units = &user->ids[UNIT];
+		args.u.step_get.n_units = 1;
+		args.u.step_get.units = (uint64_t *)&user->ids[UNIT];
 		break;
 	default:
 		break;

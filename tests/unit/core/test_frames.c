@@ -72,7 +72,7 @@ static void release(struct rig *rig, uint32_t rank, uint64_t value)
 static uint64_t update(struct rig *rig, uint32_t rank, bool ahead)
 {
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .ahead = ahead}};
+	                       .u.update_begin = {.n_units = 1, .units = &rig->unit, .ahead = ahead}};
 	return core_send(rig->core, rig->team.session[rank], &args);
 }
 
@@ -80,9 +80,9 @@ static uint64_t update(struct rig *rig, uint32_t rank, bool ahead)
 static uint64_t publish_behind(struct rig *rig, uint32_t rank, uint64_t value, uint64_t deadline_ns)
 {
 	const struct zd_fence fence = {PUBLISHER, value};
-	struct zd_args args = {
-	        .kind = ZD_REQ_PUBLISH,
-	        .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {value > 0, &fence}}};
+	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
+	                       .u.publish = {.n_units = 1, .units = &rig->unit},
+	                       .fences = {value > 0, &fence}};
 	core_team_write(&rig->team, rig->unit, rank);
 	return core_send_until(rig->core, rig->team.session[rank], deadline_ns, &args);
 }
@@ -232,7 +232,7 @@ static void test_publish_under_a_lease(void **state)
 	core_expect(rig->core, failed, ZEROD_E_DEADLINE);
 	core_expect(rig->core, core_simple(rig->core, rig->team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
 	core_expect_error(rig->core, core_send(rig->core, rig->team.session[0], &args), ZEROD_E_BUSY,
 	                  "'w' is held on rank 0 by '" CORE_TAG "'");
 	release(rig, 0, 0);
@@ -456,7 +456,8 @@ static void test_trim(void **state)
 static void place(struct rig *rig, bool on_host, int status)
 {
 	uint64_t requests[RANKS];
-	struct zd_args args = {.kind = ZD_REQ_UNIT_PLACE, .u.unit_place = {rig->unit, on_host}};
+	struct zd_args args = {.kind = ZD_REQ_UNIT_PLACE,
+	                       .u.unit_place = {.unit = rig->unit, .on_host = on_host}};
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		requests[rank] = core_send(rig->core, rig->team.session[rank], &args);
 	for (uint32_t rank = 0; rank < RANKS; rank++)

@@ -162,12 +162,12 @@ static void test_bad_arguments(void **state)
 	struct core_driver *core = rig->core;
 	core_expect_error(core, core_gather(core, rig->session, 9999), ZEROD_E_NOT_FOUND,
 	                  "this session has not registered unit 9999");
-	core_expect_error(core, core_gather_tag(core, rig->session, rig->unit, "", 1), ZEROD_E_INVALID,
-	                  "tag");
 	core_expect(core,
 	            core_gather_tag(core, rig->session, rig->unit, "0123456789012345678901234567890x", 1),
 	            ZEROD_E_INVALID);
-	core_expect(core, core_release_tag(core, rig->session, rig->unit, NULL, NULL, 0), ZEROD_E_INVALID);
+	core_expect(core, core_gather_tag(core, rig->session, rig->unit, "", 1), 0); /* "default" */
+	core_expect_error(core, core_release(core, rig->session, rig->unit), ZEROD_E_NOT_HELD, "tag 'plan'");
+	core_expect(core, core_release_tag(core, rig->session, rig->unit, "default", NULL, 0), 0);
 	core_expect(core, core_release(core, rig->session, 9999), ZEROD_E_NOT_FOUND);
 	uint64_t stranger = core_open(core, CORE_ALICE);
 	core_expect_error(core, core_gather(core, stranger, rig->unit), ZEROD_E_NOT_FOUND,
@@ -347,8 +347,10 @@ static void test_release_waits_for_its_own_gather(void **state)
 static void test_release_of_a_gather_that_fails(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = rig->unit, .tag = CORE_TAG}};
-	struct zd_args late = {.kind = ZD_REQ_RELEASE, .u.release = {.unit = rig->unit, .tag = CORE_TAG}};
+	struct zd_args args = {.kind = ZD_REQ_GATHER,
+	                       .u.gather = {.unit = rig->unit, .tag = (char *)CORE_TAG}};
+	struct zd_args late = {.kind = ZD_REQ_RELEASE,
+	                       .u.release = {.unit = rig->unit, .tag = (char *)CORE_TAG}};
 	core_team_publish_rank(&rig->team, rig->unit, 0);
 	uint64_t gather = core_send_until(rig->core, rig->session, 5, &args);
 	uint64_t first = core_send_until(rig->core, rig->session, 3, &late);

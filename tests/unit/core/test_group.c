@@ -160,7 +160,13 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t late = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
-	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN,
+	                       .u.group_join = {.job = (char *)"job",
+	                                        .group = (char *)"world",
+	                                        .world_size = 2,
+	                                        .rank = 0,
+	                                        .device = 0,
+	                                        .durable = false}};
 	uint64_t request = core_send_until(core, late, 5000000, &args);
 	core_tick(core, 5000000);
 	core_expect_error(core, request, ZEROD_E_DEADLINE,
@@ -183,7 +189,13 @@ static void test_join_behind_a_deadline(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t late = core_open(core, CORE_ALICE), last = core_open(core, CORE_ALICE);
-	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN,
+	                       .u.group_join = {.job = (char *)"job",
+	                                        .group = (char *)"world",
+	                                        .world_size = 2,
+	                                        .rank = 0,
+	                                        .device = 0,
+	                                        .durable = false}};
 	uint64_t request = core_send_until(core, late, 1000, &args);
 	zd_engine_pause(core_engine(core));
 	uint64_t joined = core_join(core, last, &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
@@ -202,7 +214,13 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 {
 	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
-	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = {"job", "world", 2, 0, 0, false}};
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN,
+	                       .u.group_join = {.job = (char *)"job",
+	                                        .group = (char *)"world",
+	                                        .world_size = 2,
+	                                        .rank = 0,
+	                                        .device = 0,
+	                                        .durable = false}};
 	uint64_t request = core_send_until(core, session, 1000, &args);
 	struct core_row row;
 	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
@@ -404,7 +422,7 @@ static void test_failed_gathers_tell(void **state)
 	core_expect(core, core_update(core, team.session[2], unit), 0);
 	prefetch.u.gather.unit = unit;
 	prefetch.u.gather.prefetch = true;
-	prefetch.u.gather.tag = "default";
+	prefetch.u.gather.tag = (char *)"default";
 	prefetch.u.gather.uses = 1;
 	uint64_t demand = core_gather(core, team.session[0], unit);
 	uint64_t early = core_send(core, team.session[1], &prefetch);

@@ -166,8 +166,8 @@ static void test_prefetch_holds_nothing(void **state)
 static uint64_t publish_behind(struct rig *rig, uint64_t unit, uint64_t value, uint64_t deadline_ns)
 {
 	const struct zd_fence fence = {PUBLISHER, value};
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &unit, .fences = {1, &fence}}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &fence}};
 	core_expect(rig->core, core_update(rig->core, rig->session, unit), 0);
 	core_team_write(&rig->team, unit, 0);
 	return core_send_until(rig->core, rig->session, deadline_ns, &args);
@@ -250,7 +250,7 @@ static void test_publish_fails(void **state)
 	uint64_t behind = core_gather_tag(rig->core, rig->session, rig->unit, "other", 1);
 	core_expect_waits(rig->core, behind, "rank 0 to publish version 2");
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
 	core_call(rig->core, rig->session, &args, ZEROD_E_BUSY); /* its holders would read the next version */
 	core_expect(rig->core, release(rig, 1), 0);
 	core_expect(rig->core, publish(rig), 0);
@@ -281,7 +281,7 @@ static void test_reset_before_a_publish(void **state)
 static uint64_t update_ahead(struct rig *rig, uint64_t deadline_ns)
 {
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .ahead = true}};
+	                       .u.update_begin = {.n_units = 1, .units = &rig->unit, .ahead = true}};
 	return core_send_until(rig->core, rig->session, deadline_ns, &args);
 }
 
@@ -319,7 +319,8 @@ static void test_step_ahead_of_its_streams(void **state)
 	core_expect(rig->core, update(rig), ZEROD_E_STATE);
 	const struct zd_fence fence = {PUBLISHER, 1};
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit},
+	                       .fences = {1, &fence}};
 	uint64_t published = core_send(rig->core, rig->session, &args);
 	const struct zd_reply *next = core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, release(rig, 2), 0);

@@ -39,7 +39,7 @@ static int setup(void **state)
 
 static uint64_t set_slot(struct rig *rig, uint64_t unit, uint32_t slot)
 {
-	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {unit, slot}};
+	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = unit, .slot = slot}};
 	return core_send(rig->core, rig->session, &args);
 }
 
@@ -152,7 +152,7 @@ static void test_gather_outside_the_slot(void **state)
 	struct zd_args args = {.kind = ZD_REQ_GATHER};
 	struct zd_location slot = use(rig, rig->b);
 	args.u.gather.unit = rig->b;
-	args.u.gather.tag = "look";
+	args.u.gather.tag = (char *)"look";
 	args.u.gather.no_slot = true;
 	struct zd_location out =
 	        core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->u.gather.buffer;
@@ -168,7 +168,7 @@ static void test_gather_outside_the_slot(void **state)
 
 static uint64_t set_frozen(struct core_reducers *g, uint32_t rank, uint64_t unit, bool frozen)
 {
-	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {unit, frozen}};
+	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {.unit = unit, .frozen = frozen}};
 	return core_send(g->team.core, g->team.session[rank], &args);
 }
 

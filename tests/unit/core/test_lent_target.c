@@ -35,14 +35,16 @@ static int setup(void **state)
 
 static uint64_t wait_sum(struct scene *s, uint32_t rank, bool ahead)
 {
-	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait = {s->unit, ahead}};
+	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT,
+	                       .u.reduce_wait = {.unit = s->unit, .ahead = ahead}};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
 static uint64_t give_back(struct scene *s, uint32_t rank, const struct zd_fence *fence)
 {
 	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN,
-	                       .u.target_return = {1, &s->unit, {fence != NULL, fence}}};
+	                       .u.target_return = {.n_units = 1, .units = &s->unit},
+	                       .fences = {fence != NULL, fence}};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 

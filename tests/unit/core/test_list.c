@@ -71,7 +71,7 @@ static void test_device_rows(void **state)
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "eager", 1), 0);
 	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
 	                      ->u.alloc.allocation;
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {id, {1, &slow}}};
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}, .fences = {1, &slow}};
 	core_call(rig->core, rig->session, &args, 0);
 	(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
 	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, row, 2), 2);
@@ -200,8 +200,9 @@ static void test_buffer_rows(void **state)
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, odd, "plan", 2), 0);
 	core_tick(rig->core, 3 * SECOND);
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, odd, "eager", 1), 0);
-	struct zd_args args = {.kind = ZD_REQ_GATHER,
-	                       .u.gather = {.unit = rig->unit, .tag = "late", .uses = 4, .version = 2}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_GATHER,
+	        .u.gather = {.unit = rig->unit, .tag = (char *)"late", .uses = 4, .version = 2}};
 	(void)core_send(rig->core, rig->session, &args);
 	core_tick(rig->core, 4 * SECOND);
 	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, row, 2), 2);
@@ -418,7 +419,7 @@ static void test_blocks_tile_segments_and_name_owners(void **state)
 	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
 	                      ->u.alloc.allocation;
 	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 512), 0);
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {id, {1, &slow}}};
+	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}, .fences = {1, &slow}};
 	core_call(rig->core, rig->session, &args, 0);
 	struct map all = map_for(rig, 0, 0), own = map_for(rig, rig->session, 0);
 	struct map paged = map_for(rig, rig->session, 1);
@@ -449,7 +450,8 @@ static void test_quarantine_is_what_pins_a_block(void **state)
 	struct rig *rig = *state;
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "read", 1), 0);
 	struct zd_args args = {.kind = ZD_REQ_RELEASE,
-	                       .u.release = {.unit = rig->unit, .tag = "read", .fences = {1, &slow}}};
+	                       .u.release = {.unit = rig->unit, .tag = (char *)"read"},
+	                       .fences = {1, &slow}};
 	core_call(rig->core, rig->session, &args, 0);
 	struct map map = map_for(rig, rig->session, 0);
 	assert_non_null(strstr(map.texts, "gathered job/world/w@0 QUARANTINED streams of 1 release; "));

@@ -71,9 +71,8 @@ static uint64_t load_until(struct rig *rig, uint32_t rank, uint64_t allocation, 
                            const struct zd_fence *fence)
 {
 	struct zd_args args = {.kind = ZD_REQ_UNIT_LOAD,
-	                       .u.unit_load = {.unit = rig->unit,
-	                                       .allocation = allocation,
-	                                       .fences = {fence ? 1 : 0, fence}}};
+	                       .u.unit_load = {.unit = rig->unit, .allocation = allocation},
+	                       .fences = {fence ? 1 : 0, fence}};
 	return core_send_until(rig->core, rig->team.session[rank], deadline_ns, &args);
 }
 
@@ -185,7 +184,8 @@ static void test_refusals_free_the_allocation(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t session = rig->team.session[READER];
-	struct zd_args small = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = "job", .device = 1, .bytes = 256}};
+	struct zd_args small = {.kind = ZD_REQ_ALLOC,
+	                        .u.alloc = {.job = (char *)"job", .device = 1, .bytes = 256}};
 	uint64_t id = core_call(rig->core, session, &small, 0)->u.alloc.allocation;
 	core_expect_error(rig->core, load(rig, READER, id), ZEROD_E_INVALID,
 	                  "unit 'w' has 300 bytes; allocation '' to load has 256");

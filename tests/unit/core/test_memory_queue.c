@@ -240,7 +240,7 @@ static void test_favoured_gather_expires(void **state)
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t large = publish_unit(&alice, "large", 4 * SMALL), kept = publish_unit(&bob, "kept", SMALL);
 	uint64_t unit = publish_unit(&bob, "w", SMALL), wait, next;
-	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = CORE_TAG}};
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = (char *)CORE_TAG}};
 
 	(void)state;
 	gather_ok(&bob, kept);

@@ -148,7 +148,7 @@ static void test_a_wait_ends_with_its_deadline_or_session(void **state)
 	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_register(&team, &(struct core_unit){.name = "w", .numel = 128});
-	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = CORE_TAG}};
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = (char *)CORE_TAG}};
 	uint64_t request = core_send_until(core, team.session[0], 2 * MS, &args);
 	core_tick(core, 2 * MS);
 	core_expect(core, request, ZEROD_E_DEADLINE);

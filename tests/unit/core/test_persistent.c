@@ -159,7 +159,7 @@ static void test_refresh_waits_for_all_use_of_the_former_version(void **state)
 	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	struct zd_args force = {.kind = ZD_REQ_PUBLISH,
-	                        .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	                        .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
 	set_persistent(rig, true);
 	const struct zd_reply *old = gather_ok(rig, rig->unit);
 	core_expect(core, core_update(core, rig->session, rig->unit), 0);

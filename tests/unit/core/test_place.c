@@ -211,9 +211,9 @@ static void test_an_update_of_one_rank(void **state)
 	uint64_t publish;
 	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
 	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is UPDATING on rank 1; unit_place needs it IDLE");
-	args.u.publish.nunits = 1;
+	args.u.publish.n_units = 1;
 	args.u.publish.units = &rig->unit;
-	args.u.publish.fences = (struct zd_fence_list){1, &fence};
+	args.fences = (struct zd_fence_list){1, &fence};
 	core_team_write(&rig->team, rig->unit, 1);
 	publish = core_send(rig->core, rig->team.session[1], &args);
 	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is PUBLISHING on rank 1");

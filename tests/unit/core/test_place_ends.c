@@ -221,8 +221,9 @@ static void test_units_resume_after_the_change(void **state)
 	core_restart(rig.core);
 	join_all(&rig, false);
 	args.u.units_resume.group = rig.team.group;
-	args.u.units_resume.nunits = 1;
+	args.u.units_resume.n_units = 1;
 	args.u.units_resume.units = &rig.unit;
+	args.u.units_resume.n_descriptions = 1;
 	args.u.units_resume.descriptions = &description;
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		reply = core_call(rig.core, rig.team.session[rank], &args, 0);

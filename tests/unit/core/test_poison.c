@@ -204,8 +204,8 @@ static void test_slot_before_the_next_bytes(void **state)
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	core_expect(rig->core, core_update(rig->core, rig->team.session[1], b), 0);
 	core_team_write(&rig->team, b, 1);
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &b, .fences = {1, &fence}}};
+	struct zd_args args = {
+	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &b}, .fences = {1, &fence}};
 	uint64_t publish = core_send(rig->core, rig->team.session[1], &args);
 	core_team_publish_rank(&rig->team, b, 0);
 	struct zd_location at = gather_ok(rig, a)->u.gather.buffer;
@@ -337,7 +337,7 @@ static void test_slot_that_is_left(void **state)
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, unit, true), 0);
 	struct zd_location at = gather_ok(rig, unit)->u.gather.buffer;
 	release(rig, unit);
-	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {unit, ZEROD_NO_SLOT}};
+	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = unit, .slot = ZEROD_NO_SLOT}};
 	core_call(rig->core, rig->session, &args, 0);
 	expect_fills(rig, 1);
 	assert_true(is_filled(rig, at));

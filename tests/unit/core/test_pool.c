@@ -82,7 +82,7 @@ static void test_deadline_gives_the_turn_away(void **state)
 	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
 	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
 	uint64_t small = core_team_unit(&rig.team, "small", SMALL);
-	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = CORE_TAG}};
+	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = (char *)CORE_TAG}};
 	core_expect(rig.core, gather(&rig, held), 0);
 	uint64_t first = core_send_until(rig.core, rig.session, 7000000, &args);
 	uint64_t second = gather(&rig, small);

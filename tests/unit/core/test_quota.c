@@ -42,7 +42,7 @@ static void free_behind(struct core_driver *core, uint64_t session, uint64_t req
 	struct zd_args args = {.kind = ZD_REQ_FREE};
 
 	args.u.free.allocation = core_expect(core, request, 0)->u.alloc.allocation;
-	args.u.free.fences = (struct zd_fence_list){.count = fence ? 1 : 0, .fences = fence};
+	args.fences = (struct zd_fence_list){.count = fence ? 1 : 0, .fences = fence};
 	core_call(core, session, &args, 0);
 }
 

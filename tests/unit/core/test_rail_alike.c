@@ -206,7 +206,7 @@ static void publish_while_held(struct rig *rig, uint32_t rank)
 	struct core_team *team = core_nodes_team(&rig->nodes, rank);
 	const uint64_t *unit = &rig->u[rank / 2];
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = unit, .force = true}};
+	                       .u.publish = {.n_units = 1, .units = (uint64_t *)unit, .force = true}};
 	core_expect(team->core, core_update(team->core, session_of(rig, rank), *unit), 0);
 	core_team_write(team, *unit, rank % 2);
 	(void)core_call(team->core, session_of(rig, rank), &args, 0);
@@ -236,7 +236,8 @@ static void test_release_before_a_context(void **state)
 static void test_release_given_up(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_args args = {.kind = ZD_REQ_RELEASE, .u.release = {.unit = rig->u[0], .tag = CORE_TAG}};
+	struct zd_args args = {.kind = ZD_REQ_RELEASE,
+	                       .u.release = {.unit = rig->u[0], .tag = (char *)CORE_TAG}};
 	uint64_t units[2] = {rig->v[0], rig->u[0]};
 	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), 0);
 	core_team_publish_rank(&rig->nodes.node[0], rig->v[0], 0);
@@ -351,7 +352,7 @@ static void test_scope_end_given_up(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t scope = begin_forward(rig, 0);
-	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.scope_end = {.scope = scope}};
+	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.forward_end = {.scope = scope}};
 	core_expect(core_of(rig, 0), core_gather_in(core_of(rig, 0), session_of(rig, 0), rig->u[0], scope),
 	            0);
 	core_team_publish_rank(&rig->nodes.node[0], rig->v[0], 0);

@@ -13,7 +13,7 @@ static void test_deadline_of_a_gather(void **state)
 {
 	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_GATHER,
-	                       .u.gather = {.unit = rig->u[0], .tag = CORE_TAG, .version = 2}};
+	                       .u.gather = {.unit = rig->u[0], .tag = (char *)CORE_TAG, .version = 2}};
 	uint64_t request = core_send_until(core_of(rig, 0), session_of(rig, 0), 1000, &args);
 	core_tick(core_of(rig, 0), 1000);
 	core_expect(core_of(rig, 0), request, ZEROD_E_DEADLINE);

@@ -44,7 +44,7 @@ static int teardown(void **state)
 static struct zd_args future_gather(const struct rig *rig)
 {
 	return (struct zd_args){.kind = ZD_REQ_GATHER,
-	                        .u.gather = {.unit = rig->unit, .tag = CORE_TAG, .version = 99}};
+	                        .u.gather = {.unit = rig->unit, .tag = (char *)CORE_TAG, .version = 99}};
 }
 
 /* ---- Ids ----------------------------------------------------------------------------------------------- */
@@ -57,7 +57,7 @@ static void test_id_may_be_used_again_after_the_reply_only(void **state)
 	struct core_row row;
 	core_send_as(rig->core, &call, &gather);
 	assert_null(core_reply(rig->core, call.request));
-	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group = rig->team.group};
+	struct zd_args leave = {.kind = ZD_REQ_GROUP_LEAVE, .u.group_leave.group = rig->team.group};
 	core_send_as(rig->core, &call, &leave);
 	core_expect_error(rig->core, call.request, ZEROD_E_PROTOCOL, "a request with this id is outstanding");
 	/* it did nothing, and the first one waits on */
@@ -110,7 +110,8 @@ static void test_outstanding_requests_are_limited(void **state)
 	struct core_row row;
 	uint64_t other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 	struct zd_args publish = {.kind = ZD_REQ_PUBLISH,
-	                          .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	                          .u.publish = {.n_units = 1, .units = &rig->unit},
+	                          .fences = {1, &fence}};
 	core_expect(core, core_update(core, rig->session, rig->unit), 0);
 	fill_up(rig);
 	core_row(core, ZD_TABLE_SESSIONS, rig->session, &row);
@@ -195,7 +196,7 @@ static void test_deadline_wakes_those_that_waited_for_it(void **state)
 	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	struct zd_args update = {.kind = ZD_REQ_UPDATE_BEGIN,
-	                         .u.publish = {.nunits = 1, .units = &rig->unit}};
+	                         .u.update_begin = {.n_units = 1, .units = &rig->unit}};
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, rig->session, rig->unit), 0);
 	core_expect(core, core_release(core, rig->session, rig->unit), 0);
@@ -217,7 +218,7 @@ static void test_a_client_gives_up(void **state)
 	struct zd_args gather = future_gather(rig), cancel = {.kind = ZD_REQ_CANCEL};
 	uint64_t first = core_send(rig->core, rig->session, &gather);
 	uint64_t second = core_send(rig->core, rig->session, &gather);
-	cancel.u.request = first;
+	cancel.u.cancel.request = first;
 	core_expect(rig->core, core_send(rig->core, rig->team.session[1], &cancel), 0); /* it is another's */
 	core_expect_waits(rig->core, first, "version 99");
 	core_expect(rig->core, core_send(rig->core, rig->session, &cancel), 0);

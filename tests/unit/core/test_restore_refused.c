@@ -33,7 +33,8 @@ static void setup(struct journaled *j, bool shadow)
 	struct core_join join = {.world_size = 2, .durable = true, .shadow = shadow};
 	struct zd_args alloc = {
 	        .kind = ZD_REQ_ALLOC,
-	        .u.alloc = {.job = "job", .name = "adam", .bytes = UNIT_BYTES, .durable = true}};
+	        .u.alloc = {
+	                .job = (char *)"job", .name = (char *)"adam", .bytes = UNIT_BYTES, .durable = true}};
 	const struct zd_view_args view = {.name = "w", .ndim = 1, .shape = {8}};
 	const struct core_unit unit = {.name = "b", .numel = UNIT_BYTES / 4, .nviews = 1, .views = &view};
 	uint64_t request[2];

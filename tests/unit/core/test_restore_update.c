@@ -72,9 +72,11 @@ static void go_to_loss(struct durable *d, enum point point)
 
 static void go_to(struct durable *d, enum point point)
 {
-	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 2, .units = d->unit}};
+	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.update_begin = {.n_units = 2, .units = d->unit}};
 	struct zd_args behind = {.kind = ZD_REQ_PUBLISH,
-	                         .u.publish = {.nunits = 1, .units = &d->unit[0], .fences = {1, &slow}}};
+	                         .u.publish = {.n_units = 1, .units = &d->unit[0]},
+	                         .fences = {1, &slow}};
 	switch (point) {
 	case SAVING:
 		core_hold(d->core, ZD_CMD_COPY);

@@ -35,9 +35,10 @@ static uint64_t send_resume(struct durable *d, uint32_t rank, const struct known
 {
 	struct zd_args args = {.kind = ZD_REQ_UNITS_RESUME,
 	                       .u.units_resume = {.group = d->team.group,
-	                                          .nunits = NUNITS,
-	                                          .units = known->ids,
-	                                          .descriptions = known->descriptions}};
+	                                          .n_units = NUNITS,
+	                                          .units = (uint64_t *)known->ids,
+	                                          .n_descriptions = NUNITS,
+	                                          .descriptions = (uint64_t *)known->descriptions}};
 	return core_send(d->core, d->team.session[rank], &args);
 }
 
@@ -160,15 +161,17 @@ static void test_persistent_parts(void **state)
 	struct durable d;
 	struct known known;
 	struct core_row row;
-	const bool persistent[NUNITS] = {false, true};
+	protobuf_c_boolean persistent[NUNITS] = {false, true};
 	(void)state;
 	begin(&d, &known, false);
 	join_all(&d, 1, false);
 	struct zd_args args = {.kind = ZD_REQ_UNITS_RESUME,
 	                       .u.units_resume = {.group = d.team.group,
-	                                          .nunits = NUNITS,
+	                                          .n_units = NUNITS,
 	                                          .units = known.ids,
+	                                          .n_descriptions = NUNITS,
 	                                          .descriptions = known.descriptions,
+	                                          .n_persistent = NUNITS,
 	                                          .persistent = persistent}};
 	core_expect(d.core, core_send(d.core, d.team.session[0], &args), 0);
 	assert_int_equal(resume(&d, 1, &known), 3);

@@ -39,9 +39,9 @@ static uint64_t alloc(struct rig *rig, uint64_t bytes)
 
 static void free_behind(struct rig *rig, uint64_t allocation, const struct zd_fence *fence)
 {
-	struct zd_args args = {
-	        .kind = ZD_REQ_FREE,
-	        .u.free = {.allocation = allocation, .fences = {.count = fence ? 1 : 0, .fences = fence}}};
+	struct zd_args args = {.kind = ZD_REQ_FREE,
+	                       .u.free = {.allocation = allocation},
+	                       .fences = {.count = fence ? 1 : 0, .fences = fence}};
 	core_call(rig->core, rig->other, &args, 0);
 }
 
@@ -106,7 +106,8 @@ static void test_others_are_not_named(void **state)
 	start(&rig, 3);
 	rig.other = core_open(rig.core, CORE_BOB);
 	(void)leave_gathers_segment(&rig, "w");
-	const struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = "alloc", .bytes = 2 * SEGMENT}};
+	const struct zd_args args = {.kind = ZD_REQ_ALLOC,
+	                             .u.alloc = {.job = (char *)"alloc", .bytes = 2 * SEGMENT}};
 	uint64_t request = core_send_until(rig.core, rig.other, 1, &args);
 	assert_int_equal(core_rows_for(rig.core, rig.other, ZD_TABLE_SESSIONS, NULL, &row, 1), 1);
 	assert_string_equal(row.waits[0], "alloc: another user's process to unmap memory of device 0");
@@ -285,11 +286,11 @@ static void test_answers_that_nobody_asked_for(void **state)
 	uint32_t segment = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.location.segment;
 	uint32_t ids[] = {9999, segment};
 	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
-	                       .u.segments_unmapped = {.count = 2, .segments = ids}};
+	                       .u.segments_unmapped = {.n_segments = 2, .segments = ids}};
 	core_expect_error(rig.core, core_send(rig.core, rig.other, &args), ZEROD_E_INVALID,
 	                  "nobody has asked for segment");
 	core_call(rig.core, rig.session, &args, 0); /* it never had them */
-	args.u.segments_unmapped.count = 0;
+	args.u.segments_unmapped.n_segments = 0;
 	core_call(rig.core, rig.other, &args, 0);
 	core_end(rig.core);
 }

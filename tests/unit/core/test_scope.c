@@ -509,9 +509,9 @@ static void test_bad_gathers_in_a_scope(void **state)
 	struct zd_args args = {.kind = ZD_REQ_GATHER};
 	args.u.gather.unit = rig->a;
 	args.u.gather.scope = scope;
-	args.u.gather.tag = CORE_TAG;
+	args.u.gather.tag = (char *)CORE_TAG;
 	core_expect_error(rig->core, core_send(rig->core, rig->session, &args), ZEROD_E_INVALID, "no tag");
-	args.u.gather.tag = "";
+	args.u.gather.tag = (char *)"";
 	args.u.gather.uses = 2;
 	core_expect_error(rig->core, core_send(rig->core, rig->session, &args), ZEROD_E_INVALID, "uses");
 	args.u.gather.uses = 1;

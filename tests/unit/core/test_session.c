@@ -82,7 +82,8 @@ static void in_publish(struct rig *rig)
 {
 	static const struct zd_fence fence = {1, 1};
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit},
+	                       .fences = {1, &fence}};
 	in_update(rig);
 	core_expect_waits(rig->core, core_send(rig->core, rig->session, &args), "streams");
 }
@@ -168,7 +169,7 @@ static void in_free(struct rig *rig)
 {
 	static const struct zd_fence fence = {1, 1};
 	uint64_t request = core_alloc(rig->core, rig->session, "job", 1, 256);
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.fences = {1, &fence}};
+	struct zd_args args = {.kind = ZD_REQ_FREE, .fences = {1, &fence}};
 	args.u.free.allocation = core_expect(rig->core, request, 0)->u.alloc.allocation;
 	core_call(rig->core, rig->session, &args, 0);
 	assert_int_equal(core_quarantine(rig->core, 1), 256);

@@ -216,7 +216,8 @@ static void go_to(struct shadowed *s, enum point point)
 {
 	uint8_t *half = core_bytes(s->core, s->shard[0][0]);
 	struct zd_args behind = {.kind = ZD_REQ_PUBLISH,
-	                         .u.publish = {.nunits = 1, .units = &s->unit[0], .fences = {1, &slow}}};
+	                         .u.publish = {.n_units = 1, .units = &s->unit[0]},
+	                         .fences = {1, &slow}};
 	switch (point) {
 	case SAVING:
 		core_hold(s->core, ZD_CMD_COPY);
@@ -508,7 +509,8 @@ static void test_one_copy_a_step(void **state)
 static void test_update_that_gives_up(void **state)
 {
 	struct shadowed *s = *state;
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &s->unit[0]}};
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.update_begin = {.n_units = 1, .units = &s->unit[0]}};
 	core_hold(s->core, ZD_CMD_COPY);
 	uint64_t late = core_send_until(s->core, s->team.session[0], 10, &args);
 	core_tick(s->core, 20);
@@ -548,7 +550,8 @@ static void test_commit_without_a_new_version(void **state)
 static void test_copy_that_fails_grants_nothing(void **state)
 {
 	struct shadowed *s = *state;
-	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 2, .units = s->unit}};
+	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.update_begin = {.n_units = 2, .units = s->unit}};
 	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
 	core_expect_error(s->core, core_send(s->core, s->team.session[0], &both), ZEROD_E_DEVICE,
 	                  "uncorrectable error");
@@ -646,7 +649,8 @@ static void test_copies_of_a_large_update(void **state)
 		                   ->u.unit_register.unit;
 	}
 	core_hold(core, ZD_CMD_COPY);
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = MANY, .units = units}};
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.update_begin = {.n_units = MANY, .units = units}};
 	uint64_t update = core_send(core, session, &args);
 	assert_int_equal(core_pending(core, ZD_CMD_COPY), MOST);
 	core_run_one(core, ZD_CMD_COPY);

@@ -43,7 +43,7 @@ static int setup(void **state)
 
 static uint64_t end(struct scene *s, uint32_t rank, uint64_t deadline_ns)
 {
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.group = s->g.team.group};
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.backward_end.group = s->g.team.group};
 	return core_send_until(s->core, s->g.team.session[rank], deadline_ns, &args);
 }
 
@@ -58,7 +58,8 @@ static void backward(struct scene *s)
 
 static uint64_t step(struct scene *s, uint32_t rank, bool ahead, uint64_t deadline_ns)
 {
-	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.step_begin = {s->g.team.group, ahead}};
+	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN,
+	                       .u.step_begin = {.group = s->g.team.group, .ahead = ahead}};
 	return core_send_until(s->core, s->g.team.session[rank], deadline_ns, &args);
 }
 

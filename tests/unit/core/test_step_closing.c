@@ -42,7 +42,7 @@ static uint64_t ask(struct scene *s, uint32_t rank, uint32_t kind)
 	else if (kind == ZD_REQ_STEP_BEGIN)
 		args.u.step_begin.group = s->g.team.group;
 	else
-		args.u.group = s->g.team.group;
+		args.u.step_begin.group = s->g.team.group;
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
@@ -301,7 +301,7 @@ static void test_units_stay(void **state)
 	(void)state;
 	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
 	window(&s, s.unit, 1.0f, &first);
-	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {s.other, true}};
+	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {.unit = s.other, .frozen = true}};
 	core_expect_error(s.core, core_send(s.core, s.g.team.session[0], &args), ZEROD_E_STATE,
 	                  "the end of its step");
 	core_unhold(s.core, ZD_CMD_REDUCE);

@@ -230,7 +230,7 @@ static void test_a_deadline_meanwhile(void **state)
 {
 	struct scene *s = *state;
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN};
-	args.u.group = s->g.team.group;
+	args.u.step_begin.group = s->g.team.group;
 	backward(s, 4, true);
 	core_hold(s->core, ZD_CMD_FILL);
 	uint64_t late = core_send_until(s->core, s->g.team.session[0], 7, &args);

@@ -115,12 +115,14 @@ static uint64_t persist(struct scene *s)
 
 static uint64_t slot(struct scene *s)
 {
-	return send(s, &(struct zd_args){.kind = ZD_REQ_SET_SLOT, .u.set_slot = {s->unit, 1}});
+	return send(s,
+	            &(struct zd_args){.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = s->unit, .slot = 1}});
 }
 
 static uint64_t freeze(struct scene *s)
 {
-	return send(s, &(struct zd_args){.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {s->unit, true}});
+	return send(s, &(struct zd_args){.kind = ZD_REQ_SET_FROZEN,
+	                                 .u.set_frozen = {.unit = s->unit, .frozen = true}});
 }
 
 static uint64_t forward(struct scene *s)
@@ -187,14 +189,18 @@ static uint64_t get_step(struct scene *s)
 
 static uint64_t barrier(struct scene *s)
 {
-	return send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_BARRIER, .u.group = s->g.team.group});
+	return send(
+	        s, &(struct zd_args){.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = s->g.team.group});
 }
 
 static uint64_t agree(struct scene *s)
 {
 	static const double value = 1.0;
 	return send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_AGREE,
-	                                 .u.group_agree = {s->g.team.group, ZEROD_AGREE_SUM, 1, &value}});
+	                                 .u.group_agree = {.group = s->g.team.group,
+	                                                   .op = ZEROD_AGREE_SUM,
+	                                                   .n_values = 1,
+	                                                   .values = (double *)&value}});
 }
 
 static void nothing(struct scene *s)

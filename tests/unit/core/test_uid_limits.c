@@ -207,8 +207,9 @@ static void test_durable_jobs_of_some(void **state)
 static uint64_t make_durable(struct core_driver *core)
 {
 	struct core_join join = {.world_size = 1, .durable = true};
-	struct zd_args alloc = {.kind = ZD_REQ_ALLOC,
-	                        .u.alloc = {.job = "job", .name = "m", .bytes = 256, .durable = true}};
+	struct zd_args alloc = {
+	        .kind = ZD_REQ_ALLOC,
+	        .u.alloc = {.job = (char *)"job", .name = (char *)"m", .bytes = 256, .durable = true}};
 	const struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4};
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
@@ -249,8 +250,9 @@ static void test_durable_jobs_expire(void **state)
 static void test_held_allocation_is_a_use(void **state)
 {
 	struct core_driver *core = *state;
-	struct zd_args alloc = {.kind = ZD_REQ_ALLOC,
-	                        .u.alloc = {.job = "job", .name = "m", .bytes = 256, .durable = true}};
+	struct zd_args alloc = {
+	        .kind = ZD_REQ_ALLOC,
+	        .u.alloc = {.job = (char *)"job", .name = (char *)"m", .bytes = 256, .durable = true}};
 	uint64_t session;
 
 	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});

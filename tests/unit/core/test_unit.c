@@ -341,7 +341,7 @@ static void test_registration_that_ends_early(void **state)
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
 	struct core_team team = core_team_new(core, "job", 1, false);
 	args.u.unit_register.group = team.group;
-	args.u.unit_register.name = "w";
+	args.u.unit_register.name = (char *)"w";
 	args.u.unit_register.dtype = ZEROD_FLOAT32;
 	args.u.unit_register.numel = 64;
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
@@ -488,7 +488,7 @@ static void test_registration_that_waits_for_a_former_unit_ends_early(void **sta
 	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	args.u.unit_register.group = team.group;
-	args.u.unit_register.name = "w";
+	args.u.unit_register.name = (char *)"w";
 	args.u.unit_register.dtype = ZEROD_FLOAT32;
 	args.u.unit_register.numel = 96;
 	uint64_t request = core_send_until(core, team.session[0], 1, &args);

@@ -23,7 +23,8 @@ static uint64_t send(const struct core_reducers *g, uint32_t rank, const struct 
 
 static uint64_t set_target(const struct core_reducers *g, uint32_t rank, uint64_t unit, uint32_t target)
 {
-	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {unit, false, target}};
+	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN,
+	                       .u.set_frozen = {.unit = unit, .frozen = false, .target = target}};
 	return send(g, rank, &args);
 }
 
@@ -42,7 +43,9 @@ static uint64_t wait_sum(const struct core_reducers *g, uint32_t rank, uint64_t 
 
 static void give_back(const struct core_reducers *g, uint32_t rank, uint64_t unit)
 {
-	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN, .u.target_return = {1, &unit, {0, NULL}}};
+	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN,
+	                       .u.target_return = {.n_units = 1, .units = &unit},
+	                       .fences = {0, NULL}};
 	core_expect(g->team.core, send(g, rank, &args), 0);
 }
 
@@ -213,7 +216,7 @@ static void test_no_move_in_a_window(void **state)
 	uint64_t a = core_reducers_unit(&g, "a", 512);
 	untarget(&g, a);
 	core_reducers_begin(&g, 3, true);
-	struct zd_args args = {.kind = ZD_REQ_UNIT_PLACE, .u.unit_place = {a, true}};
+	struct zd_args args = {.kind = ZD_REQ_UNIT_PLACE, .u.unit_place = {.unit = a, .on_host = true}};
 	uint64_t first = send(&g, 0, &args), second = send(&g, 1, &args);
 	core_expect(core, first, ZEROD_E_STATE);
 	core_expect(core, second, ZEROD_E_STATE);

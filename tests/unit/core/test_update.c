@@ -43,7 +43,7 @@ static int teardown(void **state)
 static uint64_t update_list(struct rig *rig, enum zd_request_kind kind, uint32_t rank, const uint64_t *units,
                             uint32_t nunits)
 {
-	struct zd_args args = {.kind = kind, .u.publish = {.nunits = nunits, .units = units}};
+	struct zd_args args = {.kind = kind, .u.publish = {.n_units = nunits, .units = (uint64_t *)units}};
 	return core_send(rig->core, rig->team.session[rank], &args);
 }
 
@@ -51,14 +51,15 @@ static uint64_t publish_fences(struct rig *rig, uint32_t rank, const struct zd_f
                                uint32_t nfences)
 {
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {nfences, fences}}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit},
+	                       .fences = {nfences, fences}};
 	return core_send(rig->core, rig->team.session[rank], &args);
 }
 
 static uint64_t publish_force(struct rig *rig, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .force = true}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
 	return core_send(rig->core, rig->team.session[rank], &args);
 }
 
@@ -99,7 +100,8 @@ static void test_update_waits_for_pushes_and_gathers_wait_for_it(void **state)
 static void test_update_that_ends_early_lets_gathers_go_on(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN, .u.publish = {.nunits = 1, .units = &rig->unit}};
+	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
+	                       .u.update_begin = {.n_units = 1, .units = &rig->unit}};
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	uint64_t update = core_send_until(rig->core, rig->team.session[0], 2000000, &args);
@@ -119,7 +121,7 @@ static void test_transfers_are_awaited_by_the_request(void **state)
 {
 	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .ahead = true}};
+	                       .u.update_begin = {.n_units = 1, .units = &rig->unit, .ahead = true}};
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	uint64_t update = core_send(rig->core, rig->team.session[0], &args);
@@ -188,7 +190,8 @@ static void test_units_of_two_groups_are_not_mixed(void **state)
 static struct zd_args find_ahead(struct rig *rig, enum zd_request_kind kind, const uint64_t *units,
                                  uint32_t nunits, struct zd_found *found)
 {
-	struct zd_args args = {.kind = kind, .u.publish = {.nunits = nunits, .units = units, .found = found}};
+	struct zd_args args = {
+	        .kind = kind, .found = found, .u.publish = {.n_units = nunits, .units = (uint64_t *)units}};
 	uint32_t steps = 0;
 	*found = (struct zd_found){0};
 	while (!zd_engine_find_ahead(core_engine(rig->core), rig->team.session[0], &args, 1))
@@ -201,7 +204,7 @@ static void send_found(struct rig *rig, const struct zd_args *args, int status)
 {
 	assert_true(zd_engine_find_ahead(core_engine(rig->core), rig->team.session[0], args, 1));
 	core_call(rig->core, rig->team.session[0], args, status);
-	free(args->u.publish.found->parts);
+	free(args->found->parts);
 }
 
 static void test_found_ahead(void **state)
@@ -300,7 +303,8 @@ static void test_publish_that_ends_early_leaves_the_update_open(void **state)
 	static const struct zd_fence fence = {3, 10};
 	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.nunits = 1, .units = &rig->unit, .fences = {1, &fence}}};
+	                       .u.publish = {.n_units = 1, .units = &rig->unit},
+	                       .fences = {1, &fence}};
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 	uint64_t publish = core_send_until(rig->core, rig->team.session[0], 1, &args);
 	core_tick(rig->core, 1);
@@ -520,7 +524,7 @@ static void test_commit_fails_for_all_or_none(void **state)
 static void test_commit_that_ends_early_counts_for_nothing(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {rig->team.group, 7}};
+	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {.group = rig->team.group, .step = 7}};
 	uint64_t late = core_send_until(rig->core, rig->team.session[0], 1, &args);
 	core_tick(rig->core, 1);
 	core_expect_error(rig->core, late, ZEROD_E_DEADLINE, "rank 1 to commit");

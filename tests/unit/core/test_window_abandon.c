@@ -45,13 +45,15 @@ static uint64_t begin(struct scene *s, uint32_t rank)
 static uint64_t abandon(struct scene *s, uint32_t rank, const struct zd_fence *fences, uint32_t nfences)
 {
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON,
-	                       .u.backward_abandon = {s->g.team.group, {nfences, fences}}};
+	                       .u.backward_abandon = {.group = s->g.team.group},
+	                       .fences = {nfences, fences}};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
 static uint64_t end_skipping(struct scene *s, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.backward_end = {s->g.team.group, true}};
+	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END,
+	                       .u.backward_end = {.group = s->g.team.group, .skip_rest = true}};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 

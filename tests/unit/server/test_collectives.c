@@ -270,47 +270,26 @@ static void test_changed_ids(void **state)
 	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_INVALID, FROM_ENGINE);
 }
 
-/* Translates a client's GroupJoin into the engine's arguments. */
-static int translate(Zd__GroupJoin *join, struct zd_args *args, struct zd_err *err)
+static int check(Zd__GroupJoin *join, struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
+	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN, .u.group_join = *join};
 
-	memset(args, 0, sizeof(*args));
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = join;
-	return zd_args_group_join(&request, NULL, args, err);
+	return zd_check_group_join(NULL, &args, err);
 }
 
 static void test_join(void **state)
 {
-	uint8_t ids[ZD_ID_STAMP_BYTES + ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES + 1] = {0};
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
-	struct zd_args args;
 	struct zd_err err;
 
 	(void)state;
-	assert_int_equal(translate(&join, &args, &err), 0);
-	assert_int_equal(args.u.group_join.local_world_size, 0);
-	assert_false(args.u.group_join.nccl_collectives);
-	assert_false(args.u.group_join.hybrid);
-	assert_null(args.u.group_join.ids);
-	join.local_world_size = 4;
-	join.hybrid = true;
-	join.collectives = ZD__COLLECTIVES__NCCL;
-	join.unique_ids.data = ids;
-	join.unique_ids.len = sizeof(ids) - 1;
-	assert_int_equal(translate(&join, &args, &err), 0);
-	assert_int_equal(args.u.group_join.local_world_size, 4);
-	assert_true(args.u.group_join.hybrid);
-	assert_true(args.u.group_join.nccl_collectives);
-	assert_ptr_equal(args.u.group_join.ids, ids);
-	assert_int_equal(args.u.group_join.ids_bytes, sizeof(ids) - 1);
-	join.unique_ids.len = sizeof(ids);
-	assert_int_equal(translate(&join, &args, &err), ZEROD_E_LIMIT);
+	assert_int_equal(check(&join, &err), 0);
+	join.unique_ids.len = ZD_ID_STAMP_BYTES + ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES + 1;
+	assert_int_equal(check(&join, &err), ZEROD_E_LIMIT);
 	assert_string_equal(err.text, "unique ids of 4289 bytes, at most 4288 are allowed");
 	join.unique_ids.len = 0;
 	join.collectives = 2;
-	assert_int_equal(translate(&join, &args, &err), ZEROD_E_INVALID);
+	assert_int_equal(check(&join, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "collectives 2, expected 0 (copies) or 1 (NCCL)");
 }
 

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lift.c - requests as the core has them.
+ *
+ * Values that would be unsafe to pass on are checked here: counts of lists, fences. The core checks the rest.
+ */
+#include "server/lift.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#define MAX_LISTS 4u /* that are checked, of one message */
+
+/* The longest lists. Other lists are as long as a request can be. */
+static const struct bound {
+	const ProtobufCMessageDescriptor *message; /* NULL: of every message without a bound of its own */
+	const char *list;
+	size_t most;
+} bounds[] = {
+        {&zd__units_resume__descriptor, "units", ZD_MAX_RESUMED},
+        {NULL, "units", ZD_MAX_UNITS_PER_REQUEST},
+        {NULL, "views", ZD_MAX_VIEWS},
+        {NULL, "fences", ZD_MAX_FENCES},
+        {NULL, "segments", ZD_MAX_RETIRED},
+};
+
+struct list {
+	const ProtobufCFieldDescriptor *field;
+	size_t most;
+};
+
+static struct plan {
+	size_t bytes;
+	unsigned nlists;
+	struct list lists[MAX_LISTS];
+} plans[ZD_NREQUESTS];
+
+/* ---- Plans --------------------------------------------------------------------------------------------- */
+
+static const struct bound *find_bound(const ProtobufCMessageDescriptor *message,
+                                      const ProtobufCFieldDescriptor *field)
+{
+	for (size_t i = 0; i < ZD_ARRAY_LEN(bounds); i++)
+		if ((!bounds[i].message || bounds[i].message == message) &&
+		    strcmp(bounds[i].list, field->name) == 0)
+			return &bounds[i];
+	return NULL;
+}
+
+static void make_plan(struct plan *plan, unsigned body)
+{
+	const ProtobufCMessageDescriptor *message =
+	        protobuf_c_message_descriptor_get_field(&zd__request__descriptor, body)->descriptor;
+
+	*plan = (struct plan){.bytes = message->sizeof_message};
+	zd_assert(plan->bytes <= sizeof(((struct zd_args *)0)->u));
+	for (unsigned i = 0; i < message->n_fields; i++) {
+		const ProtobufCFieldDescriptor *field = &message->fields[i];
+		const struct bound *bound = find_bound(message, field);
+
+		if (field->label != PROTOBUF_C_LABEL_REPEATED || !bound)
+			continue;
+		zd_assert(plan->nlists < MAX_LISTS);
+		plan->lists[plan->nlists++] = (struct list){field, bound->most};
+	}
+}
+
+void zd_lift_plan(void)
+{
+#define REQUEST(KIND, name) make_plan(&plans[ZD_REQ_##KIND], ZD__REQUEST__BODY_##KIND);
+#include "core/requests.def"
+}
+
+/* ---- Lists of messages --------------------------------------------------------------------------------- */
+
+static int take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena,
+                       struct zd_fence_list *list, struct zd_err *err)
+{
+	struct zd_fence *fences = zd_arena_alloc(arena, count * sizeof(*fences));
+
+	for (size_t i = 0; i < count; i++) {
+		uint32_t timeline = messages[i]->timeline;
+		uint64_t value = messages[i]->value;
+
+		if (timeline >= ZD_TIMELINES)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "fence %zu: timeline %" PRIu32 ", the highest is %u", i, timeline,
+			                  ZD_TIMELINES - 1);
+		if (value == 0 || value >= (uint64_t)ZD_FENCE_ABORTED)
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "fence %zu: value %" PRIu64 " is not in 1 .. 2^63-2", i, value);
+		fences[i] = (struct zd_fence){.timeline = timeline, .value = value};
+	}
+	*list = (struct zd_fence_list){.count = (uint32_t)count, .fences = fences};
+	return 0;
+}
+
+static int take_views(Zd__View *const *messages, size_t count, struct zd_arena *arena,
+                      const struct zd_view_args **list, struct zd_err *err)
+{
+	struct zd_view_args *views = zd_arena_alloc(arena, count * sizeof(*views));
+
+	for (size_t i = 0; i < count; i++) {
+		const Zd__View *view = messages[i];
+
+		if (view->n_shape > ZD_MAX_DIMS)
+			return zd_err_set(err, ZEROD_E_LIMIT, "a view with %zu dimensions; at most %u",
+			                  view->n_shape, ZD_MAX_DIMS);
+		views[i] = (struct zd_view_args){.name = view->name,
+		                                 .offset_numel = view->offset_numel,
+		                                 .ndim = (uint32_t)view->n_shape};
+		for (size_t dim = 0; dim < view->n_shape; dim++)
+			views[i].shape[dim] = view->shape[dim];
+	}
+	*list = views;
+	return 0;
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+static int take_list(const struct list *list, struct zd_arena *arena, struct zd_args *args,
+                     struct zd_err *err)
+{
+	const char *message = (const char *)&args->u;
+	size_t count = *(const size_t *)(message + list->field->quantifier_offset);
+	const void *items = *(void *const *)(message + list->field->offset);
+
+	if (count > list->most)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%zu %s in one request, at most %zu are allowed", count,
+		                  list->field->name, list->most);
+	if (count > 0 && list->field->descriptor == &zd__fence__descriptor)
+		return take_fences(items, count, arena, &args->fences, err);
+	if (count > 0 && list->field->descriptor == &zd__view__descriptor)
+		return take_views(items, count, arena, &args->views, err);
+	return 0;
+}
+
+int zd_lift(const Zd__Request *request, enum zd_request_kind kind, struct zd_arena *arena,
+            struct zd_args *args, struct zd_err *err)
+{
+	const struct plan *plan = &plans[kind];
+	int rc = 0;
+
+	args->kind = kind;
+	args->fences = (struct zd_fence_list){0};
+	args->views = NULL;
+	args->ids_left_s = 0;
+	args->found = NULL;
+	memcpy(&args->u, request->cancel, plan->bytes); /* whichever body it is */
+	for (unsigned i = 0; i < plan->nlists && rc == 0; i++)
+		rc = take_list(&plan->lists[i], arena, args, err);
+	return rc;
+}

@@ -26,12 +26,6 @@ struct zd_answer {
 	uint32_t segments[ZD_ANSWER_SEGMENTS]; /* the segments that the reply names */
 };
 
-/* Returns the location as a message, and adds its segment to the answer; NULL for segment 0. */
-Zd__Location *zd_answer_location(struct zd_answer *answer, const struct zd_location *location);
-/* Returns a copy of the ids in the arena; NULL if there are none. */
-uint64_t *zd_answer_ids(struct zd_answer *answer, const uint64_t *ids, uint32_t count);
-/* Returns `count` fences as messages; NULL for none. */
-Zd__Fence **zd_answer_fences(struct zd_answer *answer, const struct zd_fence *fences, uint32_t count);
 /* Returns a copy of the text in the arena; messages have no const strings. */
 char *zd_answer_text(struct zd_arena *arena, const char *text);
 

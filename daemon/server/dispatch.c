@@ -45,13 +45,6 @@ static const struct route routes[] = {
 #include "core/requests.def"
 };
 
-/* The functions that fill reply bodies. NULL: the reply has a status only. */
-static zd_fill_fn *const fills[ZD_NREQUESTS] = {
-#define REQUEST(KIND, name)
-#define REQUEST_FILLED(KIND, name, fill) [ZD_REQ_##KIND] = zd_fill_##fill,
-#include "core/requests.def"
-};
-
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
 /* Returns NULL if this daemon does not know the request's body. */
@@ -242,6 +235,33 @@ size_t zd_api_dispatch(struct zd_api_session *session, const uint8_t *bytes, siz
 
 /* ---- Replies ------------------------------------------------------------------------------------------- */
 
+/* Sends the segments before the reply, in as many packets as their descriptors need. */
+static void announce(struct zd_answer *answer, const Zd__UnitsResumeReply *units)
+{
+	uint32_t last = 0;
+
+	for (size_t i = 0; i < units->n_segments; i++) {
+		uint32_t segment = units->segments[i];
+
+		if (segment == 0 || segment == last)
+			continue;
+		last = segment;
+		if (zd_api_session_announce(answer->session, segment) == 0)
+			continue;
+		answer->segments[answer->nsegments++] = segment; /* which fails again, with its text */
+		return;
+	}
+}
+
+static void make_body(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	zd_lower(reply, answer);
+	if (reply->kind == ZD_REQ_UNIQUE_IDS)
+		zd_stamp_ids(reply, answer);
+	else if (reply->kind == ZD_REQ_UNITS_RESUME)
+		announce(answer, &reply->u.units_resume);
+}
+
 void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 {
 	struct zd_api_session *session = zd_api_session_find(api, reply->session);
@@ -257,8 +277,8 @@ void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 	answer.reply.id = reply->request;
 	answer.reply.status = reply->status;
 	answer.reply.error = (char *)reply->error;
-	if (reply->status == 0 && fills[reply->kind])
-		fills[reply->kind](reply, &answer);
+	if (reply->status == 0)
+		make_body(reply, &answer);
 	rc = zd_api_session_attach(session, answer.segments, answer.nsegments, announced, attachments,
 	                           &nattachments, &err);
 	if (rc)

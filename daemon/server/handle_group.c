@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handle_group.c - joining and leaving groups, unique ids of groups that span daemons, and commits. */
+/* handle_group.c - unique ids of groups that span daemons. */
 #include <string.h>
 #include <time.h>
 
@@ -10,8 +10,6 @@
 #include "server/session.h"
 
 #define MOST_IDS_BYTES (ZD_ID_STAMP_BYTES + ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES)
-
-/* ---- Unique ids ---------------------------------------------------------------------------------------- */
 
 /* The real-time clock, because nodes have no other one in common. */
 static struct zd_id_facts facts_of(const struct zd_api_session *session, const char *job, const char *group)
@@ -52,40 +50,22 @@ int zd_check_group_join(const struct zd_api_session *session, struct zd_args *ar
 	return 0;
 }
 
-void zd_fill_unique_ids(const struct zd_reply *reply, struct zd_answer *answer)
+void zd_stamp_ids(const struct zd_reply *reply, struct zd_answer *answer)
 {
-	const struct zd_id_facts facts = facts_of(answer->session, reply->u.unique_ids.job,
-	                                          reply->u.unique_ids.group);
-	Zd__UniqueIdsReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
-	uint32_t nbytes = reply->u.unique_ids.nbytes;
+	const struct zd_id_facts facts = facts_of(answer->session, reply->job, reply->group);
+	const ProtobufCBinaryData *ids = &reply->u.unique_ids.ids;
+	size_t nbytes = ZD_ID_STAMP_BYTES + ids->len;
+	uint8_t *stamped = zd_arena_alloc(answer->arena, nbytes);
 	struct zd_err err;
 	int rc;
 
-	zd__unique_ids_reply__init(message);
-	message->ids.len = ZD_ID_STAMP_BYTES + nbytes;
-	message->ids.data = zd_arena_alloc(answer->arena, message->ids.len);
-	memcpy(message->ids.data + ZD_ID_STAMP_BYTES, reply->u.unique_ids.bytes, nbytes);
-	rc = zd_id_stamp_write(&answer->session->api->id_key, &facts, reply->u.unique_ids.bytes,
-	                       nbytes / ZD_UNIQUE_ID_BYTES, message->ids.data, &err);
-	if (rc) {
-		answer->reply.status = rc;
-		answer->reply.error = zd_answer_text(answer->arena, err.text);
+	memcpy(stamped + ZD_ID_STAMP_BYTES, ids->data, ids->len);
+	rc = zd_id_stamp_write(&answer->session->api->id_key, &facts, ids->data,
+	                       (uint32_t)ids->len / ZD_UNIQUE_ID_BYTES, stamped, &err);
+	answer->reply.unique_ids->ids = (ProtobufCBinaryData){.len = nbytes, .data = stamped};
+	if (rc == 0)
 		return;
-	}
-	answer->reply.body_case = ZD__REPLY__BODY_UNIQUE_IDS;
-	answer->reply.unique_ids = message;
-}
-
-/* ---- Groups -------------------------------------------------------------------------------------------- */
-
-void zd_fill_group_join(const struct zd_reply *reply, struct zd_answer *answer)
-{
-	Zd__GroupJoinReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
-
-	zd__group_join_reply__init(message);
-	message->group = reply->u.group_join.group;
-	message->torn = reply->u.group_join.torn;
-	message->committed_step = reply->u.group_join.committed_step;
-	answer->reply.body_case = ZD__REPLY__BODY_GROUP_JOIN;
-	answer->reply.group_join = message;
+	answer->reply.body_case = ZD__REPLY__BODY__NOT_SET;
+	answer->reply.status = rc;
+	answer->reply.error = zd_answer_text(answer->arena, err.text);
 }

@@ -184,14 +184,3 @@ int zd_answer_goodbye(struct zd_api_session *session, const Zd__Request *request
 	zd_conn_send(session->conn, &reply, NULL, 0);
 	return 0;
 }
-
-void zd_fill_session_reset(const struct zd_reply *reply, struct zd_answer *answer)
-{
-	Zd__SessionResetReply *message = zd_arena_alloc(answer->arena, sizeof(*message));
-
-	zd__session_reset_reply__init(message);
-	message->n_steps = reply->u.session_reset.nsteps;
-	message->steps = zd_answer_ids(answer, reply->u.session_reset.steps, reply->u.session_reset.nsteps);
-	answer->reply.body_case = ZD__REPLY__BODY_SESSION_RESET;
-	answer->reply.session_reset = message;
-}

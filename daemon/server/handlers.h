@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handlers.h - the handlers of all kinds of requests, one file per family.
- *
- * zd_fill_*: fills the body of the engine's reply, if it has one and the status is 0. May make the reply an
- * error.
+ * handlers.h - the handlers of requests that need more than the engine.
  *
  * zd_answer_*: a request that the api handles without the engine. Sends the reply, unless it returns an
  * error.
@@ -16,18 +13,16 @@
 struct zd_api;
 struct zd_api_session;
 
-typedef void zd_fill_fn(const struct zd_reply *reply, struct zd_answer *answer);
 typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
-
-#define REQUEST(KIND, name)
-#define REQUEST_FILLED(KIND, name, fill) zd_fill_fn zd_fill_##fill;
-#include "core/requests.def"
 
 /* Checks what the engine cannot check of a GROUP_JOIN: of its unique ids, if it has any, that a daemon has made
  * them, for the session's user and this group, not too long ago. Leaves in `args` the ids without their stamp.
  * Errors: see zd_id_stamp_check(). */
 int zd_check_group_join(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
+
+/* Puts the stamp before the ids of a reply to UNIQUE_IDS. May make the reply an error. */
+void zd_stamp_ids(const struct zd_reply *reply, struct zd_answer *answer);
 
 zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_metrics,
         zd_answer_events, zd_answer_drain;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lift.c - requests as the core has them.
+ * lift.c - between messages and the core, which has them by value.
  *
  * Values that would be unsafe to pass on are checked here: counts of lists, fences. The core checks the rest.
  */
@@ -36,6 +36,11 @@ static struct plan {
 	size_t bytes;
 	unsigned nlists;
 	struct list lists[MAX_LISTS];
+	const ProtobufCFieldDescriptor *body; /* of the reply; NULL: the reply is a status */
+	unsigned nplaces;
+	const ProtobufCFieldDescriptor
+	        *places[ZD_REPLY_PLACES];       /* of the body: Locations, and messages of these */
+	const ProtobufCFieldDescriptor *fences; /* NULL: none */
 } plans[ZD_NREQUESTS];
 
 /* ---- Plans --------------------------------------------------------------------------------------------- */
@@ -68,9 +73,34 @@ static void make_plan(struct plan *plan, unsigned body)
 	}
 }
 
+static void plan_reply(struct plan *plan, const char *body)
+{
+	const ProtobufCMessageDescriptor *message;
+
+	plan->body = protobuf_c_message_descriptor_get_field_by_name(&zd__reply__descriptor, body);
+	message = plan->body->descriptor;
+	zd_assert(message->sizeof_message <= sizeof(((struct zd_reply *)0)->u));
+	for (unsigned i = 0; i < message->n_fields; i++) {
+		const ProtobufCFieldDescriptor *field = &message->fields[i];
+
+		if (field->type != PROTOBUF_C_TYPE_MESSAGE)
+			continue;
+		if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+			zd_assert(field->descriptor == &zd__fence__descriptor);
+			plan->fences = field;
+		} else {
+			zd_assert(plan->nplaces < ZD_REPLY_PLACES);
+			plan->places[plan->nplaces++] = field;
+		}
+	}
+}
+
 void zd_lift_plan(void)
 {
 #define REQUEST(KIND, name) make_plan(&plans[ZD_REQ_##KIND], ZD__REQUEST__BODY_##KIND);
+#define REQUEST_FILLED(KIND, name, fill)                                                                     \
+	make_plan(&plans[ZD_REQ_##KIND], ZD__REQUEST__BODY_##KIND);                                          \
+	plan_reply(&plans[ZD_REQ_##KIND], #fill);
 #include "core/requests.def"
 }
 
@@ -153,4 +183,94 @@ int zd_lift(const Zd__Request *request, enum zd_request_kind kind, struct zd_are
 	for (unsigned i = 0; i < plan->nlists && rc == 0; i++)
 		rc = take_list(&plan->lists[i], arena, args, err);
 	return rc;
+}
+
+/* ---- Replies ------------------------------------------------------------------------------------------- */
+
+static void *new_message(struct zd_arena *arena, const ProtobufCMessageDescriptor *type, const void *content)
+{
+	ProtobufCMessage *message = zd_arena_alloc(arena, type->sizeof_message);
+
+	if (content)
+		memcpy(message, content, type->sizeof_message);
+	else
+		memset(message, 0, type->sizeof_message);
+	message->descriptor = type;
+	return message;
+}
+
+/* Returns NULL for segment 0. */
+static Zd__Location *location(struct zd_answer *answer, const struct zd_location *place)
+{
+	Zd__Location *message;
+
+	if (place->segment == 0)
+		return NULL;
+	zd_assert(answer->nsegments < ZD_ANSWER_SEGMENTS);
+	answer->segments[answer->nsegments++] = place->segment;
+	message = new_message(answer->arena, &zd__location__descriptor, NULL);
+	message->segment = place->segment;
+	message->offset = place->offset;
+	message->bytes = place->bytes;
+	return message;
+}
+
+/* Returns NULL if none of its places has a segment. */
+static Zd__Frames *frames(struct zd_answer *answer, const struct zd_location place[3])
+{
+	Zd__Frames *message;
+
+	if (place[0].segment == 0 && place[1].segment == 0 && place[2].segment == 0)
+		return NULL;
+	message = new_message(answer->arena, &zd__frames__descriptor, NULL);
+	message->low = location(answer, &place[0]);
+	message->own = location(answer, &place[1]);
+	message->high = location(answer, &place[2]);
+	return message;
+}
+
+static void put_places(const struct plan *plan, const struct zd_reply *reply, struct zd_answer *answer,
+                       char *message)
+{
+	const struct zd_location *place = reply->places;
+
+	for (unsigned i = 0; i < plan->nplaces; i++) {
+		void **at = (void **)(message + plan->places[i]->offset);
+
+		if (plan->places[i]->descriptor == &zd__location__descriptor)
+			*at = location(answer, place++);
+		else
+			*at = frames(answer, place);
+	}
+}
+
+static void put_fences(const struct plan *plan, const struct zd_fence_list *list, struct zd_arena *arena,
+                       char *message)
+{
+	Zd__Fence **fences = zd_arena_alloc(arena, list->count * sizeof(Zd__Fence *));
+
+	for (uint32_t i = 0; i < list->count; i++) {
+		fences[i] = new_message(arena, &zd__fence__descriptor, NULL);
+		fences[i]->timeline = list->fences[i].timeline;
+		fences[i]->value = list->fences[i].value;
+	}
+	*(size_t *)(message + plan->fences->quantifier_offset) = list->count;
+	*(void **)(message + plan->fences->offset) = fences;
+}
+
+void zd_lower(const struct zd_reply *reply, struct zd_answer *answer)
+{
+	const struct plan *plan = &plans[reply->kind];
+	const struct zd_fence_list fence = {1, &reply->fence};
+	bool has_fence = reply->fence.value != 0;
+	void *message;
+
+	if (!plan->body || (reply->kind == ZD_REQ_UPDATE_BEGIN && !has_fence))
+		return;
+	message = new_message(answer->arena, plan->body->descriptor, &reply->u);
+	put_places(plan, reply, answer, message);
+	if (has_fence || reply->fences.count > 0)
+		put_fences(plan, has_fence ? &fence : &reply->fences, answer->arena, message);
+	answer->reply.body_case = (Zd__Reply__BodyCase)plan->body->id;
+	answer->reply.gather = message; /* whichever body it is */
 }

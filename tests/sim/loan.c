@@ -251,7 +251,7 @@ static void check_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 {
 	const struct zd_sim_group_config *group = &world->config.groups[request->group];
 	struct zd_sim_member *member = &session->members[request->group];
-	const struct zd_location *at = &reply->u.reduce_wait.target;
+	const struct zd_location *at = &reply->place;
 	uint64_t each = zerod_dtype_bytes(group->plan.target_dtype);
 	uint64_t before = member->handles[request->unit].target_offset_numel * each;
 	uint32_t memory = zd_sim_on_host(world, request->group, request->unit);
@@ -334,11 +334,11 @@ void zd_sim_reply_loan(struct zd_sim_world *world, struct zd_sim_session *sessio
 		zd_sim_fail(world, "the sum of %s is lent, and there is none",
 		            world->config.groups[request->group].units[request->unit].name);
 	check_place(world, session, request, reply);
-	zd_sim_location_seen(world, session, &reply->u.reduce_wait.target);
-	zd_sim_residue_check(world, &reply->u.reduce_wait.target);
+	zd_sim_location_seen(world, session, &reply->place);
+	zd_sim_residue_check(world, &reply->place);
 	handle->lent = true;
-	handle->lent_at = reply->u.reduce_wait.target;
-	handle->lent_from = reply->u.reduce_wait.fence;
+	handle->lent_at = reply->place;
+	handle->lent_from = reply->fence;
 	append(world, session, request, handle->lent_from);
 }
 

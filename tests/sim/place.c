@@ -47,12 +47,12 @@ void zd_sim_register_place(struct zd_sim_world *world, uint32_t group, uint32_t 
 
 /* If no rank is known to have the unit, it is not known whether the engine has taken it for a new one. */
 void zd_sim_placed_check(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank,
-                         enum zd_placed placed)
+                         Zd__Placed placed)
 {
 	struct zd_sim_group *model = &world->groups[group];
-	bool on_host = placed == ZD_PLACED_ON_HOST, known = false;
+	bool on_host = placed == ZD__PLACED__ON_HOST, known = false;
 
-	if (placed == ZD_PLACED_AS_REGISTERED)
+	if (placed == ZD__PLACED__AS_REGISTERED)
 		on_host = world->config.groups[group].units[unit].on_host;
 	for (uint32_t r = 0; r < world->config.groups[group].world; r++)
 		known = known || model->shards[unit][r].exists;
@@ -116,7 +116,7 @@ void zd_sim_reply_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 	struct zd_sim_handle *handle = &session->members[group].handles[unit];
 	struct zd_sim_shard *shard =
 	        &world->groups[group].shards[unit][zd_sim_rank(&world->config, session->actor, group)];
-	const struct zd_location *at = &reply->u.unit_place.shard;
+	const struct zd_location *at = &reply->place;
 	const struct zd_sim_segment *segment = zd_sim_segment_find(world, at->segment);
 	bool on_host = world->program.ops[request->op].arg & ZD_SIM_PLACE_ON_HOST;
 

@@ -89,16 +89,15 @@ static void replied_register(struct zd_sim_world *world, struct zd_sim_session *
 		return;
 	if (reply->u.unit_register.shard_numel != numel ||
 	    reply->u.unit_register.true_numel != zd_sim_true_numel(group, unit, rank) ||
-	    reply->u.unit_register.padded_numel != numel * group->world ||
-	    reply->u.unit_register.shard.bytes != numel * each)
+	    reply->u.unit_register.padded_numel != numel * group->world || reply->place.bytes != numel * each)
 		zd_sim_fail(world, "shard of %s/%s, rank %u: wrong sizes", group->name,
 		            group->units[unit].name, rank);
 	if (handle->id && handle->id != reply->u.unit_register.unit)
 		zd_sim_fail(world, "%s/%s has another id when registered again", group->name,
 		            group->units[unit].name);
-	zd_sim_location_seen(world, session, &reply->u.unit_register.shard);
+	zd_sim_location_seen(world, session, &reply->place);
 	handle->id = reply->u.unit_register.unit;
-	handle->shard = reply->u.unit_register.shard;
+	handle->shard = reply->place;
 	world->groups[request->group].ids[unit] = handle->id;
 	world->groups[request->group].descriptions[unit] = reply->u.unit_register.description;
 	handle->target_offset_numel = reply->u.unit_register.target_offset_numel;
@@ -132,19 +131,22 @@ static void replied_resume(struct zd_sim_world *world, struct zd_sim_session *se
 {
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
 	const struct zd_sim_shard *shard = &world->groups[request->group].shards[request->unit][rank];
-	const struct zd_resumed_unit *resumed = reply->u.units_resume.units;
+	const Zd__UnitsResumeReply *resumed = &reply->u.units_resume;
+	struct zd_location at;
 
-	if (reply->status != 0 || resumed->shard.segment == 0)
+	if (reply->status != 0 || resumed->segments[0] == 0)
 		return;
+	at = (struct zd_location){resumed->segments[0], resumed->offsets[0], shard->at.bytes};
 	world->stats.resumed++;
-	zd_sim_location_seen(world, session, &resumed->shard);
+	zd_sim_location_seen(world, session, &at);
 	/* It exists without an answer if its rank went before that. */
-	zd_sim_placed_check(world, request->group, request->unit, rank, resumed->placed);
-	if (shard->exists && (shard->version != resumed->version ||
-	                      (shard->at.segment && !zd_sim_same_place(&shard->at, &resumed->shard))))
+	zd_sim_placed_check(world, request->group, request->unit, rank,
+	                    resumed->n_placed ? resumed->placed[0] : ZD__PLACED__AS_REGISTERED);
+	if (shard->exists && (shard->version != resumed->versions[0] ||
+	                      (shard->at.segment && !zd_sim_same_place(&shard->at, &at))))
 		zd_sim_fail(world, "unit %u, rank %u: is resumed with version %llu at %u+%llu", request->unit,
-		            rank, (unsigned long long)resumed->version, resumed->shard.segment,
-		            (unsigned long long)resumed->shard.offset);
+		            rank, (unsigned long long)resumed->versions[0], at.segment,
+		            (unsigned long long)at.offset);
 }
 
 static void replied_unregister(struct zd_sim_world *world, struct zd_sim_session *session,
@@ -241,11 +243,11 @@ static void replied_update(struct zd_sim_world *world, struct zd_sim_session *se
 				handle->updating = true;
 				handle->written = handle->undone = false;
 				check_unheld(world, handle, request);
-				if (reply->u.update_begin.value == 0) {
+				if (reply->fence.value == 0) {
 					zd_sim_residue_check(world, &handle->shard);
 					zd_sim_unread_check(world, session, request->group, u);
 				}
-				write_behind(world, session, request, u, reply->u.update_begin);
+				write_behind(world, session, request, u, reply->fence);
 				shard->next_key = shard->keys[shard->version % ZD_SIM_VERSIONS];
 			}
 			continue;
@@ -277,7 +279,7 @@ static void replied_alloc(struct zd_sim_world *world, struct zd_sim_session *ses
 	if (reply->status != 0)
 		return;
 	alloc->id = reply->u.alloc.allocation;
-	alloc->at = reply->u.alloc.location;
+	alloc->at = reply->place;
 	if (alloc->at.bytes < request->bytes || alloc->at.offset % request->alignment != 0)
 		zd_sim_fail(world, "allocation of %llu bytes aligned to %llu: %llu bytes at %llu",
 		            (unsigned long long)request->bytes, (unsigned long long)request->alignment,
@@ -307,7 +309,7 @@ static void check_steps(struct zd_sim_world *world, const struct zd_sim_session 
 		bool reads = member->id != 0 && (member->stepping || zd_sim_lends(member)) && !member->lost;
 		bool named = false;
 
-		for (uint32_t i = 0; i < reply->u.session_reset.nsteps; i++)
+		for (uint32_t i = 0; i < reply->u.session_reset.n_steps; i++)
 			named |= member->id != 0 && reply->u.session_reset.steps[i] == member->id;
 		/* whether a window that has failed has lent anything is not always known */
 		if (named && (ends_step(session, g) || (world->config.lends && world->groups[g].tainted)))

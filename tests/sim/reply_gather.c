@@ -98,20 +98,20 @@ static void check_gather(struct zd_sim_world *world, const struct zd_sim_session
 		            group->name, unit, (unsigned long long)reply->u.gather.version,
 		            (unsigned long long)request->version, (unsigned long long)request->least_version);
 	if (request->prefetch) {
-		if (reply->u.gather.buffer.segment || reply->u.gather.frames.own.segment)
+		if (reply->place.segment || reply->frames.own.segment)
 			zd_sim_fail(world, "a prefetch of %s/%s gives a buffer", group->name, unit);
 		return;
 	}
-	if (reply->u.gather.frames.own.segment)
-		check_frames(world, session, request, &reply->u.gather.frames);
+	if (reply->frames.own.segment)
+		check_frames(world, session, request, &reply->frames);
 	else
-		check_copy(world, session, request, &reply->u.gather.buffer);
-	if (reply->u.gather.nfences > ZD_SIM_FENCES)
-		zd_sim_fail(world, "gather with %u fences", reply->u.gather.nfences);
-	for (uint32_t f = 0; f < reply->u.gather.nfences; f++) {
-		if (reply->u.gather.fences[f].timeline >= ZD_TIMELINES)
+		check_copy(world, session, request, &reply->place);
+	if (reply->fences.count > ZD_SIM_FENCES)
+		zd_sim_fail(world, "gather with %u fences", reply->fences.count);
+	for (uint32_t f = 0; f < reply->fences.count; f++) {
+		if (reply->fences.fences[f].timeline >= ZD_TIMELINES)
 			zd_sim_fail(world, "gather with a fence on timeline %u",
-			            reply->u.gather.fences[f].timeline);
+			            reply->fences.fences[f].timeline);
 	}
 }
 
@@ -171,8 +171,8 @@ static void take_parts(struct zd_sim_world *world, struct zd_sim_session *sessio
 	const struct zd_sim_group_config *group = &world->config.groups[request->group];
 	struct zd_sim_handle *handle = &session->members[request->group].handles[request->unit];
 	struct zd_sim_lease *lease = &handle->leases[request->tag];
-	const struct zd_frames *frames = &reply->u.gather.frames;
-	const struct zd_location *copy = &reply->u.gather.buffer;
+	const struct zd_frames *frames = &reply->frames;
+	const struct zd_location *copy = &reply->place;
 	bool is_shard = zd_sim_overlap(copy, &handle->shard);
 
 	memset(lease->at, 0, sizeof(lease->at));
@@ -222,9 +222,9 @@ static void replied_gather(struct zd_sim_world *world, struct zd_sim_session *se
 		lease->uses += request->uses;
 	lease->doubtful = released_ahead(session, request);
 	lease->version = reply->u.gather.version;
-	lease->nfences = reply->u.gather.nfences;
+	lease->nfences = reply->fences.count;
 	for (uint32_t f = 0; f < lease->nfences; f++)
-		lease->fences[f] = reply->u.gather.fences[f];
+		lease->fences[f] = reply->fences.fences[f];
 	if (session->poison)
 		zd_sim_expose(world, session, request->group, request->unit, lease);
 	for (uint32_t r = 0; r < group->world; r++)

@@ -23,7 +23,7 @@ static void replied_reserve(struct zd_sim_world *world, struct zd_sim_session *s
 		return;
 	entry->id = reply->u.bucket_reserve.entry;
 	entry->bucket = request->bucket;
-	entry->at = reply->u.bucket_reserve.location;
+	entry->at = reply->place;
 	entry->committed = false;
 	zd_sim_location_seen(world, session, &entry->at);
 	zd_sim_residue_check(world, &entry->at);
@@ -188,7 +188,7 @@ static void check_place(struct zd_sim_world *world, struct zd_sim_session *sessi
 		zd_sim_fail(world, "step %u of %s is called %llu", member->steps, name,
 		            (unsigned long long)reply->u.step_begin.step);
 	for (uint32_t m = 0; m < ZD_NTARGETS; m++)
-		check_target(world, session, group, m, &reply->u.step_begin.targets[m], abandoned);
+		check_target(world, session, group, m, zd_reply_target(reply, m), abandoned);
 }
 
 /* Has the rank left its window: then nothing of it is lent. */
@@ -263,9 +263,9 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 	check_place(world, session, group, reply);
 	zd_sim_loans_forget(member);
 	member->stepping = true;
-	member->target_fence = reply->u.step_begin.fence;
+	member->target_fence = reply->fence;
 	for (uint32_t m = 0; m < ZD_NTARGETS; m++) {
-		member->targets[m] = reply->u.step_begin.targets[m];
+		member->targets[m] = *zd_reply_target(reply, m);
 		if (!member->targets[m].segment)
 			continue;
 		zd_sim_location_seen(world, session, &member->targets[m]);
@@ -278,24 +278,24 @@ static void begin_step(struct zd_sim_world *world, struct zd_sim_session *sessio
 		            reply->u.step_begin.target_dtype);
 	if (model->step_first != member->step_first || model->step_last != member->backwards)
 		zd_sim_expect_step(world, group, member->step_first, member->backwards);
-	if (reply->u.step_begin.fence.value) {
+	if (reply->fence.value) {
 		for (uint32_t m = 0; m < ZD_NTARGETS; m++) {
 			struct zd_sim_item *wait = zd_sim_stream_append(world, session, 0, ZD_SIM_ITEM_WAIT);
 			wait->nfences = 1;
-			wait->fences[0] = reply->u.step_begin.fence;
+			wait->fences[0] = reply->fence;
 			wait->at = member->targets[m];
 		}
 	} else if (reply->u.step_begin.overflow != model->overflow_once)
 		zd_sim_fail(world, "step of %s: an overflow is %sreported", world->config.groups[group].name,
 		            model->overflow_once ? "not " : "");
 	double norm = reply->u.step_begin.norm_squared;
-	if (!reply->u.step_begin.fence.value && isfinite(model->norm_squared) && !has_untargeted(member) &&
+	if (!reply->fence.value && isfinite(model->norm_squared) && !has_untargeted(member) &&
 	    fabs(norm - model->norm_squared) > 1e-9 * (1 + model->norm_squared))
 		zd_sim_fail(world, "step of %s: squared norm %.9g, the reference is %.9g",
 		            world->config.groups[group].name, norm, model->norm_squared);
 	for (uint32_t m = 0; m < ZD_NTARGETS; m++) {
 		if (member->targets[m].segment)
-			append_target(world, session, group, m, reply->u.step_begin.fence.value != 0);
+			append_target(world, session, group, m, reply->fence.value != 0);
 	}
 }
 

@@ -13,15 +13,15 @@ static void end_all(struct zd_sim_world *world, struct zd_sim_session *session,
 {
 	struct zd_sim_member *member = &session->members[request->group];
 
-	if (reply->u.scope.nended != (uint32_t)__builtin_popcount(places))
-		zd_sim_fail(world, "operation %u ends %u scopes, %d should end", request->op,
-		            reply->u.scope.nended, __builtin_popcount(places));
+	if (reply->u.scope.n_ended != (uint32_t)__builtin_popcount(places))
+		zd_sim_fail(world, "operation %u ends %zu scopes, %d should end", request->op,
+		            reply->u.scope.n_ended, __builtin_popcount(places));
 	for (uint32_t p = 0; p < ZD_SIM_SCOPES; p++) {
 		uint32_t named = 0;
 
 		if (!(places & (1u << p)))
 			continue;
-		for (uint32_t i = 0; i < reply->u.scope.nended; i++)
+		for (uint32_t i = 0; i < reply->u.scope.n_ended; i++)
 			named += reply->u.scope.ended[i] == member->scopes[p].id;
 		if (named != 1)
 			zd_sim_fail(world, "operation %u should end scope %llu and names it %u times",

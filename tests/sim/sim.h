@@ -217,7 +217,7 @@ void zd_sim_place_shard(struct zd_sim_world *world, uint32_t group, uint32_t uni
 void zd_sim_register_place(struct zd_sim_world *world, uint32_t group, uint32_t unit);
 /* Checks what the reply to a registration says. */
 void zd_sim_placed_check(struct zd_sim_world *world, uint32_t group, uint32_t unit, uint32_t rank,
-                         enum zd_placed placed);
+                         Zd__Placed placed);
 /* Whether a rank waits for a move of the unit. */
 bool zd_sim_is_moving(const struct zd_sim_world *world, uint32_t group, uint32_t unit);
 void zd_sim_reply_place(struct zd_sim_world *world, struct zd_sim_session *session,

@@ -172,35 +172,11 @@ static void sink_command(void *arg, const struct zd_command *command)
 	TAILQ_INSERT_TAIL(&core->commands, p, link);
 }
 
-static uint32_t segment_of(const struct zd_reply *reply)
-{
-	switch (reply->kind) {
-	case ZD_REQ_UNIT_REGISTER:
-		return reply->u.unit_register.shard.segment;
-	case ZD_REQ_UNIT_PLACE:
-		return reply->u.unit_place.shard.segment;
-	case ZD_REQ_GATHER:
-		return reply->u.gather.buffer.segment;
-	case ZD_REQ_BUCKET_RESERVE:
-		return reply->u.bucket_reserve.location.segment;
-	case ZD_REQ_STEP_BEGIN:
-		return reply->u.step_begin.targets[0].segment;
-	case ZD_REQ_ALLOC:
-		return reply->u.alloc.location.segment;
-	default:
-		return 0;
-	}
-}
-
 static void give_segments(struct core_driver *core, const struct zd_reply *reply)
 {
-	const struct zd_frames *frames = &reply->u.gather.frames;
-	uint32_t segments[] = {segment_of(reply), frames->low.segment, frames->own.segment,
-	                       frames->high.segment};
-	size_t n = reply->kind == ZD_REQ_GATHER ? ZD_ARRAY_LEN(segments) : 1;
-	for (size_t i = 0; i < n; i++) {
-		if (segments[i])
-			zd_engine_segment_given(core->engine, reply->session, segments[i]);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(reply->places); i++) {
+		if (reply->places[i].segment)
+			zd_engine_segment_given(core->engine, reply->session, reply->places[i].segment);
 	}
 }
 
@@ -212,6 +188,31 @@ static void sink_segment_retire(void *arg, uint64_t id, uint32_t segment)
 	for (uint32_t i = 0; i < session->ntold; i++)
 		assert_int_not_equal(session->told[i], segment);
 	session->told[session->ntold++] = segment;
+}
+
+/* The lists of the reply's message. */
+static void keep_lists(struct call *call)
+{
+	static const char *const bodies[ZD_NREQUESTS] = {
+#define REQUEST(KIND, name)
+#define REQUEST_FILLED(KIND, name, fill) [ZD_REQ_##KIND] = #fill,
+#include "core/requests.def"
+	};
+	const char *body = bodies[call->reply.kind];
+	const ProtobufCMessageDescriptor *type;
+	if (!body)
+		return;
+	type = protobuf_c_message_descriptor_get_field_by_name(&zd__reply__descriptor, body)->descriptor;
+	((ProtobufCMessage *)&call->reply.u)->descriptor = type;
+	size_t nbytes = protobuf_c_message_get_packed_size((ProtobufCMessage *)&call->reply.u);
+	uint8_t *packed = zd_calloc(1, nbytes + 1);
+	protobuf_c_message_pack((ProtobufCMessage *)&call->reply.u, packed);
+	if (call->message)
+		protobuf_c_message_free_unpacked(call->message, NULL);
+	call->message = protobuf_c_message_unpack(type, NULL, nbytes, packed);
+	assert_non_null(call->message);
+	memcpy(&call->reply.u, call->message, type->sizeof_message);
+	free(packed);
 }
 
 static void sink_reply(void *arg, const struct zd_reply *reply)
@@ -230,35 +231,12 @@ static void sink_reply(void *arg, const struct zd_reply *reply)
 	call->reply.error = call->error;
 	if (core->sessions_map && reply->status == 0)
 		give_segments(core, reply);
-	if (reply->kind == ZD_REQ_UNIQUE_IDS && reply->status == 0) {
-		assert_true(reply->u.unique_ids.nbytes <= sizeof(call->ids));
-		memcpy(call->ids, reply->u.unique_ids.bytes, reply->u.unique_ids.nbytes);
-		call->reply.u.unique_ids.bytes = call->ids;
-	}
-	if (reply->kind == ZD_REQ_UNITS_RESUME && reply->status == 0) {
-		assert_true(reply->u.units_resume.nunits <= CORE_RESUMED);
-		memcpy(call->resumed, reply->u.units_resume.units,
-		       reply->u.units_resume.nunits * sizeof(call->resumed[0]));
-		call->reply.u.units_resume.units = call->resumed;
-	}
-	if (reply->kind == ZD_REQ_GROUP_AGREE && reply->status == 0) {
-		memcpy(call->values, reply->u.group_agree.values,
-		       reply->u.group_agree.count * sizeof(double));
-		call->reply.u.group_agree.values = call->values;
-	}
-	if (reply->kind == ZD_REQ_GATHER && reply->status == 0 && reply->u.gather.nfences > 0) {
-		assert_true(reply->u.gather.nfences <= ZD_MAX_DEVICES);
-		memcpy(call->fences, reply->u.gather.fences,
-		       reply->u.gather.nfences * sizeof(struct zd_fence));
-		call->reply.u.gather.fences = call->fences;
-	}
-	if (reply->kind >= ZD_REQ_FORWARD_BEGIN && reply->kind <= ZD_REQ_CONTEXT_END && reply->status == 0 &&
-	    reply->u.scope.nended > 0) {
-		memcpy(call->ended, reply->u.scope.ended,
-		       (reply->u.scope.nended < CORE_ENDED ? reply->u.scope.nended : CORE_ENDED) *
-		               sizeof(call->ended[0]));
-		call->reply.u.scope.ended = call->ended;
-	}
+	assert_true(reply->fences.count <= ZD_MAX_DEVICES);
+	for (uint32_t i = 0; i < reply->fences.count; i++)
+		call->fences[i] = reply->fences.fences[i];
+	call->reply.fences.fences = call->fences;
+	if (reply->status == 0)
+		keep_lists(call);
 }
 
 static bool sink_fence_passed(void *arg, uint64_t id, struct zd_fence fence)
@@ -746,6 +724,8 @@ static void driver_free(struct core_driver *core)
 	}
 	HASH_ITER (hh, core->calls, call, next) {
 		HASH_DEL(core->calls, call);
+		if (call->message)
+			protobuf_c_message_free_unpacked(call->message, NULL);
 		free(call);
 	}
 	free(core->journal);

@@ -123,8 +123,6 @@ const char *core_notice(const struct core_driver *core, uint32_t n);
 
 /* ---- Requests and replies ------------------------------------------------------------------------------ */
 
-#define CORE_ENDED 16 /* scopes that ended with a request: ids kept of its reply */
-
 /* Returns the request's id, unique in this driver. */
 uint64_t core_send(struct core_driver *core, uint64_t session, const struct zd_args *args);
 uint64_t core_send_until(struct core_driver *core, uint64_t session, uint64_t deadline_ns,
@@ -229,7 +227,6 @@ struct core_join {
 };
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join);
 
-#define CORE_RESUMED 8u /* units of a units_resume whose replies are kept */
 struct core_unit {
 	const char *name;
 	uint32_t dtype; /* 0: float32 */

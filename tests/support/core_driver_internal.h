@@ -50,10 +50,7 @@ struct call {
 	struct zd_reply reply;
 	char error[ZD_ERR_TEXT_BYTES];
 	struct zd_fence fences[ZD_MAX_DEVICES];
-	uint64_t ended[CORE_ENDED];
-	unsigned char ids[ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES];
-	double values[ZEROD_MAX_AGREED];
-	struct zd_resumed_unit resumed[CORE_RESUMED];
+	ProtobufCMessage *message; /* the reply's, whose lists it has; NULL: none */
 	UT_hash_handle hh;
 };
 

@@ -89,7 +89,7 @@ static inline void start_with(struct durable *d, bool shadow, const struct core_
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			const struct zd_reply *reply = core_expect(d->core, send_register(d, unit, rank), 0);
 			d->unit[unit] = reply->u.unit_register.unit;
-			d->shard[unit][rank] = reply->u.unit_register.shard;
+			d->shard[unit][rank] = reply->place;
 		}
 		core_team_publish(&d->team, d->unit[unit]);
 	}
@@ -145,7 +145,7 @@ static inline void register_again(struct durable *d, uint32_t unit, uint32_t ran
 {
 	const struct zd_reply *reply = core_expect(d->core, send_register(d, unit, rank), 0);
 	assert_true(reply->u.unit_register.unit == d->unit[unit]);
-	expect_location(reply->u.unit_register.shard, d->shard[unit][rank]);
+	expect_location(reply->place, d->shard[unit][rank]);
 }
 
 /* All ranks join the restored group, and register their units. */

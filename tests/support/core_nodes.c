@@ -39,8 +39,8 @@ void core_nodes_new_ids(struct core_nodes *nodes)
 	args.u.unique_ids.job = (char *)"job";
 	args.u.unique_ids.group = (char *)"world";
 	const struct zd_reply *reply = core_call(nodes->node[0].core, nodes->node[0].session[0], &args, 0);
-	assert_int_equal(reply->u.unique_ids.nbytes, nodes->ids_bytes);
-	memcpy(nodes->ids, reply->u.unique_ids.bytes, nodes->ids_bytes);
+	assert_int_equal(reply->u.unique_ids.ids.len, nodes->ids_bytes);
+	memcpy(nodes->ids, reply->u.unique_ids.ids.data, nodes->ids_bytes);
 }
 
 static void node_open(struct core_nodes *nodes, uint32_t index, const struct core_nodes_config *config)

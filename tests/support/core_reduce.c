@@ -193,7 +193,7 @@ uint64_t core_put(struct core_reducers *g, uint32_t rank, uint64_t unit, float f
 	                                           0);
 	struct core_row row;
 	core_row(core, ZD_TABLE_UNITS, unit, &row);
-	core_write(core, reply->u.bucket_reserve.location, g->dtype, rank, row.row.u.unit.numel, factor);
+	core_write(core, reply->place, g->dtype, rank, row.row.u.unit.numel, factor);
 	return reply->u.bucket_reserve.entry;
 }
 
@@ -222,7 +222,7 @@ void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_r
                        uint64_t offset_numel, float factor)
 {
 	enum zerod_dtype dtype = step->u.step_begin.target_dtype;
-	const uint8_t *data = core_bytes(g->team.core, step->u.step_begin.targets[0]);
+	const uint8_t *data = core_bytes(g->team.core, step->target);
 	assert_int_equal(step->kind, ZD_REQ_STEP_BEGIN);
 	data += offset_numel * zerod_dtype_bytes(dtype);
 	for (uint64_t i = 0; i < g->shard_numel; i++) {

@@ -268,9 +268,8 @@ static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, 
 void core_team_write(struct core_team *team, uint64_t unit, uint32_t rank)
 {
 	const struct zd_reply *reply = find_shard(team, unit, rank);
-	memset(core_bytes(team->core, reply->u.unit_register.shard),
-	       core_pattern(team->first_rank + rank, reply->u.unit_register.version + 1),
-	       reply->u.unit_register.shard.bytes);
+	memset(core_bytes(team->core, reply->place),
+	       core_pattern(team->first_rank + rank, reply->u.unit_register.version + 1), reply->place.bytes);
 }
 
 void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank)
@@ -288,8 +287,8 @@ void core_team_publish(struct core_team *team, uint64_t unit)
 
 struct zd_location core_slice(const struct zd_reply *gather, uint32_t index, uint32_t nshards)
 {
-	const struct zd_frames *frames = &gather->u.gather.frames;
-	struct zd_location slice = gather->u.gather.buffer;
+	const struct zd_frames *frames = &gather->frames;
+	struct zd_location slice = gather->place;
 	uint64_t bytes = slice.bytes / nshards;
 	assert_int_equal(gather->kind, ZD_REQ_GATHER);
 	assert_true(index < nshards && (slice.segment == 0) == (frames->own.segment != 0));

@@ -102,10 +102,10 @@ static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	(void)err;
 	if (req->pending_ops > 0)
 		return zd_wait_for(req, ZD_WAIT_UNIQUE_IDS, 0, 0, 0);
-	e->reply.u.unique_ids.bytes = req->u.unique_ids.bytes;
-	e->reply.u.unique_ids.nbytes = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
-	e->reply.u.unique_ids.job = req->u.unique_ids.job;
-	e->reply.u.unique_ids.group = req->u.unique_ids.group;
+	e->reply.u.unique_ids.ids.data = req->u.unique_ids.bytes;
+	e->reply.u.unique_ids.ids.len = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+	e->reply.job = req->u.unique_ids.job;
+	e->reply.group = req->u.unique_ids.group;
 	return 0;
 }
 

@@ -180,7 +180,7 @@ static int agree_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		agree_cancel(e, req);
 		return zd_err_set(err, req->failed, "%s", req->failed_text);
 	}
-	e->reply.u.group_agree.count = req->u.agree.count;
+	e->reply.u.group_agree.n_values = req->u.agree.count;
 	e->reply.u.group_agree.values = req->u.agree.result->values;
 	return 0;
 }

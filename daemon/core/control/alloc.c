@@ -188,7 +188,7 @@ static int alloc_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (status != 0)
 		return status;
 	e->reply.u.alloc.allocation = allocation->id;
-	e->reply.u.alloc.location = zd_extent_location(&allocation->extent);
+	e->reply.place = zd_extent_location(&allocation->extent);
 	return 0;
 }
 

@@ -335,7 +335,7 @@ static void list_steps(struct zd_engine *e, const struct zd_session *session)
 		if (nsteps < ZD_MAX_STEPS && zd_step_is_taken(member))
 			e->steps[nsteps++] = member->group->id;
 	}
-	e->reply.u.session_reset.nsteps = nsteps;
+	e->reply.u.session_reset.n_steps = nsteps;
 	e->reply.u.session_reset.steps = e->steps;
 }
 

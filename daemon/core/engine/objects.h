@@ -391,7 +391,12 @@ struct zd_engine {
 	struct zd_id_tree listed[ZD_NTABLES], waiting;
 	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
 	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
-	struct zd_resumed_unit resumed[ZD_MAX_RESUMED]; /* scratch: the units of a units_resume */
+	struct {
+		uint32_t segments[ZD_MAX_RESUMED];
+		uint64_t offsets[ZD_MAX_RESUMED], versions[ZD_MAX_RESUMED];
+		uint64_t target_offsets_numel[ZD_MAX_RESUMED];
+		Zd__Placed placed[ZD_MAX_RESUMED];
+	} resumed; /* scratch: the lists of the reply to a units_resume */
 	struct zd_journal journal;
 	struct zd_op *ops;
 	struct zd_owner *owners;          /* hash by uid */

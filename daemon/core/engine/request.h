@@ -149,8 +149,8 @@ struct zd_request {
 			bool persistent; /* for the part, when it has its shard */
 		} reg;                   /* UNIT_REGISTER, SET_PERSISTENT */
 		struct {
-			uint32_t nunits;
-		} resume; /* UNITS_RESUME */
+			uint32_t nunits, nplaced; /* nplaced: 0 if all are as they were registered */
+		} resume;                         /* UNITS_RESUME */
 		struct {
 			struct zd_part *part;
 			struct zd_allocation *source; /* the source of the load; NULL: another rank has it */

@@ -559,16 +559,16 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	if (status != 0)
 		return status;
 	if (!buffer->in_place)
-		e->reply.u.gather.buffer = zd_buffer_low(buffer);
+		e->reply.place = zd_buffer_low(buffer);
 	else if (zd_buffer_bytes(buffer) == 0)
-		e->reply.u.gather.buffer = zd_part_location(part);
+		e->reply.place = zd_part_location(part);
 	else
-		e->reply.u.gather.frames = (struct zd_frames){zd_buffer_low(buffer), zd_part_location(part),
-		                                              zd_extent_location(&buffer->space.high)};
+		e->reply.frames = (struct zd_frames){zd_buffer_low(buffer), zd_part_location(part),
+		                                     zd_extent_location(&buffer->space.high)};
 	e->reply.u.gather.transfer = buffer->transfer;
 	if (buffer->state == ZD_BUFFER_INFLIGHT) {
-		e->reply.u.gather.nfences = buffer->nfences;
-		e->reply.u.gather.fences = buffer->fences;
+		e->reply.fences.count = buffer->nfences;
+		e->reply.fences.fences = buffer->fences;
 	}
 	return 0;
 }

@@ -389,7 +389,7 @@ static int set_frozen_attempt(struct zd_engine *e, struct zd_request *req, struc
 {
 	(void)err;
 	e->reply.u.set_frozen.target_offset_numel = req->u.reg.part->unit->target_offset_numel;
-	e->reply.u.set_frozen.untargeted = req->u.reg.part->untargeted;
+	e->reply.u.set_frozen.no_target = req->u.reg.part->untargeted;
 	return 0;
 }
 

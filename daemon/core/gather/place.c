@@ -492,7 +492,7 @@ static int place_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		return status;
 	}
 	part->users--;
-	e->reply.u.unit_place.shard = zd_part_location(part);
+	e->reply.place = zd_part_location(part);
 	e->reply.u.unit_place.target_offset_numel = part->unit->target_offset_numel;
 	return 0;
 }

@@ -77,15 +77,20 @@ static void find_parts(struct zd_engine *e, const struct zd_member *member, cons
 	}
 }
 
-static void resume(struct zd_part *part, bool persistent, struct zd_resumed_unit *resumed)
+static void resume(struct zd_engine *e, struct zd_request *req, uint32_t i, struct zd_part *part,
+                   bool persistent)
 {
+	struct zd_location shard = zd_part_location(part);
 	zd_part_move(part, ZD_PART_IDLE);
 	zd_layout_enter(part);
 	part->persistent = persistent;
-	*resumed = (struct zd_resumed_unit){.shard = zd_part_location(part),
-	                                    .version = part->version,
-	                                    .target_offset_numel = part->unit->target_offset_numel,
-	                                    .placed = zd_unit_placed(part->unit)};
+	e->resumed.segments[i] = shard.segment;
+	e->resumed.offsets[i] = shard.offset;
+	e->resumed.versions[i] = part->version;
+	e->resumed.target_offsets_numel[i] = part->unit->target_offset_numel;
+	e->resumed.placed[i] = zd_unit_placed(part->unit);
+	if (e->resumed.placed[i] != ZD__PLACED__AS_REGISTERED)
+		req->u.resume.nplaced = req->u.resume.nunits;
 }
 
 static int check_lists(const Zd__UnitsResume *resume, struct zd_err *err)
@@ -112,14 +117,14 @@ static int resume_begin(struct zd_engine *e, struct zd_request *req, const struc
 	req->member = member;
 	req->device = member->device;
 	req->u.resume.nunits = args->u.units_resume.n_units;
+	memset(&e->resumed, 0, sizeof(e->resumed));
 	find_parts(e, member, args, parts);
 	for (uint32_t i = 0; i < args->u.units_resume.n_units; i++) {
 		struct zd_part *part = parts[i];
-		e->resumed[i] = (struct zd_resumed_unit){0};
 		if (!part || part->state != ZD_PART_DETACHED || zd_shadow_is_owed(part))
 			continue;
-		resume(part, args->u.units_resume.n_persistent > 0 && args->u.units_resume.persistent[i],
-		       &e->resumed[i]);
+		resume(e, req, i, part,
+		       args->u.units_resume.n_persistent > 0 && args->u.units_resume.persistent[i]);
 	}
 	zd_dirty_group(e, member->group);
 	return 0;
@@ -127,9 +132,16 @@ static int resume_begin(struct zd_engine *e, struct zd_request *req, const struc
 
 static int resume_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
+	Zd__UnitsResumeReply *reply = &e->reply.u.units_resume;
 	(void)err;
-	e->reply.u.units_resume.nunits = req->u.resume.nunits;
-	e->reply.u.units_resume.units = e->resumed;
+	reply->n_segments = reply->n_offsets = reply->n_versions = req->u.resume.nunits;
+	reply->n_target_offsets_numel = req->u.resume.nunits;
+	reply->n_placed = req->u.resume.nplaced;
+	reply->segments = e->resumed.segments;
+	reply->offsets = e->resumed.offsets;
+	reply->versions = e->resumed.versions;
+	reply->target_offsets_numel = e->resumed.target_offsets_numel;
+	reply->placed = e->resumed.placed;
 	return 0;
 }
 

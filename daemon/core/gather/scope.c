@@ -260,7 +260,7 @@ static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, st
 	}
 	scope->parent = parent ? parent->id : 0;
 	if (nmarked > 0)
-		e->reply.u.scope.nended = zd_scopes_end(e, req->member, &req->fences);
+		e->reply.u.scope.n_ended = zd_scopes_end(e, req->member, &req->fences);
 	e->reply.u.scope.ended = e->ended;
 	e->reply.u.scope.scope = scope->id;
 	return 0;
@@ -395,7 +395,7 @@ static int end_try(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 		return 0;
 	}
 	mark_nested(e, scope);
-	e->reply.u.scope.nended = zd_scopes_end(e, req->member, &req->fences);
+	e->reply.u.scope.n_ended = zd_scopes_end(e, req->member, &req->fences);
 	e->reply.u.scope.ended = e->ended;
 	return 0;
 }

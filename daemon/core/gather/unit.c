@@ -658,7 +658,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 		return status;
 	}
 	e->reply.u.unit_register.unit = unit->id;
-	e->reply.u.unit_register.shard = zd_part_location(part);
+	e->reply.place = zd_part_location(part);
 	e->reply.u.unit_register.shard_numel = unit->shard_numel;
 	e->reply.u.unit_register.true_numel = zd_part_true_numel(part);
 	e->reply.u.unit_register.padded_numel = unit->shard_numel * unit->group->nshards;

@@ -214,11 +214,11 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
 int zd_unit_check_place(const struct zd_member *member, const char *name, bool on_host, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the unit's place, for replies to a rank that registers it. */
-static inline enum zd_placed zd_unit_placed(const struct zd_unit *unit)
+static inline Zd__Placed zd_unit_placed(const struct zd_unit *unit)
 {
 	if (!unit->placed)
-		return ZD_PLACED_AS_REGISTERED;
-	return unit->on_host ? ZD_PLACED_ON_HOST : ZD_PLACED_ON_DEVICE;
+		return ZD__PLACED__AS_REGISTERED;
+	return unit->on_host ? ZD__PLACED__ON_HOST : ZD__PLACED__ON_DEVICE;
 }
 /* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *group,

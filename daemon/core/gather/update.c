@@ -206,7 +206,7 @@ static void set_early(struct zd_request *req, bool early)
 static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 {
 	req->u.publish.promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
-	e->reply.u.update_begin = req->u.publish.promise->fence;
+	e->reply.fence = req->u.publish.promise->fence;
 	parts_move(req, ZD_PART_UPDATING);
 	set_early(req, true);
 	parts_event(e, req, ZD_EVENT_UPDATE);

@@ -305,7 +305,7 @@ static int grant_reservation(struct zd_engine *e, struct zd_request *req, struct
 		return zd_err_set(err, entry->failure.status, "%s", entry->failure.text);
 	if (entry->place != ZD_ENTRY_PLACE_THERE) {
 		entry->promise = zd_promise_new(e, member->session, member->device, ZD_PROMISE_ENTRIES);
-		e->reply.u.bucket_reserve.fence = entry->promise->fence;
+		e->reply.fence = entry->promise->fence;
 	}
 	zd_sm_move(&zd_sm_entry, &entry->state, ZD_ENTRY_RESERVED);
 	return 0;
@@ -352,7 +352,7 @@ static int reserve_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	const struct zd_unit *unit = entry->part->unit;
 	uint64_t bytes = unit->group->nshards * unit->shard_numel * zerod_dtype_bytes(entry->bucket->dtype);
 	e->reply.u.bucket_reserve.entry = entry->id;
-	e->reply.u.bucket_reserve.location = zd_storage_location(entry->storage, entry->offset, bytes);
+	e->reply.place = zd_storage_location(entry->storage, entry->offset, bytes);
 	return 0;
 }
 

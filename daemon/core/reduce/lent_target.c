@@ -166,9 +166,8 @@ static void fill_place(struct zd_engine *e, const struct zd_window *w, const str
 {
 	uint64_t each = zerod_dtype_bytes(w->target_dtype);
 	e->reply.u.reduce_wait.target_dtype = w->target_dtype;
-	e->reply.u.reduce_wait.target = zd_storage_location(zd_window_storage(w, part),
-	                                                    zd_part_target_offset(part) * each,
-	                                                    zd_unit_target_numel(part->unit) * each);
+	e->reply.place = zd_storage_location(zd_window_storage(w, part), zd_part_target_offset(part) * each,
+	                                     zd_unit_target_numel(part->unit) * each);
 }
 
 static void promise_lent(struct zd_engine *e, struct zd_request *req, struct zd_member_reduce *mr)
@@ -180,7 +179,7 @@ static void promise_lent(struct zd_engine *e, struct zd_request *req, struct zd_
 	req->u.reduce.promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	lend(mr, req->u.reduce.part);
 	fill_place(e, mr->w, req->u.reduce.part);
-	e->reply.u.reduce_wait.fence = req->u.reduce.promise->fence;
+	e->reply.fence = req->u.reduce.promise->fence;
 	zd_request_answer(e, req);
 }
 

@@ -273,6 +273,6 @@ void zd_norms_reply(struct zd_engine *e, struct zd_request *req)
 		norms[i] = norm ? norm->sum_squares : 0;
 	}
 	req->u.reduce.norms = norms;
-	e->reply.u.step_begin.nnorms = count;
+	e->reply.u.step_begin.n_norms_squared = count;
 	e->reply.u.step_begin.norms_squared = norms;
 }

@@ -417,11 +417,12 @@ static void fill_target(struct zd_engine *e, const struct zd_window *w)
 	for (uint32_t i = 0; i < ZD_NTARGETS; i++) {
 		const struct zd_target *target = &w->targets[i];
 		if (target->storage)
-			e->reply.u.step_begin.targets[i] = zd_storage_location(
-			        target->storage, 0, target->numel * zerod_dtype_bytes(w->target_dtype));
+			*(i == ZD_TARGET_ON_HOST ? &e->reply.host_target : &e->reply.target) =
+			        zd_storage_location(target->storage, 0,
+			                            target->numel * zerod_dtype_bytes(w->target_dtype));
 	}
 	if (w->scalars)
-		e->reply.u.step_begin.scalars = zd_target_scalars(w);
+		e->reply.scalars = zd_target_scalars(w);
 }
 
 static void fill_result(struct zd_engine *e, const struct zd_step_result *result)
@@ -446,7 +447,7 @@ static void promise_step(struct zd_engine *e, struct zd_request *req, struct zd_
 	w->promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
 	fill_target(e, w);
 	e->reply.u.step_begin.step = w->mr->steps + 1 + follows_another(w);
-	e->reply.u.step_begin.fence = w->promise->fence;
+	e->reply.fence = w->promise->fence;
 	zd_request_answer(e, req);
 }
 
@@ -525,7 +526,7 @@ static void answer_taken(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (!w->scalars)
 		return;
 	struct zd_promise *promise = zd_promise_new(e, req->session, req->device, ZD_PROMISE_STEPS);
-	e->reply.u.step_begin.fence = promise->fence;
+	e->reply.fence = promise->fence;
 	zd_target_store_scalars(e, w, promise);
 }
 

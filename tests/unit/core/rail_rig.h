@@ -74,8 +74,8 @@ static inline uint64_t gather(struct rig *rig, const uint64_t unit[CORE_NODES], 
 
 static inline bool passed(struct rig *rig, uint32_t rank, const struct zd_reply *reply)
 {
-	for (uint32_t i = 0; i < reply->u.gather.nfences; i++) {
-		struct zd_fence fence = reply->u.gather.fences[i];
+	for (uint32_t i = 0; i < reply->fences.count; i++) {
+		struct zd_fence fence = reply->fences.fences[i];
 		if (!zd_fence_reached(
 		            core_timeline(core_of(rig, rank), session_of(rig, rank), fence.timeline),
 		            fence.value))

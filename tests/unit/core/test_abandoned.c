@@ -41,7 +41,7 @@ static void reserve(struct scene *s, uint32_t i)
 	const struct zd_reply *reply =
 	        core_expect(s->core, core_reserve(&s->g.team, 0, s->g.bucket[0], s->unit[i]), 0);
 	s->entry[i] = reply->u.bucket_reserve.entry;
-	s->at[i] = reply->u.bucket_reserve.location;
+	s->at[i] = reply->place;
 	core_write(s->core, s->at[i], ZEROD_FLOAT32, 0, NUMEL, 1.0f);
 }
 
@@ -142,12 +142,12 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 	uint64_t bucket = core_expect(core, request, 0)->u.bucket_create.bucket;
 	core_expect(core, core_backward(&other, 0, 3, true), 0);
 	const struct zd_reply *reply = core_expect(core, core_reserve(&other, 0, bucket, unit), 0);
-	assert_false(overlap(reply->u.bucket_reserve.location, kept));
+	assert_false(overlap(reply->place, kept));
 	struct core_commit c = {.bucket = bucket, .entry = reply->u.bucket_reserve.entry};
 	core_expect(core, core_bucket_submit(&other, 0, &c), 0);
 	core_expect(core, core_backward_end(&other, 0), 0);
 	reply = core_expect(core, core_step(&other, 0), 0);
-	assert_false(overlap(reply->u.step_begin.targets[0], kept));
+	assert_false(overlap(reply->target, kept));
 	core_close(core, other.session[0]);
 }
 
@@ -305,13 +305,13 @@ static void test_step_end_gives_back(void **state)
 	struct zd_fence fence = {1, 1}, wrong = {1, 0};
 	lose_peer(s);
 	assert_int_equal(targets(s), TARGET_BYTES); /* the lost rank's is gone */
-	expect_not_handed_out(s, s->step[0]->u.step_begin.targets[0]);
+	expect_not_handed_out(s, s->step[0]->target);
 	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
 	core_expect(s->core, core_step_end(&s->g.team, 0, &wrong, 1), ZEROD_E_INVALID);
 	core_expect(s->core, core_step_end(&s->g.team, 0, &fence, 1), 0);
 	assert_int_equal(targets(s), 0);
 	assert_int_equal(core_quarantine(s->core, 0), TARGET_BYTES);
-	expect_not_handed_out(s, s->step[0]->u.step_begin.targets[0]);
+	expect_not_handed_out(s, s->step[0]->target);
 	core_pass(s->core, s->g.team.session[0], 1, 1);
 	expect_nothing_left(s);
 	core_expect_error(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");

@@ -57,7 +57,7 @@ static void expect_agreed(struct scene *s, uint32_t op, double first, double sec
 	}
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		const struct zd_reply *reply = core_expect(s->core, requests[rank], 0);
-		assert_int_equal(reply->u.group_agree.count, 2);
+		assert_int_equal(reply->u.group_agree.n_values, 2);
 		assert_true(reply->u.group_agree.values[0] == first);
 		assert_true(reply->u.group_agree.values[1] == second);
 	}

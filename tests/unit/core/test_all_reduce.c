@@ -28,8 +28,8 @@ static uint64_t all_reduced(struct core_reducers *g, const char *name, uint64_t 
 static void check_whole(struct core_reducers *g, const struct zd_reply *step, uint64_t offset_numel,
                         uint64_t numel, float factor)
 {
-	const uint8_t *data = core_bytes(g->team.core, step->u.step_begin.targets[0]);
-	uint64_t target_numel = step->u.step_begin.targets[0].bytes / 4;
+	const uint8_t *data = core_bytes(g->team.core, step->target);
+	uint64_t target_numel = step->target.bytes / 4;
 	for (uint64_t i = 0; i < numel; i++) {
 		float expected = 0.0f;
 		for (uint32_t rank = 0; rank < g->team.world_size; rank++)
@@ -93,7 +93,7 @@ static void test_beside_slices(void **state)
 		core_check_target(&g, rank, step[rank], 0, 1.0f);
 		check_whole(&g, step[rank], g.shard_numel, 300, 3.0f);
 		core_check_target(&g, rank, step[rank], g.shard_numel + whole, 5.0f);
-		assert_int_equal(step[rank]->u.step_begin.targets[0].bytes, 4 * (2 * g.shard_numel + whole));
+		assert_int_equal(step[rank]->target.bytes, 4 * (2 * g.shard_numel + whole));
 	}
 	core_reducers_step_end(&g);
 	core_end(core);

@@ -40,8 +40,7 @@ static void test_allocations_are_zeroed_and_aligned(void **state)
 		uint64_t bytes = sizes[i / ZD_ARRAY_LEN(alignments)];
 		uint64_t align = alignments[i % ZD_ARRAY_LEN(alignments)];
 		uint64_t rounded = zd_align_up(bytes, 256);
-		struct zd_location at =
-		        core_expect(core, alloc(core, session, bytes, align), 0)->u.alloc.location;
+		struct zd_location at = core_expect(core, alloc(core, session, bytes, align), 0)->place;
 		uint8_t *data = core_bytes(core, at);
 		assert_int_equal(at.bytes, rounded);
 		assert_int_equal(at.offset % zd_max_u64(align, 256), 0);
@@ -103,7 +102,7 @@ static void test_freed_memory_waits_for_its_streams(void **state)
 	assert_int_equal(core_rows(core, ZD_TABLE_ALLOCATIONS, NULL, 0), 0);
 	core_pass(core, session, 1, 5);
 	const struct zd_reply *second = core_expect(core, alloc(core, session, 4096, 0), 0);
-	assert_int_not_equal(first->u.alloc.location.offset, second->u.alloc.location.offset);
+	assert_int_not_equal(first->place.offset, second->place.offset);
 	core_pass(core, session, 2, 5);
 	assert_int_equal(core_quarantine(core, 0), 0);
 	core_expect(core, free_after(core, session, second->u.alloc.allocation, streams, 2), 0);

@@ -177,7 +177,7 @@ static void test_nothing_trainable(void **state)
 	core_reducers_begin(&g, 0, true);
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
-	assert_int_equal(step[1]->u.step_begin.targets[0].segment, 0);
+	assert_int_equal(step[1]->target.segment, 0);
 	assert_true(step[1]->u.step_begin.norm_squared == 0.0 && !step[1]->u.step_begin.overflow);
 	core_reducers_step_end(&g);
 }

@@ -200,7 +200,7 @@ static void test_ring(void **state)
 	            ZEROD_E_BUSY);
 	commit(&g, 0, open, NULL);
 	core_pass(core, g.team.session[0], 0, 1); /* both slots are drained */
-	assert_int_equal(core_expect(core, wait[0], 0)->u.bucket_reserve.location.bytes, ENTRY_BYTES);
+	assert_int_equal(core_expect(core, wait[0], 0)->place.bytes, ENTRY_BYTES);
 	core_expect(core, wait[1], 0);
 	expect_slots(core, g.bucket[0], "OPEN", "FREE");
 }
@@ -246,7 +246,7 @@ static void test_write_after_read(void **state)
 	core_expect_waits(core, wait, "a slot of the bucket");
 	core_run_on(core, ZD_CMD_COPY, 0);
 	const struct zd_reply *reply = core_expect(core, wait, 0);
-	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
 	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
 	core_unhold(core, ZD_CMD_COPY);
 	core_reduce(&g, 1, units[1], 1.0f);
@@ -335,7 +335,7 @@ static void test_given_up_during_the_fill(void **state)
 	core_expect_waits(core, next, "a slot of the bucket: unit 'odd'");
 	core_unhold(core, ZD_CMD_FILL);
 	const struct zd_reply *reply = core_expect(core, next, 0);
-	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
 	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
 	core_reduce(&g, 1, units[0], 1.0f);
 	for (uint32_t rank = 0; rank < 2; rank++) { /* the unit can be asked for again */
@@ -509,7 +509,7 @@ static void test_memory_for_fewer_slots(void **state)
 	commit(&g, 1, entry, NULL);
 	const struct zd_reply *reply = core_expect(core, wait, 0);
 	expect_slots(core, g.bucket[0], "OPEN", "FREE"); /* the same memory again */
-	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
 	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reduce(&g, 0, units[2], 1.0f);
@@ -570,7 +570,7 @@ static void test_room_comes_back(void **state)
 	zd_engine_set_quota(core_engine(core), 14 * CORE_KIB);
 	core_reduce(&g, 1, units[0], 1.0f); /* staging: 2 times 512 bytes */
 	const struct zd_reply *reply = core_expect(core, wait, 0);
-	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
+	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
 	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reduce(&g, 1, units[2], 1.0f);

@@ -91,8 +91,8 @@ static bool passed(struct run *run, const struct runner *runner, uint64_t reques
 	const struct zd_reply *reply = core_reply(core_of(run, runner), request);
 	if (!reply)
 		return false;
-	for (uint32_t i = 0; reply->status == 0 && i < reply->u.gather.nfences; i++) {
-		struct zd_fence fence = reply->u.gather.fences[i];
+	for (uint32_t i = 0; reply->status == 0 && i < reply->fences.count; i++) {
+		struct zd_fence fence = reply->fences.fences[i];
 		if (!zd_fence_reached(
 		            core_timeline(core_of(run, runner), session_of(run, runner), fence.timeline),
 		            fence.value))
@@ -152,9 +152,9 @@ static bool is_well(struct run *run, struct runner *runner, uint64_t request)
 	if (!run->failing)
 		core_expect(core_of(run, runner), request, 0);
 	bool well = reply->status == 0;
-	for (uint32_t i = 0; well && reply->kind == ZD_REQ_GATHER && i < reply->u.gather.nfences; i++)
+	for (uint32_t i = 0; well && reply->kind == ZD_REQ_GATHER && i < reply->fences.count; i++)
 		well = core_timeline(core_of(run, runner), session_of(run, runner),
-		                     reply->u.gather.fences[i].timeline) != ZD_FENCE_ABORTED;
+		                     reply->fences.fences[i].timeline) != ZD_FENCE_ABORTED;
 	assert_true(well || run->failing);
 	runner->over |= !well;
 	return well;
@@ -169,7 +169,7 @@ static uint32_t nshards(const struct run *run)
 static void check_copy(struct run *run, const struct runner *runner, uint32_t unit,
                        const struct zd_reply *reply, uint64_t version)
 {
-	const uint8_t *data = core_bytes(core_of(run, runner), reply->u.gather.buffer);
+	const uint8_t *data = core_bytes(core_of(run, runner), reply->place);
 	uint64_t bytes = run->shard_numel[unit] * sizeof(float);
 	uint32_t first = runner->rank / nshards(run) * nshards(run);
 	for (uint64_t i = 0; i < nshards(run) * bytes; i++)
@@ -222,7 +222,7 @@ static bool commit_entry(struct run *run, struct runner *runner, const struct st
 	struct core_team *team = core_nodes_team(&run->nodes, runner->rank);
 	const struct zd_reply *reply = core_reply(team->core, runner->waits);
 	struct core_commit commit = {.bucket = runner->bucket, .entry = reply->u.bucket_reserve.entry};
-	core_write(team->core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, runner->rank,
+	core_write(team->core, reply->place, ZEROD_FLOAT32, runner->rank,
 	           nshards(run) * run->shard_numel[step->unit], 1.0f);
 	return is_well(run, runner,
 	               core_bucket_submit(team, runner->rank % run->nodes.local_world_size, &commit));
@@ -245,8 +245,7 @@ static float expected(const struct run *run, const struct window *window, uint32
 static void check_step(struct run *run, const struct runner *runner, const struct step *step)
 {
 	const struct zd_reply *reply = core_reply(core_of(run, runner), runner->waits);
-	const float *target = (const float *)(const void *)core_bytes(core_of(run, runner),
-	                                                              reply->u.step_begin.targets[0]);
+	const float *target = (const float *)(const void *)core_bytes(core_of(run, runner), reply->target);
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
 		bool all = is_all_reduced(unit);
 		uint64_t first = all ? 0 : runner->rank % nshards(run) * run->shard_numel[unit];
@@ -385,7 +384,7 @@ static void register_unit(struct run *run, struct runner *runner, uint32_t index
 	run->unit[index][runner->rank / run->nodes.local_world_size] = reply->u.unit_register.unit;
 	run->shard_numel[index] = reply->u.unit_register.shard_numel;
 	run->offset[index] = reply->u.unit_register.target_offset_numel;
-	runner->shard[index] = reply->u.unit_register.shard;
+	runner->shard[index] = reply->place;
 	runner->version[index] = reply->u.unit_register.version;
 	assert_int_equal(runner->version[index], run->runners[0].version[index]);
 }

@@ -243,7 +243,7 @@ static void run_backward(struct rig *rig, uint32_t large_rank, float large)
 		struct core_team *team = team_of(rig, rank);
 		const struct zd_reply *entry = core_expect(
 		        team->core, core_reserve(team, rank % 2, rig->bucket[rank], rig->unit[rank / 2]), 0);
-		float *gradient = (float *)(void *)core_bytes(team->core, entry->u.bucket_reserve.location);
+		float *gradient = (float *)(void *)core_bytes(team->core, entry->place);
 		for (uint32_t i = 0; i < NUMEL; i++)
 			gradient[i] = rank == large_rank && i < NUMEL / WORLD ? large : 1.0f;
 		struct core_commit commit = {.bucket = rig->bucket[rank],
@@ -320,7 +320,7 @@ static void contribute(struct core_team *team, uint64_t bucket, uint64_t unit, f
 {
 	const struct zd_reply *entry = core_expect(team->core, core_reserve(team, 0, bucket, unit), 0);
 	struct core_commit commit = {.bucket = bucket, .entry = entry->u.bucket_reserve.entry};
-	core_element_set(ZEROD_FLOAT32, core_bytes(team->core, entry->u.bucket_reserve.location), 0, value);
+	core_element_set(ZEROD_FLOAT32, core_bytes(team->core, entry->place), 0, value);
 	core_expect(team->core, core_bucket_submit(team, 0, &commit), 0);
 }
 

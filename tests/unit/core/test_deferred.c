@@ -59,9 +59,9 @@ static void pass(struct rig *rig, uint64_t value)
 /* Have the reply's fences passed, all of them. */
 static bool is_there(struct rig *rig, const struct zd_reply *reply)
 {
-	assert_true(reply->u.gather.nfences > 0);
-	for (uint32_t i = 0; i < reply->u.gather.nfences; i++) {
-		const struct zd_fence *fence = &reply->u.gather.fences[i];
+	assert_true(reply->fences.count > 0);
+	for (uint32_t i = 0; i < reply->fences.count; i++) {
+		const struct zd_fence *fence = &reply->fences.fences[i];
 		uint64_t counter = core_timeline(rig->core, reply->session, fence->timeline);
 		assert_true(counter != (uint64_t)ZD_FENCE_ABORTED);
 		if (!zd_fence_reached(counter, fence->value))
@@ -72,12 +72,12 @@ static bool is_there(struct rig *rig, const struct zd_reply *reply)
 
 static bool is_aborted(struct rig *rig, const struct zd_reply *reply)
 {
-	for (uint32_t i = 0; i < reply->u.gather.nfences; i++) {
-		uint32_t timeline = reply->u.gather.fences[i].timeline;
+	for (uint32_t i = 0; i < reply->fences.count; i++) {
+		uint32_t timeline = reply->fences.fences[i].timeline;
 		if (core_timeline(rig->core, reply->session, timeline) != (uint64_t)ZD_FENCE_ABORTED)
 			return false;
 	}
-	return reply->u.gather.nfences > 0;
+	return reply->fences.count > 0;
 }
 
 static void expect_same(struct zd_location a, struct zd_location b)
@@ -116,7 +116,7 @@ static void test_slot_is_promised_again_and_again(void **state)
 	}
 	for (uint32_t i = 0; i < 6; i++) {
 		replies[i] = gather_ok(rig, units[i]);
-		expect_same(replies[i]->u.gather.buffer, replies[0]->u.gather.buffer);
+		expect_same(replies[i]->place, replies[0]->place);
 		release_after(rig, units[i], i + 1);
 	}
 	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
@@ -146,8 +146,8 @@ static void test_quarantined_block_is_promised_twice_in_a_row(void **state)
 	assert_int_equal(core_usage(rig.core).gathered_bytes, large);
 	release_after(&rig, b, 2);
 	const struct zd_reply *third = gather_ok(&rig, c);
-	expect_same(second->u.gather.buffer, first->u.gather.buffer);
-	expect_same(third->u.gather.buffer, first->u.gather.buffer);
+	expect_same(second->place, first->place);
+	expect_same(third->place, first->place);
 	core_team_check(&rig.team, first, 1);
 	pass(&rig, 1);
 	assert_true(is_there(&rig, second));
@@ -388,9 +388,9 @@ static void test_failed_copy_breaks_what_follows(void **state)
 	assert_true(is_aborted(rig, second));
 	core_expect(rig->core, core_release(rig->core, rig->session, a), 0);
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
-	for (uint32_t i = 0; i < second->u.gather.nfences; i++)
-		assert_int_equal(core_timeline(rig->core, rig->session, second->u.gather.fences[i].timeline),
-		                 second->u.gather.fences[i].value);
+	for (uint32_t i = 0; i < second->fences.count; i++)
+		assert_int_equal(core_timeline(rig->core, rig->session, second->fences.fences[i].timeline),
+		                 second->fences.fences[i].value);
 	pass(rig, 2);
 	gather_ok(rig, a);
 	release_after(rig, a, 3);
@@ -451,7 +451,7 @@ static void refresh_after_a_failed_publish(bool poison)
 	uint64_t unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 	uint32_t fills = core_count(rig.core, ZD_CMD_FILL);
 	core_expect(rig.core, core_set_persistent(rig.core, rig.session, unit, true), 0);
-	struct zd_location at = gather_ok(&rig, unit)->u.gather.buffer;
+	struct zd_location at = gather_ok(&rig, unit)->place;
 	release_after(&rig, unit, 1);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		write_version(&rig, unit, rank);
@@ -461,7 +461,7 @@ static void refresh_after_a_failed_publish(bool poison)
 	uint64_t fails = core_send_until(rig.core, rig.session, 100, &args);
 	publish_after(&rig, unit, 1, 1);
 	const struct zd_reply *promised = gather_second(&rig, unit);
-	expect_same(promised->u.gather.buffer, at);
+	expect_same(promised->place, at);
 	core_tick(rig.core, 100);
 	core_expect(rig.core, fails, ZEROD_E_DEADLINE);
 	assert_true(is_aborted(&rig, promised));
@@ -470,7 +470,7 @@ static void refresh_after_a_failed_publish(bool poison)
 
 	publish_after(&rig, unit, 0, 2);
 	const struct zd_reply *again = gather_second(&rig, unit);
-	expect_same(again->u.gather.buffer, at);
+	expect_same(again->place, at);
 	core_pass(rig.core, rig.session, 5, 2);
 	core_pass(rig.core, rig.team.session[1], 5, 1);
 	assert_false(is_there(&rig, again));

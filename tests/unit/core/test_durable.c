@@ -75,7 +75,7 @@ static void test_allocation_outlives_its_session(void **state)
 	struct core_row row;
 	(void)start(core, &team);
 	const struct zd_reply *reply = core_expect(core, keep(core, team.session[0], "adam", STATE_BYTES), 0);
-	struct zd_location at = reply->u.alloc.location;
+	struct zd_location at = reply->place;
 	uint64_t id = reply->u.alloc.allocation;
 	memset(core_bytes(core, at), 0x5a, STATE_BYTES);
 	core_expect(core, core_alloc(core, team.session[0], "job", 0, STATE_BYTES), 0); /* which does not */
@@ -92,9 +92,9 @@ static void test_allocation_outlives_its_session(void **state)
 	core_expect_error(core, keep(core, bob, "adam", STATE_BYTES), ZEROD_E_STATE,
 	                  "job 'job' is not durable");
 	reply = core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
-	assert_true(reply->u.alloc.allocation == id && reply->u.alloc.location.offset == at.offset);
+	assert_true(reply->u.alloc.allocation == id && reply->place.offset == at.offset);
 	for (uint32_t i = 0; i < STATE_BYTES; i++)
-		assert_int_equal(core_bytes(core, reply->u.alloc.location)[i], 0x5a);
+		assert_int_equal(core_bytes(core, reply->place)[i], 0x5a);
 	core_close(core, session);
 	session = core_open(core, CORE_ALICE);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);

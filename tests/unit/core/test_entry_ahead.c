@@ -41,8 +41,7 @@ struct ahead {
 static struct ahead granted(struct core_reducers *g, uint64_t request)
 {
 	const struct zd_reply *reply = core_expect(g->team.core, request, 0);
-	return (struct ahead){reply->u.bucket_reserve.entry, reply->u.bucket_reserve.location,
-	                      reply->u.bucket_reserve.fence};
+	return (struct ahead){reply->u.bucket_reserve.entry, reply->place, reply->fence};
 }
 
 static bool passed(struct core_reducers *g, uint32_t rank, struct ahead ahead)
@@ -301,7 +300,7 @@ static void test_holes_are_zeroed(void **state)
 	        .kind = ZD_REQ_BUCKET_RESERVE,
 	        .u.bucket_reserve = {.bucket = g.bucket[0], .unit = holes, .zero_holes = true}};
 	const struct zd_reply *reply = core_call(core, g.team.session[0], &args, 0);
-	const void *bytes = core_bytes(core, reply->u.bucket_reserve.location);
+	const void *bytes = core_bytes(core, reply->place);
 	for (uint64_t i = 0; i < ENTRY_NUMEL; i++) {
 		float expected = is_viewed(i) ? core_gradient(0, i) : 0.0f;
 		assert_true(core_element(ZEROD_FLOAT32, bytes, i) == expected);
@@ -332,7 +331,7 @@ static void test_absent_views_contribute_zeros(void **state)
 	commit_absent(&g, entry, absent, 2, 0);
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
-	const void *target = core_bytes(core, step[0]->u.step_begin.targets[0]);
+	const void *target = core_bytes(core, step[0]->target);
 	for (uint64_t i = 0; i < ENTRY_NUMEL; i++) {
 		float expected = i == 100 || (i >= 200 && i < 240) ? 0.0f : core_gradient(0, i);
 		assert_true(core_element(ZEROD_FLOAT32, target, i) == expected);

@@ -213,8 +213,7 @@ static void answer(struct core_driver *core, const struct user *user, const stru
 	(void)snprintf(out, 512, "%s: %s", reply ? zerod_status_name(reply->status) : "waits",
 	               reply ? reply->error : "");
 	if (reply && field->kind == ZD_REQ_UNITS_RESUME && reply->status == 0)
-		(void)snprintf(out, 512, "not registered: segment %u",
-		               reply->u.units_resume.units[0].shard.segment);
+		(void)snprintf(out, 512, "not registered: segment %u", reply->u.units_resume.segments[0]);
 }
 
 static void test_foreign_is_absent(void **state)

@@ -43,7 +43,7 @@ static int setup(void **state)
 static struct zd_location shard_of(struct rig *rig, uint32_t rank, const struct core_unit *unit)
 {
 	uint64_t request = core_register(rig->core, rig->team.session[rank], rig->team.group, unit);
-	return core_expect(rig->core, request, 0)->u.unit_register.shard;
+	return core_expect(rig->core, request, 0)->place;
 }
 
 static const struct zd_reply *gather_of(struct rig *rig, uint32_t rank, uint64_t unit)
@@ -89,9 +89,9 @@ static uint64_t publish_behind(struct rig *rig, uint32_t rank, uint64_t value, u
 
 static bool has_passed(struct rig *rig, uint32_t rank, const struct zd_reply *gather)
 {
-	assert_true(gather->u.gather.nfences > 0);
-	for (uint32_t i = 0; i < gather->u.gather.nfences; i++) {
-		struct zd_fence fence = gather->u.gather.fences[i];
+	assert_true(gather->fences.count > 0);
+	for (uint32_t i = 0; i < gather->fences.count; i++) {
+		struct zd_fence fence = gather->fences.fences[i];
 		if (!zd_fence_reached(core_timeline(rig->core, rig->team.session[rank], fence.timeline),
 		                      fence.value))
 			return false;
@@ -106,8 +106,7 @@ static bool same(struct zd_location a, struct zd_location b)
 
 static bool same_frames(const struct zd_reply *a, const struct zd_reply *b)
 {
-	return same(a->u.gather.frames.low, b->u.gather.frames.low) &&
-	       same(a->u.gather.frames.high, b->u.gather.frames.high);
+	return same(a->frames.low, b->frames.low) && same(a->frames.high, b->frames.high);
 }
 
 static uint64_t segment_bytes(struct rig *rig, uint32_t segment)
@@ -129,14 +128,14 @@ static void test_frames_of_each_rank(void **state)
 		core_hold(rig->core, ZD_CMD_COPY);
 		const struct zd_reply *reply = gather(rig, rank);
 		assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + RANKS - 1);
-		assert_int_equal(reply->u.gather.nfences, RANKS - 1);
+		assert_int_equal(reply->fences.count, RANKS - 1);
 		assert_false(has_passed(rig, rank, reply));
 		core_unhold(rig->core, ZD_CMD_COPY);
 		assert_true(has_passed(rig, rank, reply));
 		core_team_check(&rig->team, reply, 1);
-		struct zd_location own = reply->u.gather.frames.own;
+		struct zd_location own = reply->frames.own;
 		assert_true(same(own, shard_of(rig, rank, &unit)));
-		struct zd_location parts[] = {reply->u.gather.frames.low, own, reply->u.gather.frames.high};
+		struct zd_location parts[] = {reply->frames.low, own, reply->frames.high};
 		uint64_t bytes[] = {rank * SLICE, SLICE, (RANKS - 1 - rank) * SLICE};
 		for (int i = 0; i < 3; i++) {
 			assert_int_equal(parts[i].bytes, bytes[i]);
@@ -163,7 +162,7 @@ static void test_units_in_place(void **state)
 		core_team_publish(&rig->team, id);
 		const struct zd_reply *reply = gather_of(rig, 1, id);
 		core_team_check(&rig->team, reply, 1);
-		assert_int_equal(reply->u.gather.frames.own.segment != 0, units[i] == &odd);
+		assert_int_equal(reply->frames.own.segment != 0, units[i] == &odd);
 	}
 	assert_int_equal(shard_of(rig, 0, &odd).bytes, SLICE + 4096);
 	assert_int_equal(shard_of(rig, 0, &copied).bytes, 4 * SLICE + ZD_SHARD_ALIGN_BYTES);
@@ -193,9 +192,9 @@ static void test_sessions_that_map_no_frames(void **state)
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		const struct zd_reply *reply = gather(&rig, rank);
 		core_team_check(&team, reply, 1);
-		assert_int_equal(reply->u.gather.frames.own.segment != 0, rank == 1);
+		assert_int_equal(reply->frames.own.segment != 0, rank == 1);
 		if (rank != 1)
-			assert_int_equal(reply->u.gather.buffer.bytes, 4 * (SLICE + 4096));
+			assert_int_equal(reply->place.bytes, 4 * (SLICE + 4096));
 	}
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core, update(&rig, rank, false), rank == 1 ? ZEROD_E_BUSY : 0);
@@ -251,7 +250,7 @@ static void test_update_ahead_of_viewers(void **state)
 	uint64_t begun = update(rig, 0, true);
 	core_expect_waits(rig->core, begun, "2 readers that read the shard of rank 0 of unit 'w'");
 	core_unhold(rig->core, ZD_CMD_COPY);
-	struct zd_fence granted = core_expect(rig->core, begun, 0)->u.update_begin;
+	struct zd_fence granted = core_expect(rig->core, begun, 0)->fence;
 	assert_int_not_equal(granted.value, 0);
 	uint64_t published = publish_behind(rig, 0, 0, 0);
 	core_expect_waits(rig->core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
@@ -349,12 +348,12 @@ static void test_slot(void **state)
 		core_team_check(&rig->team, reply, 1);
 		struct zd_frames *place = &first[units[i] == small ? 0 : units[i] == large ? 1 : 2];
 		if (units[i] == copied)
-			place->own = place->own.segment ? place->own : reply->u.gather.buffer;
+			place->own = place->own.segment ? place->own : reply->place;
 		else if (!place->own.segment)
-			*place = reply->u.gather.frames;
-		assert_true(units[i] == copied ? same(place->own, reply->u.gather.buffer)
-		                               : same(place->low, reply->u.gather.frames.low) &&
-		                                         same(place->high, reply->u.gather.frames.high));
+			*place = reply->frames;
+		assert_true(units[i] == copied ? same(place->own, reply->place)
+		                               : same(place->low, reply->frames.low) &&
+		                                         same(place->high, reply->frames.high));
 		release_of(rig, 1, units[i], i + 1);
 	}
 	assert_true(first[0].low.segment == first[1].low.segment &&
@@ -371,7 +370,7 @@ static void test_persistent(void **state)
 	core_expect(rig->core, core_set_persistent(rig->core, session, rig->unit, true), 0);
 	const struct zd_reply *first = gather(rig, 0);
 	release(rig, 0, 1);
-	struct zd_fence granted = core_expect(rig->core, update(rig, 0, true), 0)->u.update_begin;
+	struct zd_fence granted = core_expect(rig->core, update(rig, 0, true), 0)->fence;
 	assert_int_not_equal(granted.value, 0);
 	uint64_t published = publish_behind(rig, 0, 0, 0);
 	core_team_publish_rank(&rig->team, rig->unit, 1);
@@ -429,8 +428,7 @@ static void test_frames_retire(void **state)
 	release(&rig, 1, 0);
 	alloc = core_alloc(rig.core, session, "job", 1, 2 * SLICE);
 	uint32_t told = core_told(rig.core, session);
-	assert_true(told == reply->u.gather.frames.low.segment ||
-	            told == reply->u.gather.frames.high.segment);
+	assert_true(told == reply->frames.low.segment || told == reply->frames.high.segment);
 	core_unmap(rig.core, session);
 	uint64_t allocation = core_expect(rig.core, alloc, 0)->u.alloc.allocation;
 	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = allocation}};
@@ -477,7 +475,7 @@ static void test_moves(void **state)
 	place(&rig, true, 0);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		const struct zd_reply *reply = gather(&rig, rank);
-		assert_int_equal(reply->u.gather.buffer.bytes, RANKS * SLICE);
+		assert_int_equal(reply->place.bytes, RANKS * SLICE);
 		core_team_check(&rig.team, reply, 1);
 		if (rank != 1)
 			release(&rig, rank, 0);
@@ -485,14 +483,14 @@ static void test_moves(void **state)
 	place(&rig, false, 0);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		const struct zd_reply *reply = gather(&rig, rank);
-		assert_int_equal(reply->u.gather.frames.own.segment == 0, rank == 1);
+		assert_int_equal(reply->frames.own.segment == 0, rank == 1);
 		core_team_check(&rig.team, reply, 1);
 		release(&rig, rank, 0);
 	}
 	release(&rig, 1, 0);
 	core_team_publish(&rig.team, rig.unit);
 	const struct zd_reply *reply = gather(&rig, 1);
-	assert_int_equal(segment_bytes(&rig, reply->u.gather.frames.own.segment), SLICE);
+	assert_int_equal(segment_bytes(&rig, reply->frames.own.segment), SLICE);
 	core_team_check(&rig.team, reply, 2);
 	core_end(rig.core);
 }
@@ -581,7 +579,7 @@ static void test_restored_units(void **state)
 			assert_true(same(shard_of(&rig, rank, &unit), shard[rank]));
 			const struct zd_reply *reply = gather(&rig, rank);
 			core_team_check(&rig.team, reply, 1);
-			assert_int_equal(reply->u.gather.frames.own.segment == 0, former);
+			assert_int_equal(reply->frames.own.segment == 0, former);
 			release(&rig, rank, 0);
 			if (!former)
 				assert_int_equal(segment_bytes(&rig, shard[rank].segment), shard[rank].bytes);

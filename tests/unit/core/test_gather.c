@@ -49,7 +49,7 @@ static const struct zd_reply *gather_reply(struct rig *rig, const char *tag)
 
 static struct zd_location gather_ok(struct rig *rig, const char *tag)
 {
-	return gather_reply(rig, tag)->u.gather.buffer;
+	return gather_reply(rig, tag)->place;
 }
 
 static bool release_ok(struct rig *rig, const char *tag)
@@ -77,13 +77,13 @@ static void test_gather_is_inflight_then_available(void **state)
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit),
 	                                           0);
-	assert_int_equal(reply->u.gather.buffer.bytes, UNIT_BYTES);
+	assert_int_equal(reply->place.bytes, UNIT_BYTES);
 	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "INFLIGHT");
 	assert_string_equal(row.waits[0], "2 transfers");
 	/* the neighbour's device makes both copies, behind one fence */
-	assert_int_equal(reply->u.gather.nfences, 1);
-	struct zd_fence fence = reply->u.gather.fences[0];
+	assert_int_equal(reply->fences.count, 1);
+	struct zd_fence fence = reply->fences.fences[0];
 	assert_int_equal(fence.timeline, 1);
 	core_run_on(rig->core, ZD_CMD_COPY, 1);
 	assert_false(zd_fence_reached(core_timeline(rig->core, rig->session, 1), fence.value));
@@ -102,8 +102,8 @@ static void test_several_ranks_of_a_device_share_its_fence(void **state)
 	struct core_team team = core_team_new(core, "job", 4, false);
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
-	assert_int_equal(reply->u.gather.nfences, 1);
-	assert_int_equal(reply->u.gather.fences[0].value, 4);
+	assert_int_equal(reply->fences.count, 1);
+	assert_int_equal(reply->fences.fences[0].value, 4);
 	assert_int_equal(core_timeline(core, team.session[3], 0), 4);
 	core_team_check(&team, reply, 1);
 }
@@ -137,12 +137,12 @@ static void test_second_gather_has_the_fences_of_the_first(void **state)
 	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *first = gather_reply(rig, "plan"), *second = gather_reply(rig, "eager");
-	assert_int_equal(first->u.gather.nfences, 1);
-	assert_int_equal(second->u.gather.nfences, 1);
-	assert_int_equal(second->u.gather.fences[0].timeline, first->u.gather.fences[0].timeline);
-	assert_int_equal(second->u.gather.fences[0].value, first->u.gather.fences[0].value);
+	assert_int_equal(first->fences.count, 1);
+	assert_int_equal(second->fences.count, 1);
+	assert_int_equal(second->fences.fences[0].timeline, first->fences.fences[0].timeline);
+	assert_int_equal(second->fences.fences[0].value, first->fences.fences[0].value);
 	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(gather_reply(rig, "context")->u.gather.nfences, 0); /* nothing to wait for */
+	assert_int_equal(gather_reply(rig, "context")->fences.count, 0); /* nothing to wait for */
 }
 
 static void test_ranks_have_copies_of_their_own(void **state)
@@ -151,7 +151,7 @@ static void test_ranks_have_copies_of_their_own(void **state)
 	struct zd_location first = gather_ok(rig, "plan");
 	const struct zd_reply *second =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	assert_int_not_equal(first.segment, second->u.gather.buffer.segment);
+	assert_int_not_equal(first.segment, second->place.segment);
 	core_team_check(&rig->team, second, 1);
 	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
 }
@@ -430,8 +430,8 @@ static void test_prefetch_is_joined(void **state)
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(rig->core,
 	                                           core_prefetch(rig->core, rig->session, rig->unit), 0);
-	assert_int_equal(reply->u.gather.buffer.segment, 0);
-	assert_int_equal(reply->u.gather.nfences, 0);
+	assert_int_equal(reply->place.segment, 0);
+	assert_int_equal(reply->fences.count, 0);
 	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
 	assert_true(row.row.u.buffer.prefetched);
 	assert_int_equal(row.row.u.buffer.nholders, 0);
@@ -475,7 +475,7 @@ static void test_world_of_one_needs_no_transfer(void **state)
 	core_expect(core, core_publish(core, session, unit), 0);
 	core_hold(core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, session, unit), 0);
-	assert_int_equal(reply->u.gather.nfences, 0);
+	assert_int_equal(reply->fences.count, 0);
 	core_rows(core, ZD_TABLE_BUFFERS, &row, 1);
 	assert_string_equal(row.state, "AVAILABLE");
 	core_expect(core, core_release(core, session, unit), 0);

@@ -73,7 +73,7 @@ static void check_step(struct scene *s, float on_host, float other, float on_dev
 	}
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		struct zd_reply host = *replies[rank];
-		host.u.step_begin.targets[ZD_TARGET_ON_DEVICE] = host.u.step_begin.targets[ZD_TARGET_ON_HOST];
+		host.target = host.host_target;
 		core_check_target(&s->g, rank, &host, 0, on_host);
 		core_check_target(&s->g, rank, &host, SLICE_NUMEL, other);
 		core_check_target(&s->g, rank, replies[rank], 0, on_device);

@@ -41,15 +41,15 @@ static int setup(void **state)
 static struct zd_location shard_of(struct rig *rig, const struct core_unit *unit)
 {
 	uint64_t request = core_register(rig->core, rig->session, rig->team.group, unit);
-	return core_expect(rig->core, request, 0)->u.unit_register.shard;
+	return core_expect(rig->core, request, 0)->place;
 }
 
 static void expect_place(const struct zd_reply *gather, struct zd_location shard)
 {
-	assert_int_equal(gather->u.gather.buffer.segment, shard.segment);
-	assert_int_equal(gather->u.gather.buffer.offset, shard.offset);
-	assert_int_equal(gather->u.gather.buffer.bytes, shard.bytes);
-	assert_int_equal(gather->u.gather.nfences, 0);
+	assert_int_equal(gather->place.segment, shard.segment);
+	assert_int_equal(gather->place.offset, shard.offset);
+	assert_int_equal(gather->place.bytes, shard.bytes);
+	assert_int_equal(gather->fences.count, 0);
 }
 
 static uint64_t gather(struct rig *rig)
@@ -175,8 +175,8 @@ static uint64_t publish_behind(struct rig *rig, uint64_t unit, uint64_t value, u
 
 static bool has_passed(struct rig *rig, const struct zd_reply *gather)
 {
-	assert_int_equal(gather->u.gather.nfences, 1);
-	const struct zd_fence fence = gather->u.gather.fences[0];
+	assert_int_equal(gather->fences.count, 1);
+	const struct zd_fence fence = gather->fences.fences[0];
 	uint64_t counter = core_timeline(rig->core, rig->session, fence.timeline);
 	assert_true(counter != (uint64_t)ZD_FENCE_ABORTED);
 	return zd_fence_reached(counter, fence.value);
@@ -184,8 +184,8 @@ static bool has_passed(struct rig *rig, const struct zd_reply *gather)
 
 static bool is_aborted(struct rig *rig, const struct zd_reply *gather)
 {
-	assert_int_equal(gather->u.gather.nfences, 1);
-	return core_timeline(rig->core, rig->session, gather->u.gather.fences[0].timeline) ==
+	assert_int_equal(gather->fences.count, 1);
+	return core_timeline(rig->core, rig->session, gather->fences.fences[0].timeline) ==
 	       (uint64_t)ZD_FENCE_ABORTED;
 }
 
@@ -287,15 +287,15 @@ static uint64_t update_ahead(struct rig *rig, uint64_t deadline_ns)
 
 static uint64_t counter_of(struct rig *rig, const struct zd_reply *update)
 {
-	assert_int_not_equal(update->u.update_begin.value, 0);
-	return core_timeline(rig->core, rig->session, update->u.update_begin.timeline);
+	assert_int_not_equal(update->fence.value, 0);
+	return core_timeline(rig->core, rig->session, update->fence.timeline);
 }
 
 static bool may_write(struct rig *rig, const struct zd_reply *update)
 {
 	uint64_t counter = counter_of(rig, update);
 	assert_true(counter != (uint64_t)ZD_FENCE_ABORTED);
-	return zd_fence_reached(counter, update->u.update_begin.value);
+	return zd_fence_reached(counter, update->fence.value);
 }
 
 /* A consumer of the unit is under way, and an update was granted behind it. */
@@ -341,7 +341,7 @@ static void test_step_ahead_of_its_streams(void **state)
 static void test_publish_behind_a_grant(void **state)
 {
 	struct rig *rig = *state;
-	assert_int_equal(core_expect(rig->core, update_ahead(rig, 0), 0)->u.update_begin.value, 0);
+	assert_int_equal(core_expect(rig->core, update_ahead(rig, 0), 0)->fence.value, 0);
 	core_expect(rig->core, publish(rig), 0);
 	const struct zd_reply *granted = grant(rig);
 	uint64_t published = publish(rig);

@@ -90,7 +90,7 @@ static void replace_rank_1(struct core_team *team, const char *name)
 	core_expect(core, core_join(core, team->session[1], &join), 0);
 	reply = core_expect(core, core_register(core, team->session[1], team->group, &args), 0);
 	core_expect(core, core_update(core, team->session[1], reply->u.unit_register.unit), 0);
-	memset(core_bytes(core, reply->u.unit_register.shard), OTHER, UNIT_BYTES / 2);
+	memset(core_bytes(core, reply->place), OTHER, UNIT_BYTES / 2);
 	core_expect(core, core_publish(core, team->session[1], reply->u.unit_register.unit), 0);
 }
 
@@ -116,7 +116,7 @@ static void test_a_version_that_is_published_again(void **state)
 	reply = core_expect(team.core, core_gather(team.core, team.session[1], unit), 0);
 	assert_int_equal(reply->u.gather.version, 1);
 	core_unhold(team.core, ZD_CMD_COPY);
-	data = core_bytes(team.core, reply->u.gather.buffer);
+	data = core_bytes(team.core, reply->place);
 	for (uint32_t i = 0; i < UNIT_BYTES / 2; i++) {
 		assert_int_equal(data[i], core_pattern(0, 1));
 		assert_int_equal(data[UNIT_BYTES / 2 + i], OTHER);
@@ -304,9 +304,9 @@ static void test_a_rank_is_lost_while_shards_are_pulled(void **state)
 static bool is_aborted(struct core_team *team, uint32_t rank, const struct zd_reply *gather)
 {
 	bool aborted = false;
-	for (uint32_t i = 0; i < gather->u.gather.nfences; i++)
+	for (uint32_t i = 0; i < gather->fences.count; i++)
 		aborted |= core_timeline(team->core, team->session[rank],
-		                         gather->u.gather.fences[i].timeline) == ZD_FENCE_ABORTED;
+		                         gather->fences.fences[i].timeline) == ZD_FENCE_ABORTED;
 	return aborted;
 }
 

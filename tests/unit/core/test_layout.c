@@ -45,7 +45,7 @@ static uint64_t set_slot(struct rig *rig, uint64_t unit, uint32_t slot)
 
 static struct zd_location gather(struct rig *rig, uint64_t unit)
 {
-	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0)->u.gather.buffer;
+	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0)->place;
 }
 
 static struct zd_location use(struct rig *rig, uint64_t unit)
@@ -154,13 +154,12 @@ static void test_gather_outside_the_slot(void **state)
 	args.u.gather.unit = rig->b;
 	args.u.gather.tag = (char *)"look";
 	args.u.gather.no_slot = true;
-	struct zd_location out =
-	        core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->u.gather.buffer;
+	struct zd_location out = core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->place;
 	assert_true(out.segment != slot.segment || out.offset != slot.offset);
 	assert_int_equal(use(rig, rig->b).offset, out.offset); /* joins it */
 	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->b, "look", NULL, 0), 0);
 	assert_int_equal(gather(rig, rig->b).offset, slot.offset);
-	out = core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->u.gather.buffer;
+	out = core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->place;
 	assert_int_equal(out.offset, slot.offset); /* and is joined where it is */
 }
 
@@ -188,7 +187,7 @@ static void train(struct core_reducers *g, uint64_t unit, uint64_t offset_numel,
 	core_reducers_end(g);
 	core_reducers_step(g, step);
 	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
-		assert_int_equal(step[rank]->u.step_begin.targets[0].bytes, target_numel * sizeof(float));
+		assert_int_equal(step[rank]->target.bytes, target_numel * sizeof(float));
 		core_check_target(g, rank, step[rank], offset_numel, 1.0f);
 	}
 	core_reducers_step_end(g);

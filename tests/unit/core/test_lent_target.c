@@ -70,13 +70,13 @@ static void test_the_answer_comes_first(void **state)
 	assert_null(core_reply(s->core, waits));
 	core_expect_waits(s->core, waits, "unit 'w' (rank 1)");
 	core_reduce(&s->g, 1, s->unit, 1.0f);
-	const struct zd_fence fence = core_expect(s->core, waits, 0)->u.reduce_wait.fence;
+	const struct zd_fence fence = core_expect(s->core, waits, 0)->fence;
 	assert_int_not_equal(fence.value, 0);
 	assert_false(passed(s, 0, fence));
 	core_unhold(s->core, ZD_CMD_REDUCE);
 	assert_true(passed(s, 0, fence));
 	core_reducers_end(&s->g);
-	assert_int_equal(core_expect(s->core, wait_sum(s, 1, true), 0)->u.reduce_wait.fence.value, 0);
+	assert_int_equal(core_expect(s->core, wait_sum(s, 1, true), 0)->fence.value, 0);
 }
 
 /* A lent place, and one whose readers have not passed, takes no sum; other ranks' slices are stored. */
@@ -215,8 +215,8 @@ static void test_a_sum_in_a_step(void **state)
 	core_unhold(s->core, ZD_CMD_REDUCE);
 	assert_null(core_reply(s->core, waits));
 	core_expect(s->core, begin_step(s, 1), 0);
-	const struct zd_location lent = core_expect(s->core, waits, 0)->u.reduce_wait.target;
-	const struct zd_location *target = core_expect(s->core, step, 0)->u.step_begin.targets;
+	const struct zd_location lent = core_expect(s->core, waits, 0)->place;
+	const struct zd_location *target = &core_expect(s->core, step, 0)->target;
 	assert_int_equal(lent.segment, target->segment);
 	assert_int_equal(lent.offset, target->offset);
 	core_expect(s->core, wait_sum(s, 1, false), 0); /* the step is taken */

@@ -477,7 +477,7 @@ static void test_mapping_is_what_pins_a_segment(void **state)
 	const struct zd_reply *reply = core_expect(rig->core,
 	                                           core_alloc(rig->core, rig->session, "job", 0, 256), 0);
 	args.u.free.allocation = reply->u.alloc.allocation;
-	zd_engine_segment_given(core_engine(rig->core), rig->session, reply->u.alloc.location.segment);
+	zd_engine_segment_given(core_engine(rig->core), rig->session, reply->place.segment);
 	core_call(rig->core, rig->session, &args, 0);
 	args = (struct zd_args){.kind = ZD_REQ_TRIM};
 	(void)core_send(rig->core, rig->session, &args);
@@ -503,7 +503,7 @@ static void test_page_of_blocks_visits_its_rows_only(void **state)
 	core_call(rig->core, rig->session, &args, 0);
 	for (int i = 0; i < ROWS; i++)
 		query.segment = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
-		                        ->u.alloc.location.segment;
+		                        ->place.segment;
 	for (uint64_t offset = 0; offset < ROWS * 256ull; offset += 50 * 256ull) {
 		zd_engine_totals(core_engine(rig->core), &totals);
 		uint64_t before = totals.list_visits;

@@ -29,7 +29,7 @@ static uint64_t make_room(struct rig *rig, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc.unit = rig->unit};
 	const struct zd_reply *reply = core_call(rig->core, rig->team.session[rank], &args, 0);
-	uint8_t *bytes = core_bytes(rig->core, reply->u.alloc.location);
+	uint8_t *bytes = core_bytes(rig->core, reply->place);
 	for (uint32_t i = 0; i < UNIT_BYTES; i++)
 		bytes[i] = (uint8_t)(i + rank);
 	return reply->u.alloc.allocation;
@@ -109,8 +109,8 @@ static void expect_bytes(struct rig *rig)
 		core_expect(rig->core, core_publish(rig->core, rig->team.session[rank], rig->unit), 0);
 	const struct zd_reply *reply =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
-	const uint8_t *bytes = core_bytes(rig->core, reply->u.gather.buffer);
-	for (uint64_t i = 0; i < reply->u.gather.buffer.bytes; i++)
+	const uint8_t *bytes = core_bytes(rig->core, reply->place);
+	for (uint64_t i = 0; i < reply->place.bytes; i++)
 		assert_int_equal(bytes[i], i < UNIT_BYTES ? (uint8_t)(i + READER) : 0);
 	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
 }

@@ -85,8 +85,8 @@ static void test_persistent_copy_keeps_its_place_over_steps(void **state)
 		const struct zd_reply *reply = gather_ok(rig, rig->unit);
 		core_team_check(&rig->team, reply, step);
 		if (step == 1)
-			first = reply->u.gather.buffer;
-		expect_same(reply->u.gather.buffer, first);
+			first = reply->place;
+		expect_same(reply->place, first);
 		release_ok(rig, rig->unit);
 		assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 		core_team_publish(&rig->team, rig->unit);
@@ -173,7 +173,7 @@ static void test_refresh_waits_for_all_use_of_the_former_version(void **state)
 	const struct zd_reply *reply = core_expect(core, fresh, 0); /* its copies wait for the stream */
 	core_team_check(&rig->team, old, 1);
 	core_pass(core, rig->session, 4, 2);
-	expect_same(reply->u.gather.buffer, old->u.gather.buffer);
+	expect_same(reply->place, old->place);
 	core_team_check(&rig->team, reply, 2);
 }
 
@@ -206,14 +206,14 @@ static void test_prefetch_refreshes_a_persistent_copy(void **state)
 {
 	struct rig *rig = *state;
 	set_persistent(rig, true);
-	struct zd_location place = gather_ok(rig, rig->unit)->u.gather.buffer;
+	struct zd_location place = gather_ok(rig, rig->unit)->place;
 	release_ok(rig, rig->unit);
 	core_team_publish(&rig->team, rig->unit);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 4);
 	const struct zd_reply *reply = gather_ok(rig, rig->unit);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 4);
-	expect_same(reply->u.gather.buffer, place);
+	expect_same(reply->place, place);
 	core_team_check(&rig->team, reply, 2);
 }
 
@@ -237,19 +237,19 @@ static void test_slot_has_one_address(void **state)
 	struct rig *rig = *state;
 	uint64_t even = core_team_slot_unit(&rig->team, "even", UNIT_BYTES, 1);
 	uint64_t odd = core_team_slot_unit(&rig->team, "odd", 2 * UNIT_BYTES, 1);
-	struct zd_location first = gather_ok(rig, even)->u.gather.buffer;
+	struct zd_location first = gather_ok(rig, even)->place;
 	release_ok(rig, even);
 	for (uint64_t step = 1; step <= 10; step++) {
 		uint64_t unit = step % 2 ? odd : even;
 		/* something else takes a place of its own in between */
 		gather_ok(rig, rig->unit);
 		const struct zd_reply *reply = gather_ok(rig, unit);
-		assert_int_equal(reply->u.gather.buffer.segment, first.segment);
-		assert_int_equal(reply->u.gather.buffer.offset, first.offset);
-		assert_int_equal(reply->u.gather.buffer.bytes, unit == odd ? 2 * UNIT_BYTES : UNIT_BYTES);
+		assert_int_equal(reply->place.segment, first.segment);
+		assert_int_equal(reply->place.offset, first.offset);
+		assert_int_equal(reply->place.bytes, unit == odd ? 2 * UNIT_BYTES : UNIT_BYTES);
 		core_team_check(&rig->team, reply, unit == odd ? (step + 1) / 2 : step / 2);
 		/* charged is what the unit needs, not what the slot has */
-		assert_int_equal(gathered_bytes(rig), reply->u.gather.buffer.bytes + UNIT_BYTES);
+		assert_int_equal(gathered_bytes(rig), reply->place.bytes + UNIT_BYTES);
 		release_ok(rig, unit);
 		release_ok(rig, rig->unit);
 		assert_int_equal(gathered_bytes(rig), 0);
@@ -268,7 +268,7 @@ static void test_slot_waits_for_its_former_unit(void **state)
 	rig->team = strict;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
-	struct zd_location place = gather_ok(rig, a)->u.gather.buffer;
+	struct zd_location place = gather_ok(rig, a)->place;
 	release_after(rig, a, 3, 1);
 	assert_int_equal(gathered_bytes(rig), 0);
 	uint64_t next = core_gather(rig->core, rig->session, b);
@@ -277,7 +277,7 @@ static void test_slot_waits_for_its_former_unit(void **state)
 	uint64_t again = core_gather(rig->core, rig->session, a);
 	core_expect_waits(rig->core, again, "slot 2, which unit 'a' leaves");
 	core_pass(rig->core, rig->session, 3, 1);
-	expect_same(core_expect(rig->core, next, 0)->u.gather.buffer, place);
+	expect_same(core_expect(rig->core, next, 0)->place, place);
 	core_expect(rig->core, again, ZEROD_E_SLOT_CONFLICT);
 }
 

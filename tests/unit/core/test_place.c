@@ -36,8 +36,8 @@ static void test_each_shard_is_copied_once(void **state)
 		assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 2);
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			const struct zd_reply *reply = core_expect(rig->core, requests[rank], 0);
-			assert_int_equal(reply->u.unit_place.shard.bytes, BYTES);
-			assert_int_equal(core_bytes(rig->core, reply->u.unit_place.shard)[BYTES - 1],
+			assert_int_equal(reply->place.bytes, BYTES);
+			assert_int_equal(core_bytes(rig->core, reply->place)[BYTES - 1],
 			                 core_pattern(rank, 1));
 		}
 		core_rows(rig->core, ZD_TABLE_DEVICES, rows, HOST + 1);
@@ -69,7 +69,7 @@ static void test_gathered_copies_stay(void **state)
 	move(rig, true);
 	copies = core_count(rig->core, ZD_CMD_COPY);
 	after = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
-	assert_int_equal(after->u.gather.buffer.offset, before->u.gather.buffer.offset);
+	assert_int_equal(after->place.offset, before->place.offset);
 	assert_int_equal(after->u.gather.transfer, before->u.gather.transfer);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);

@@ -126,7 +126,7 @@ static void join_all(struct rig *rig, bool shadow)
 		rig->team.group = core_expect(rig->core, requests[rank], 0)->u.group_join.group;
 }
 
-static void register_all(struct rig *rig, enum zd_placed placed)
+static void register_all(struct rig *rig, Zd__Placed placed)
 {
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		uint64_t request = core_register(rig->core, rig->team.session[rank], rig->team.group,
@@ -154,7 +154,7 @@ static void start_durable_with(struct rig *rig, bool shadow, struct core_options
 	rig->team.world_size = rig->team.nranks = 2;
 	core_journal(rig->core);
 	join_all(rig, shadow);
-	register_all(rig, ZD_PLACED_AS_REGISTERED);
+	register_all(rig, ZD__PLACED__AS_REGISTERED);
 	core_team_publish(&rig->team, rig->unit);
 	commit_all(rig, 1);
 }
@@ -175,7 +175,7 @@ static void test_a_restart_before_the_change(void **state)
 	core_restart(rig.core);
 	core_unhold(rig.core, ZD_CMD_COPY);
 	join_all(&rig, false);
-	register_all(&rig, ZD_PLACED_AS_REGISTERED);
+	register_all(&rig, ZD__PLACED__AS_REGISTERED);
 	expect_place(&rig, false);
 	expect_version(&rig, 1);
 	core_end(rig.core);
@@ -194,7 +194,7 @@ static void test_a_restart_after_the_change(void **state)
 			move(&rig, false);
 		core_restart(rig.core);
 		join_all(&rig, false);
-		register_all(&rig, back ? ZD_PLACED_ON_DEVICE : ZD_PLACED_ON_HOST);
+		register_all(&rig, back ? ZD__PLACED__ON_DEVICE : ZD__PLACED__ON_HOST);
 		core_expect(rig.core, core_register(rig.core, rig.team.session[0], rig.team.group, &there),
 		            0);
 		expect_place(&rig, !back);
@@ -227,8 +227,8 @@ static void test_units_resume_after_the_change(void **state)
 	args.u.units_resume.descriptions = &description;
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		reply = core_call(rig.core, rig.team.session[rank], &args, 0);
-		assert_int_not_equal(reply->u.units_resume.units[0].shard.segment, 0);
-		assert_int_equal(reply->u.units_resume.units[0].placed, ZD_PLACED_ON_HOST);
+		assert_int_not_equal(reply->u.units_resume.segments[0], 0);
+		assert_int_equal(reply->u.units_resume.placed[0], ZD__PLACED__ON_HOST);
 	}
 	expect_place(&rig, true);
 	expect_version(&rig, 1);
@@ -302,13 +302,13 @@ static void test_shadows_move(void **state)
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_close(rig.core, rig.team.session[rank]);
 	join_all(&rig, true);
-	register_all(&rig, ZD_PLACED_ON_HOST);
+	register_all(&rig, ZD__PLACED__ON_HOST);
 	expect_version(&rig, 1);
 	core_team_publish(&rig.team, rig.unit);
 	commit_all(&rig, 2);
 	core_restart(rig.core);
 	join_all(&rig, true);
-	register_all(&rig, ZD_PLACED_ON_HOST);
+	register_all(&rig, ZD__PLACED__ON_HOST);
 	expect_version(&rig, 2);
 	core_end(rig.core);
 }
@@ -328,7 +328,7 @@ static void test_a_rank_dies_while_shadows_are_copied(void **state)
 	core_expect_error(rig.core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
 	core_close(rig.core, rig.team.session[0]);
 	join_all(&rig, true);
-	register_all(&rig, ZD_PLACED_AS_REGISTERED);
+	register_all(&rig, ZD__PLACED__AS_REGISTERED);
 	expect_place(&rig, false);
 	expect_version(&rig, 1);
 	core_end(rig.core);

@@ -88,8 +88,7 @@ static void check_window(struct scene *s, uint64_t device_numel, uint64_t host_n
 		for (uint32_t u = 0; u < NUNITS; u++) {
 			struct zd_reply reply = *replies[rank];
 			if (s->on_host[u])
-				reply.u.step_begin.targets[ZD_TARGET_ON_DEVICE] =
-				        reply.u.step_begin.targets[ZD_TARGET_ON_HOST];
+				reply.target = reply.host_target;
 			core_check_target(&s->g, rank, &reply, s->offsets[u], (float)(1 << u));
 		}
 		assert_int_equal(target_numel(s, rank), device_numel);

@@ -118,7 +118,7 @@ static void test_behind_the_last_fence_of_every_lease(void **state)
 	core_team_check(&rig->team, reply, 1);
 	pass(rig, 3);
 	expect_fills(rig, 1);
-	assert_true(is_filled(rig, reply->u.gather.buffer));
+	assert_true(is_filled(rig, reply->place));
 }
 
 /* The bytes are uncharged at once, and the block is quarantined until the fill is done. */
@@ -126,7 +126,7 @@ static void test_block_is_quarantined_until_filled(void **state)
 {
 	struct core_row row;
 	struct rig *rig = *state;
-	struct zd_location at = gather_ok(rig, rig->unit)->u.gather.buffer;
+	struct zd_location at = gather_ok(rig, rig->unit)->place;
 	core_hold(rig->core, ZD_CMD_FILL);
 	release(rig, rig->unit);
 	expect_fills(rig, 1);
@@ -157,7 +157,7 @@ static void test_end_of_a_scope(void **state)
 	expect_fills(rig, 0);
 	pass(rig, 1);
 	expect_fills(rig, 1);
-	assert_true(is_filled(rig, reply->u.gather.buffer));
+	assert_true(is_filled(rig, reply->place));
 }
 
 /* It is its rank's own memory that goes, though the session stays. */
@@ -178,11 +178,11 @@ static void test_promised_slot(void **state)
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	rig->fills = core_count(rig->core, ZD_CMD_FILL);
-	struct zd_location at = gather_ok(rig, a)->u.gather.buffer;
+	struct zd_location at = gather_ok(rig, a)->place;
 	release_after(rig, a, CORE_TAG, 1);
 	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *next = gather_ok(rig, b);
-	expect_same(next->u.gather.buffer, at);
+	expect_same(next->place, at);
 	expect_fills(rig, 0);
 	core_hold(rig->core, ZD_CMD_FILL);
 	pass(rig, 1);
@@ -208,10 +208,10 @@ static void test_slot_before_the_next_bytes(void **state)
 	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &b}, .fences = {1, &fence}};
 	uint64_t publish = core_send(rig->core, rig->team.session[1], &args);
 	core_team_publish_rank(&rig->team, b, 0);
-	struct zd_location at = gather_ok(rig, a)->u.gather.buffer;
+	struct zd_location at = gather_ok(rig, a)->place;
 	release(rig, a);
 	const struct zd_reply *next = gather_ok(rig, b);
-	expect_same(next->u.gather.buffer, at);
+	expect_same(next->place, at);
 	assert_true(is_filled(rig, at));
 	core_pass(rig->core, rig->team.session[1], 5, 1);
 	core_expect(rig->core, publish, 0);
@@ -234,7 +234,7 @@ static void test_promised_block(void **state)
 	rig.fills = core_count(rig.core, ZD_CMD_FILL);
 	for (uint32_t i = 0; i < 3; i++) {
 		replies[i] = gather_ok(&rig, units[i]);
-		expect_same(replies[i]->u.gather.buffer, replies[0]->u.gather.buffer);
+		expect_same(replies[i]->place, replies[0]->place);
 		release_after(&rig, units[i], CORE_TAG, i + 1);
 	}
 	for (uint32_t i = 0; i < 3; i++) {
@@ -243,7 +243,7 @@ static void test_promised_block(void **state)
 		pass(&rig, i + 1);
 	}
 	expect_fills(&rig, 3);
-	assert_true(is_filled(&rig, replies[0]->u.gather.buffer));
+	assert_true(is_filled(&rig, replies[0]->place));
 	core_end(rig.core);
 }
 
@@ -255,14 +255,14 @@ static void test_strict_waits_for_the_fill(void **state)
 	start_as(&rig, NULL, true);
 	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	struct zd_location at = gather_ok(&rig, a)->u.gather.buffer;
+	struct zd_location at = gather_ok(&rig, a)->place;
 	core_hold(rig.core, ZD_CMD_FILL);
 	release(&rig, a);
 	uint64_t next = core_gather(rig.core, rig.session, b);
 	core_expect_waits(rig.core, next, "slot 1, which unit 'a' leaves");
 	core_run_one(rig.core, ZD_CMD_FILL);
 	core_unhold(rig.core, ZD_CMD_FILL);
-	expect_same(core_expect(rig.core, next, 0)->u.gather.buffer, at);
+	expect_same(core_expect(rig.core, next, 0)->place, at);
 	core_end(rig.core);
 }
 
@@ -314,10 +314,10 @@ static void test_persistent_copies(void **state)
 {
 	struct rig *rig = *state;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
-	struct zd_location at = gather_ok(rig, rig->unit)->u.gather.buffer;
+	struct zd_location at = gather_ok(rig, rig->unit)->place;
 	release(rig, rig->unit);
 	core_team_publish(&rig->team, rig->unit);
-	expect_same(gather_ok(rig, rig->unit)->u.gather.buffer, at);
+	expect_same(gather_ok(rig, rig->unit)->place, at);
 	release_after(rig, rig->unit, CORE_TAG, 1);
 	core_team_publish(&rig->team, rig->unit);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
@@ -335,7 +335,7 @@ static void test_slot_that_is_left(void **state)
 	uint64_t unit = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	rig->fills = core_count(rig->core, ZD_CMD_FILL);
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, unit, true), 0);
-	struct zd_location at = gather_ok(rig, unit)->u.gather.buffer;
+	struct zd_location at = gather_ok(rig, unit)->place;
 	release(rig, unit);
 	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = unit, .slot = ZEROD_NO_SLOT}};
 	core_call(rig->core, rig->session, &args, 0);
@@ -400,7 +400,7 @@ static void test_rank_that_is_alone(void **state)
 	rig.team = core_team_new(core, "job", 1, false);
 	rig.session = rig.team.session[0];
 	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	struct zd_location at = gather_ok(&rig, rig.unit)->u.gather.buffer;
+	struct zd_location at = gather_ok(&rig, rig.unit)->place;
 	assert_int_equal(core_usage(core).gathered_bytes, UNIT_BYTES);
 	release(&rig, rig.unit);
 	assert_true(is_filled(&rig, at));
@@ -431,7 +431,7 @@ static void test_ranks_of_several_daemons(void **state)
 		                            unit[rank / 2]);
 	core_team_check(core_nodes_team(&nodes, 1), core_expect(core, request[1], 0), 1);
 	assert_int_equal(core_count(core, ZD_CMD_FILL), fills + 1);
-	assert_true(is_filled(&(struct rig){.core = core}, reply->u.gather.buffer));
+	assert_true(is_filled(&(struct rig){.core = core}, reply->place));
 	core_net_end(nodes.net);
 }
 

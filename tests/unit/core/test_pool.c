@@ -226,11 +226,10 @@ static void test_segments_serve_one_job_and_purpose(void **state)
 	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
 	uint64_t theirs = core_team_unit(&other, "w", SMALL);
-	uint32_t a = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer.segment;
-	uint32_t b = core_expect(rig.core, core_gather(rig.core, other.session[0], theirs), 0)
-	                     ->u.gather.buffer.segment;
-	uint32_t c = core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, SMALL), 0)
-	                     ->u.alloc.location.segment;
+	uint32_t a = core_expect(rig.core, gather(&rig, unit), 0)->place.segment;
+	uint32_t b = core_expect(rig.core, core_gather(rig.core, other.session[0], theirs), 0)->place.segment;
+	uint32_t c =
+	        core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, SMALL), 0)->place.segment;
 	assert_true(a != b && a != c && b != c);
 	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_CREATE), 5);
 	/* given back when the job ends */
@@ -251,7 +250,7 @@ static void test_segments_are_mapped_by_their_job_alone(void **state)
 	uint64_t bytes;
 	struct core_team other = core_team_new(rig.core, "other", 2, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
-	uint32_t segment = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer.segment;
+	uint32_t segment = core_expect(rig.core, gather(&rig, unit), 0)->place.segment;
 	uint64_t bob = core_open(rig.core, CORE_BOB);
 	core_expect(rig.core, core_join(rig.core, bob, &(struct core_join){.world_size = 1}), 0);
 	assert_true(zd_engine_may_map(engine, rig.session, segment));
@@ -267,7 +266,7 @@ static void test_segments_are_mapped_by_their_job_alone(void **state)
 	uint64_t mate = core_open(rig.core, CORE_ALICE);
 	assert_false(zd_engine_may_map(engine, mate, segment));
 	struct zd_location there =
-	        core_expect(rig.core, core_alloc(rig.core, mate, "job", 1, SMALL), 0)->u.alloc.location;
+	        core_expect(rig.core, core_alloc(rig.core, mate, "job", 1, SMALL), 0)->place;
 	assert_true(zd_engine_may_map(engine, mate, there.segment));
 	assert_false(zd_engine_may_map(engine, mate, segment));
 	assert_false(zd_engine_may_map(engine, rig.session, there.segment));
@@ -277,7 +276,7 @@ static void test_segments_are_mapped_by_their_job_alone(void **state)
 	assert_true(zd_engine_segment(engine, there.segment + 1, &device, &bytes));
 	assert_false(zd_engine_may_map(engine, mate, there.segment + 1));
 	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	assert_int_equal(core_expect(rig.core, request, 0)->u.alloc.location.segment, there.segment + 1);
+	assert_int_equal(core_expect(rig.core, request, 0)->place.segment, there.segment + 1);
 	assert_true(zd_engine_may_map(engine, mate, there.segment + 1));
 	core_end(rig.core);
 }
@@ -564,7 +563,7 @@ static void test_small_pool_grows_beside_streams(void **state)
 	start(&rig, &(struct core_options){.ndevices = 1, .segment_bytes = 16 * CORE_KIB});
 	for (int i = 0; i < 5; i++) {
 		uint64_t unit = core_team_unit(&rig.team, names[i], 4 * CORE_KIB);
-		at[i] = core_expect(rig.core, gather(&rig, unit), 0)->u.gather.buffer;
+		at[i] = core_expect(rig.core, gather(&rig, unit), 0)->place;
 		core_expect(rig.core, core_release_tag(rig.core, rig.session, unit, CORE_TAG, streams, 1), 0);
 		for (int j = 0; j < i; j++)
 			assert_int_equal(i == 4 && j == 0, /* the oldest */

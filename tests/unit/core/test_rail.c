@@ -60,8 +60,8 @@ static void test_hybrid_gathers_stay_inside(void **state)
 	core_nodes_unit(&rig.nodes, "u", UNIT_BYTES, rig.u);
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		const struct zd_reply *reply = core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
-		const uint8_t *data = core_bytes(core_of(&rig, rank), reply->u.gather.buffer);
-		assert_int_equal(reply->u.gather.buffer.bytes, UNIT_BYTES);
+		const uint8_t *data = core_bytes(core_of(&rig, rank), reply->place);
+		assert_int_equal(reply->place.bytes, UNIT_BYTES);
 		for (uint32_t i = 0; i < UNIT_BYTES; i++)
 			assert_int_equal(data[i], core_pattern(rank / 2 * 2 + i / (UNIT_BYTES / 2), 1));
 	}
@@ -84,9 +84,9 @@ static void test_one_fence_a_timeline(void **state)
 	for (uint32_t rank = 0; rank < 4; rank++)
 		request[rank] = gather(rig, rig->u, rank);
 	const struct zd_reply *reply = core_expect(core_of(rig, 0), request[0], 0);
-	assert_int_equal(reply->u.gather.nfences, ZD_ARRAY_LEN(timelines));
+	assert_int_equal(reply->fences.count, ZD_ARRAY_LEN(timelines));
 	for (uint32_t i = 0; i < ZD_ARRAY_LEN(timelines); i++)
-		assert_int_equal(reply->u.gather.fences[i].timeline, timelines[i]);
+		assert_int_equal(reply->fences.fences[i].timeline, timelines[i]);
 	assert_false(passed(rig, 0, reply));
 	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
 	assert_true(passed(rig, 0, reply));
@@ -300,8 +300,7 @@ static void test_persistent_over_versions(void **state)
 		for (uint32_t rank = 0; rank < 4; rank++)
 			request[rank] = gather(rig, rig->u, rank);
 		for (uint32_t rank = 0; rank < 4; rank++) {
-			struct zd_location now =
-			        expect_bytes(rig, rank, request[rank], version)->u.gather.buffer;
+			struct zd_location now = expect_bytes(rig, rank, request[rank], version)->place;
 			assert_true(version == 1 || now.offset == at[rank].offset);
 			at[rank] = now;
 		}

@@ -359,7 +359,7 @@ static void test_exchange_fails_after_leave_for_released_buffers(void **state)
 	core_unhold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
 	expect_not_freed(&rig, 1, RELAYS(2));
 	expect_not_freed(&rig, 2, RELAYS(1));
-	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), reply[1]->u.gather.buffer.bytes);
+	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), reply[1]->place.bytes);
 	assert_int_equal(core_quarantine(core_of(&rig, 0), 2), 0);
 	core_pass(core_of(&rig, 0), session_of(&rig, 1), 3, 1);
 	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), 0);

@@ -144,7 +144,7 @@ static void contribute_to(struct rig *rig, uint32_t unit, uint32_t rank, int sta
 	struct core_team *team = team_of(rig, rank);
 	uint64_t request = core_reserve(team, local(rig, rank), rig->bucket[rank], unit_of(rig, unit, rank));
 	const struct zd_reply *reply = core_expect(team->core, request, 0);
-	struct zd_location where = reply->u.bucket_reserve.location;
+	struct zd_location where = reply->place;
 	for (uint64_t i = 0; i < rig->numel[unit]; i++)
 		core_element_set(ZEROD_FLOAT32, core_bytes(team->core, where), i, gradient(rank, unit, i));
 	struct core_commit commit = {.bucket = rig->bucket[rank],
@@ -226,7 +226,7 @@ static double norm(const struct rig *rig)
 
 static void check_target(struct rig *rig, uint32_t rank, const struct zd_reply *step)
 {
-	const uint8_t *target = core_bytes(team_of(rig, rank)->core, step->u.step_begin.targets[0]);
+	const uint8_t *target = core_bytes(team_of(rig, rank)->core, step->target);
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
 		for (uint64_t i = 0; i < rig->shard_numel[unit]; i++) {
 			float is = core_element(ZEROD_FLOAT32, target, rig->offset[unit] + i);

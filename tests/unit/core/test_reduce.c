@@ -215,7 +215,7 @@ static void test_rank_order(void **state)
 			core_run_on(core, ZD_CMD_COPY, orders[i][k / 2]);
 		core_reducers_end(&g);
 		core_reducers_step(&g, step);
-		const float *target = (const float *)core_bytes(core, step[1]->u.step_begin.targets[0]);
+		const float *target = (const float *)core_bytes(core, step[1]->target);
 		for (uint64_t k = 0; k < g.shard_numel; k++) {
 			float sum = 0.0f;
 			for (uint32_t rank = 0; rank < 3; rank++)
@@ -242,7 +242,7 @@ static void test_producers(void **state)
 	assert_string_equal(bucket.waits[0], "unit 'w' waits for rank 0");
 
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), 0);
-	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, 500, 5.0f); /* half-written */
+	core_write(core, reply->place, ZEROD_FLOAT32, 0, 500, 5.0f); /* half-written */
 	struct core_commit commit = {.bucket = g.bucket[0],
 	                             .entry = reply->u.bucket_reserve.entry,
 	                             .nfences = 3,
@@ -258,7 +258,7 @@ static void test_producers(void **state)
 	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket); /* its own have passed */
 	assert_string_equal(bucket.waits[0], "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
-	core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 0, 500, 1.0f);
+	core_write(core, reply->place, ZEROD_FLOAT32, 0, 500, 1.0f);
 	core_pass(core, g.team.session[0], 1, 4);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2);
 	core_reducers_end(&g);
@@ -322,7 +322,7 @@ static void test_skip(void **state)
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
 	for (uint32_t rank = 0; rank < 3; rank++) {
-		const float *target = (const float *)core_bytes(core, step[rank]->u.step_begin.targets[0]);
+		const float *target = (const float *)core_bytes(core, step[rank]->target);
 		for (uint64_t i = 0; i < g.shard_numel; i++) {
 			uint64_t element = rank * g.shard_numel + i;
 			assert_true(target[i] == (element < 600 ? core_gradient(1, element) : 0.0f));
@@ -345,7 +345,7 @@ static void test_all_skip(void **state)
 	core_reducers_step(&g, step);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	assert_true(step[0]->u.step_begin.norm_squared == 0.0);
-	assert_true(*(float *)core_bytes(core, step[0]->u.step_begin.targets[0]) == 0.0f);
+	assert_true(*(float *)core_bytes(core, step[0]->target) == 0.0f);
 }
 
 static void test_twice_in_one_backward(void **state)
@@ -492,9 +492,8 @@ static void test_overflow_is_agreed(void **state)
 		core_reduce(&g, 0, unit, 1.0f);
 		const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, g.bucket[1], unit),
 		                                           0);
-		core_write(core, reply->u.bucket_reserve.location, ZEROD_FLOAT32, 1, 200, 1.0f);
-		core_element_set(ZEROD_FLOAT32, core_bytes(core, reply->u.bucket_reserve.location), 3,
-		                 bad[i]);
+		core_write(core, reply->place, ZEROD_FLOAT32, 1, 200, 1.0f);
+		core_element_set(ZEROD_FLOAT32, core_bytes(core, reply->place), 3, bad[i]);
 		struct core_commit commit = {.bucket = g.bucket[1], .entry = reply->u.bucket_reserve.entry};
 		core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
 		core_reducers_end(&g);

@@ -99,7 +99,7 @@ static void test_a_durable_job_survives(void **state)
 	uint64_t odd = core_team_register(&d->team, &odd_unit);
 	const struct zd_reply *reply = core_expect(d->core, keep(d, lone, "adam"), 0);
 	uint64_t kept = reply->u.alloc.allocation;
-	struct zd_location at = reply->u.alloc.location;
+	struct zd_location at = reply->place;
 	memset(core_bytes(d->core, at), 0x5a, at.bytes);
 	struct core_team other = core_team_new(d->core, "passing", 2, false);
 	(void)core_team_unit(&other, "w", UNIT_BYTES);
@@ -130,7 +130,7 @@ static void test_a_durable_job_survives(void **state)
 	core_expect(d->core, core_register(d->core, lone, second_group, &frozen_unit), 0);
 	reply = core_expect(d->core, keep(d, lone, "adam"), 0);
 	assert_true(reply->u.alloc.allocation == kept);
-	expect_location(reply->u.alloc.location, at);
+	expect_location(reply->place, at);
 	for (uint32_t i = 0; i < at.bytes; i++)
 		assert_int_equal(core_bytes(d->core, at)[i], 0x5a);
 	alloc = (struct zd_args){.kind = ZD_REQ_FREE, .u.free = {.allocation = kept}};
@@ -326,8 +326,8 @@ static void test_an_incomplete_job_is_lost_alone(void **state)
 		core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
 		uint64_t bob = core_open(d.core, CORE_BOB);
 		uint64_t group = core_expect(d.core, core_join(d.core, bob, &join), 0)->u.group_join.group;
-		uint32_t lost = core_expect(d.core, core_register(d.core, bob, group, &unit), 0)
-		                        ->u.unit_register.shard.segment;
+		uint32_t lost =
+		        core_expect(d.core, core_register(d.core, bob, group, &unit), 0)->place.segment;
 		core_lose_segment(d.core, lost);
 		core_restart(d.core);
 		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);

@@ -43,15 +43,21 @@ static uint64_t send_resume(struct durable *d, uint32_t rank, const struct known
 }
 
 /* Bits of the units that are resumed. */
+static void expect_shard(const Zd__UnitsResumeReply *reply, uint32_t unit, struct zd_location shard)
+{
+	assert_int_equal(reply->segments[unit], shard.segment);
+	assert_int_equal(reply->offsets[unit], shard.offset);
+}
+
 static unsigned resume(struct durable *d, uint32_t rank, const struct known *known)
 {
 	const struct zd_reply *reply = core_expect(d->core, send_resume(d, rank, known), 0);
 	unsigned bits = 0;
-	assert_int_equal(reply->u.units_resume.nunits, NUNITS);
+	assert_int_equal(reply->u.units_resume.n_segments, NUNITS);
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
-		if (reply->u.units_resume.units[unit].shard.segment == 0)
+		if (reply->u.units_resume.segments[unit] == 0)
 			continue;
-		expect_location(reply->u.units_resume.units[unit].shard, d->shard[unit][rank]);
+		expect_shard(&reply->u.units_resume, unit, d->shard[unit][rank]);
 		bits |= 1u << unit;
 	}
 	return bits;
@@ -79,10 +85,10 @@ static void test_all_units_at_once(void **state)
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		reply = core_expect(d.core, send_resume(&d, rank, &known), 0);
 		for (uint32_t unit = 0; unit < NUNITS; unit++) {
-			const struct zd_resumed_unit *is = &reply->u.units_resume.units[unit];
-			expect_location(is->shard, d.shard[unit][rank]);
-			assert_int_equal(is->version, 1);
-			assert_int_equal(is->target_offset_numel, unit == 1 ? place : 0);
+			const Zd__UnitsResumeReply *is = &reply->u.units_resume;
+			expect_shard(is, unit, d.shard[unit][rank]);
+			assert_int_equal(is->versions[unit], 1);
+			assert_int_equal(is->target_offsets_numel[unit], unit == 1 ? place : 0);
 		}
 	}
 	expect_commit(&d, 1);
@@ -205,7 +211,7 @@ static void test_parts_in_slots(void **state)
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		const struct zd_reply *reply = core_expect(d.core, send_resume(&d, rank, &known), 0);
 		for (uint32_t unit = 0; unit < NUNITS; unit++)
-			assert_int_not_equal(reply->u.units_resume.units[unit].shard.segment, 0);
+			assert_int_not_equal(reply->u.units_resume.segments[unit], 0);
 	}
 	core_expect(d.core, core_gather(d.core, d.team.session[0], known.ids[0]), 0);
 	core_expect(d.core, core_gather(d.core, d.team.session[0], known.ids[1]), ZEROD_E_SLOT_CONFLICT);

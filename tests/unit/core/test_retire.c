@@ -55,8 +55,8 @@ static uint64_t trim(struct rig *rig, uint64_t session, uint64_t keep_bytes)
 static uint32_t leave_gathers_segment(struct rig *rig, const char *name)
 {
 	uint64_t unit = core_team_unit(&rig->team, name, SEGMENT);
-	uint32_t segment = core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0)
-	                           ->u.gather.buffer.segment;
+	uint32_t segment =
+	        core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0)->place.segment;
 	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
 	return segment;
 }
@@ -283,7 +283,7 @@ static void test_answers_that_nobody_asked_for(void **state)
 	struct rig rig;
 	(void)state;
 	start(&rig, 3);
-	uint32_t segment = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.location.segment;
+	uint32_t segment = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->place.segment;
 	uint32_t ids[] = {9999, segment};
 	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
 	                       .u.segments_unmapped = {.n_segments = 2, .segments = ids}};
@@ -453,13 +453,13 @@ static void test_trim_drops_prefetches_and_no_slots(void **state)
 	uint64_t slotted = core_team_slot_unit(&rig.team, "slotted", SEGMENT, 1);
 	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
 	struct zd_location place =
-	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->u.gather.buffer;
+	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->place;
 	core_expect(rig.core, core_release(rig.core, rig.session, slotted), 0);
 	core_expect(rig.core, core_prefetch(rig.core, rig.session, slotted), 0);
 	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
 	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, SEGMENT);
 	struct zd_location again =
-	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->u.gather.buffer;
+	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->place;
 	assert_true(again.segment == place.segment && again.offset == place.offset);
 	core_end(rig.core);
 }

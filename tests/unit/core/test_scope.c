@@ -15,7 +15,7 @@ static void test_touched_in_forward_needed_in_backward(void **state)
 	uint64_t scope = begin(rig, 0);
 	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
 	expect_row(rig, scope, tag, "OPEN", 0);
-	struct zd_location where = touch(rig, rig->a, scope)->u.gather.buffer;
+	struct zd_location where = touch(rig, rig->a, scope)->place;
 	expect_row(rig, scope, tag, "OPEN", 1);
 	forward_end(rig, scope, true);
 	(void)snprintf(tag, sizeof(tag), "@claim %llu", ZD_ID_NUMBER(scope));
@@ -23,10 +23,10 @@ static void test_touched_in_forward_needed_in_backward(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	/* the backward finds it where it was: no second transfer */
 	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
-	assert_int_equal(touch(rig, rig->a, scope)->u.gather.buffer.offset, where.offset);
+	assert_int_equal(touch(rig, rig->a, scope)->place.offset, where.offset);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
 	const struct zd_reply *reply = end(rig, ZD_REQ_CLAIM_END, scope);
-	assert_int_equal(reply->u.scope.nended, 1);
+	assert_int_equal(reply->u.scope.n_ended, 1);
 	assert_true(reply->u.scope.ended[0] == scope);
 	assert_int_equal(gathered_bytes(rig), 0);
 	assert_int_equal(nscopes(rig), 0);
@@ -139,12 +139,12 @@ static void test_fallback_beside_set_persistent(void **state)
 {
 	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
-	uint64_t offset = touch(rig, rig->a, scope)->u.gather.buffer.offset;
+	uint64_t offset = touch(rig, rig->a, scope)->place.offset;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->a, true), 0);
 	forward_end(rig, scope, false);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	scope = begin(rig, 0);
-	assert_int_equal(touch(rig, rig->a, scope)->u.gather.buffer.offset, offset);
+	assert_int_equal(touch(rig, rig->a, scope)->place.offset, offset);
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->a, false), 0);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES); /* the scope's now */
 	forward_end(rig, scope, false);
@@ -190,7 +190,7 @@ static void test_abandoned_forward_is_dropped_with_what_is_open_inside(void **st
 	uint64_t innermost = begin(rig, inner);
 	touch(rig, rig->c, innermost);
 	const struct zd_reply *reply = end(rig, ZD_REQ_SCOPE_ABANDON, outer);
-	assert_int_equal(reply->u.scope.nended, 3);
+	assert_int_equal(reply->u.scope.n_ended, 3);
 	assert_true(reply->u.scope.ended[0] == outer && reply->u.scope.ended[1] == inner &&
 	            reply->u.scope.ended[2] == innermost);
 	/* the claims of forwards that ended stay, inside it too */
@@ -216,7 +216,7 @@ static void test_abandoned_forward_is_swept_by_the_next_outermost_one(void **sta
 	const struct zd_reply *reply = core_expect(
 	        rig->core, core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0), 0);
 	uint64_t next = reply->u.scope.scope;
-	assert_int_equal(reply->u.scope.nended, 3);
+	assert_int_equal(reply->u.scope.n_ended, 3);
 	assert_true(reply->u.scope.ended[0] == left && reply->u.scope.ended[1] == inside &&
 	            reply->u.scope.ended[2] == nested);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES); /* the context's */
@@ -252,7 +252,7 @@ static void test_scopes_of_another_rank_are_not_swept(void **state)
 	uint64_t mine = begin(rig, 0);
 	touch(rig, rig->a, mine);
 	uint64_t request = core_forward_begin(rig->core, rig->team.session[1], rig->team.group, 0, NULL, 0);
-	assert_int_equal(core_expect(rig->core, request, 0)->u.scope.nended, 0);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.scope.n_ended, 0);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	forward_end(rig, mine, false);
 }

@@ -72,7 +72,7 @@ static void start(struct shadowed *s, const struct core_options *options)
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			const struct zd_reply *reply = core_expect(s->core, send_register(s, unit, rank), 0);
 			s->unit[unit] = reply->u.unit_register.unit;
-			s->shard[unit][rank] = reply->u.unit_register.shard;
+			s->shard[unit][rank] = reply->place;
 			assert_int_equal(s->shard[unit][rank].bytes, SHARD_BYTES);
 		}
 		core_team_publish(&s->team, s->unit[unit]);
@@ -163,8 +163,8 @@ static void recover(struct shadowed *s, uint64_t step)
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			const struct zd_reply *reply = core_expect(s->core, send_register(s, unit, rank), 0);
-			assert_int_equal(reply->u.unit_register.shard.segment, s->shard[unit][rank].segment);
-			assert_int_equal(reply->u.unit_register.shard.offset, s->shard[unit][rank].offset);
+			assert_int_equal(reply->place.segment, s->shard[unit][rank].segment);
+			assert_int_equal(reply->place.offset, s->shard[unit][rank].offset);
 		}
 	}
 }
@@ -332,7 +332,7 @@ static void test_nothing_committed_yet(void **state)
 		uint64_t request = core_register(s->core, s->team.session[rank], s->team.group, &options);
 		const struct zd_reply *reply = core_expect(s->core, request, 0);
 		unit = reply->u.unit_register.unit;
-		shard[rank] = reply->u.unit_register.shard;
+		shard[rank] = reply->place;
 	}
 	core_team_publish(&s->team, unit);
 	close_rank(s, 0);

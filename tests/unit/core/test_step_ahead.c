@@ -72,7 +72,7 @@ static uint64_t get(struct scene *s, uint32_t rank)
 static bool passed(struct scene *s, uint32_t rank, uint64_t request)
 {
 	const struct zd_reply *reply = core_expect(s->core, request, 0);
-	struct zd_fence fence = reply->u.step_begin.fence;
+	struct zd_fence fence = reply->fence;
 	assert_int_not_equal(fence.value, 0);
 	return core_timeline(s->core, s->g.team.session[rank], fence.timeline) >= fence.value;
 }

@@ -48,7 +48,7 @@ static uint64_t ask(struct scene *s, uint32_t rank, uint32_t kind)
 
 static bool passed(struct scene *s, uint32_t rank, const struct asked *asked)
 {
-	const struct zd_fence fence = core_expect(s->core, asked->step[rank], 0)->u.step_begin.fence;
+	const struct zd_fence fence = core_expect(s->core, asked->step[rank], 0)->fence;
 	assert_int_not_equal(fence.value, 0);
 	return core_timeline(s->core, s->g.team.session[rank], fence.timeline) >= fence.value;
 }

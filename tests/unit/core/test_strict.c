@@ -34,7 +34,7 @@ static void start(struct core_driver *core, struct core_team *team)
 static struct zd_location gather(struct core_team *team, uint32_t rank, uint64_t unit)
 {
 	uint64_t request = core_gather(team->core, team->session[rank], unit);
-	return core_expect(team->core, request, 0)->u.gather.buffer;
+	return core_expect(team->core, request, 0)->place;
 }
 
 static bool share_a_page(struct zd_location a, struct zd_location b)

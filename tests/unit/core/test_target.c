@@ -185,7 +185,7 @@ static void test_a_replicated_unit_without_a_gradient(void **state)
 	core_reducers_end(&g);
 	core_reducers_step(&g, replies);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		struct zd_location where = replies[rank]->u.step_begin.targets[0];
+		struct zd_location where = replies[rank]->target;
 		const uint8_t *bytes = core_bytes(core, where);
 		assert_true(where.bytes >= NUMEL * sizeof(float));
 		for (uint64_t i = 0; i < where.bytes; i++)

@@ -41,14 +41,14 @@ static void test_shards_are_padded_and_split_evenly(void **state)
 		for (uint32_t rank = 0; rank < cases[i].world; rank++) {
 			const struct zd_reply *reply = core_expect(
 			        core, core_register(core, team.session[rank], team.group, &unit), 0);
-			const uint8_t *shard = core_bytes(core, reply->u.unit_register.shard);
+			const uint8_t *shard = core_bytes(core, reply->place);
 			assert_int_equal(reply->u.unit_register.shard_numel, cases[i].shard_numel);
 			assert_int_equal(reply->u.unit_register.true_numel, cases[i].true_numel[rank]);
 			assert_int_equal(reply->u.unit_register.padded_numel,
 			                 cases[i].world * cases[i].shard_numel);
 			assert_int_equal(reply->u.unit_register.version, 0);
-			assert_int_equal(reply->u.unit_register.shard.bytes, bytes);
-			assert_int_equal(reply->u.unit_register.shard.offset % ZD_SHARD_ALIGN_BYTES, 0);
+			assert_int_equal(reply->place.bytes, bytes);
+			assert_int_equal(reply->place.offset % ZD_SHARD_ALIGN_BYTES, 0);
 			for (uint64_t b = 0; b < bytes; b++)
 				assert_int_equal(shard[b], 0);
 		}
@@ -291,8 +291,8 @@ static void test_registering_twice(void **state)
 	core_unhold(core, ZD_CMD_FILL);
 	const struct zd_reply *a = core_expect(core, first, 0), *b = core_expect(core, second, 0);
 	assert_true(a->u.unit_register.unit == b->u.unit_register.unit);
-	assert_int_equal(a->u.unit_register.shard.segment, b->u.unit_register.shard.segment);
-	assert_int_equal(a->u.unit_register.shard.offset, b->u.unit_register.shard.offset);
+	assert_int_equal(a->place.segment, b->place.segment);
+	assert_int_equal(a->place.offset, b->place.offset);
 	assert_int_equal(core_usage(core).shard_bytes, 512);
 	unit.numel = 64;
 	core_expect(core, core_register(core, team.session[0], team.group, &unit), ZEROD_E_MISMATCH);
@@ -427,7 +427,7 @@ static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 	const struct zd_reply *shard = core_expect(core, request, 0);
 	assert_int_equal(shard->u.unit_register.version, 0);
 	core_expect(core, core_update(core, team.session[1], unit), 0);
-	memset(core_bytes(core, shard->u.unit_register.shard), 0x77, 256);
+	memset(core_bytes(core, shard->place), 0x77, 256);
 	core_expect(core, core_publish(core, team.session[1], unit), 0);
 	core_expect_told(core, team.session[0], team.group, "rank 1");
 	uint64_t gather = core_gather_tag(core, team.session[0], unit, "eager", 1);
@@ -435,8 +435,8 @@ static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
 	core_team_check(&team, old, 1); /* as long as it is held */
 	core_expect(core, core_release(core, team.session[0], unit), 0);
 	const struct zd_reply *fresh = core_expect(core, gather, 0);
-	assert_int_equal(core_bytes(core, fresh->u.gather.buffer)[0], core_pattern(0, 1));
-	assert_int_equal(core_bytes(core, fresh->u.gather.buffer)[256], 0x77);
+	assert_int_equal(core_bytes(core, fresh->place)[0], core_pattern(0, 1));
+	assert_int_equal(core_bytes(core, fresh->place)[256], 0x77);
 }
 
 /* ---- A name that is registered differently ------------------------------------------------------------- */

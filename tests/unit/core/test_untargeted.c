@@ -236,7 +236,7 @@ static void test_scalars_behind_sums_that_have_gone(void **state)
 	give_back(&g, 0, a);
 	core_reducers_end(&g);
 	const struct zd_reply *reply = core_expect(core, step_begin(&g, 0, false, true), 0);
-	assert_int_not_equal(reply->u.step_begin.scalars.segment, 0);
+	assert_int_not_equal(reply->scalars.segment, 0);
 	core_abandon(core);
 }
 

@@ -127,7 +127,7 @@ static void test_transfers_are_awaited_by_the_request(void **state)
 	uint64_t update = core_send(rig->core, rig->team.session[0], &args);
 	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 0 of unit 'w'");
 	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_expect(rig->core, update, 0)->u.update_begin.value, 0);
+	assert_int_equal(core_expect(rig->core, update, 0)->fence.value, 0);
 }
 
 static void test_updates_are_all_or_nothing(void **state)
@@ -392,7 +392,7 @@ static void test_failed_transfer_poisons(void **state)
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *gather = core_expect(rig->core, core_gather(rig->core, session, rig->other),
 	                                            0);
-	assert_int_equal(gather->u.gather.nfences, 1);
+	assert_int_equal(gather->fences.count, 1);
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
 	core_run_one(rig->core, ZD_CMD_COPY);
 	/* who waits on that stream is freed, and knows by the state that it ran on garbage */
@@ -419,7 +419,7 @@ static void test_failed_transfer_poisons(void **state)
 	core_expect_waits(rig->core, reset, "1 transfers of rank 0 to end");
 	core_unhold(rig->core, ZD_CMD_SIGNAL);
 	core_expect(rig->core, reset, 0);
-	assert_int_equal(core_timeline(rig->core, session, 1), gather->u.gather.fences[0].value);
+	assert_int_equal(core_timeline(rig->core, session, 1), gather->fences.fences[0].value);
 	core_expect(rig->core, core_publish(rig->core, session, rig->unit), 0);
 	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
 	assert_string_equal(row.state, "OPEN");

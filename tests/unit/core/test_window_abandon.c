@@ -76,7 +76,7 @@ static void expect_abandoned(struct scene *s, uint32_t rank, uint32_t by)
 	const struct zd_reply *reply = core_expect(s->core, core_step(&s->g.team, rank), 0);
 	assert_true(reply->u.step_begin.abandoned);
 	assert_int_equal(reply->u.step_begin.abandoned_rank, by);
-	assert_int_equal(reply->u.step_begin.targets[0].segment, 0);
+	assert_int_equal(reply->target.segment, 0);
 	core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
 }
 

@@ -39,8 +39,8 @@ struct zd_found {
 };
 
 /*
- * The arguments of a request are its message, by value. Lists and texts in it belong to the caller, and last as
- * long as its call: begin() copies what the request needs later.
+ * The arguments of a request are its message, by value. Lists and texts in it belong to the caller, and last
+ * as long as its call: begin() copies what the request needs later.
  */
 struct zd_args {
 	enum zd_request_kind kind;
@@ -62,15 +62,16 @@ struct zd_call {
 	uint64_t deadline_ns; /* on zd_engine_tick()'s clock; 0: none */
 };
 
-/* A buffer in place, whose three places the client maps side by side. A frame may be empty. The low one begins
- * where its slices do. */
+/* A buffer in place, whose three places the client maps side by side. A frame may be empty. The low one
+ * begins where its slices do. */
 struct zd_frames {
 	struct zd_location low, own, high;
 };
 
 #define ZD_REPLY_PLACES 4
 
-/* The content of a reply is its message, by value. Lists in it belong to the core, and last as long as the call. */
+/* The content of a reply is its message, by value. Lists in it belong to the core, and last as long as the
+ * call. */
 struct zd_reply {
 	uint64_t session, request;
 	enum zd_request_kind kind;

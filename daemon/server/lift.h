@@ -2,8 +2,8 @@
 /*
  * lift.h - between messages and the core, which has them by value.
  *
- * A plan of each kind says what is to be copied, checked and converted. It is made of the messages' descriptors,
- * so a field that is added to a message needs nothing here.
+ * A plan of each kind says what is to be copied, checked and converted. It is made of the messages'
+ * descriptors, so a field that is added to a message needs nothing here.
  */
 #ifndef ZD_SERVER_LIFT_H
 #define ZD_SERVER_LIFT_H
@@ -12,12 +12,12 @@
 
 /* Makes the plans, before all else. */
 void zd_lift_plan(void);
-/* Sets *args to the request's message, whose lists it refers to. Lists of messages are converted, in the arena.
- * Errors: LIMIT for lists that are too long, INVALID for a fence with an invalid timeline or value. */
+/* Sets *args to the request's message, whose lists it refers to. Lists of messages are converted, in the
+ * arena. Errors: LIMIT for lists that are too long, INVALID for a fence with an invalid timeline or value. */
 int zd_lift(const Zd__Request *request, enum zd_request_kind kind, struct zd_arena *arena,
             struct zd_args *args, struct zd_err *err) __attribute__((warn_unused_result));
-/* Makes the body of a reply with status 0, if it has one: its message, with places and fences, in the arena. Notes
- * the segments of the places in the answer. */
+/* Makes the body of a reply with status 0, if it has one: its message, with places and fences, in the arena.
+ * Notes the segments of the places in the answer. */
 void zd_lower(const struct zd_reply *reply, struct zd_answer *answer);
 
 #endif

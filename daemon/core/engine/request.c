@@ -72,8 +72,8 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 }
 
 /* Whether the request counts against the limit of outstanding ones. One that was answered before its end does
- * not, since a unit or group has at most one of these, unless it was answered by its kind: a unit may have any
- * number of these. */
+ * not, since a unit or group has at most one of these. One that is answered first by its kind does, since a
+ * unit may have any number of these. */
 static bool counts(const struct zd_request *req)
 {
 	return !req->answered || req->type->answered_first;

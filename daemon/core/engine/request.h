@@ -249,7 +249,8 @@ struct zd_request_type {
 	uint32_t room;    /* requests that may wait beyond ZD_MAX_OUTSTANDING, since others wait for them */
 	bool gathers;     /* it uses u.gather */
 	bool forms_group; /* it cannot complete once the daemon drains */
-	bool answered_first; /* is answered when it begins to wait: it waits for earlier requests, and cannot fail */
+	/* it is answered when it begins to wait: it waits for earlier requests, and cannot fail */
+	bool answered_first;
 };
 
 /* Requests of the engine itself have no type. */

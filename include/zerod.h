@@ -303,7 +303,7 @@ ZEROD_MUST_USE int zerod_group_barrier(zerod_group *group, const struct zerod_wa
 enum zerod_agree_op { ZEROD_AGREE_SUM = 0, ZEROD_AGREE_MAX = 1, ZEROD_AGREE_MIN = 2 };
 /* Replaces each of `count` values (1..ZEROD_MAX_AGREED) by the sum, maximum or minimum of all ranks' values
  * at its index, when every rank has called it. Sums are in rank order. A NaN makes a maximum or minimum NaN.
- * Errors: MISMATCH on all ranks (`op` or `count` differ), or on this one (another rank has begun a step's
+ * Errors: MISMATCH on all ranks (`op` or `count` differ), or on this one (another rank has begun the next
  * backward instead), STATE (another thread waits in it), UNSUPPORTED (a group over daemons), DEADLINE. */
 ZEROD_MUST_USE int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values,
                                      uint32_t count, const struct zerod_wait_options *options);
@@ -480,7 +480,7 @@ struct zerod_gather_options {
  * version, and when memory for it has been released. It waits for these calls, and not for their streams: the
  * copies run behind them. Strict clients, groups that span daemons, and memory that another process had or
  * that has another size wait for the streams of the release as well. Errors at the wait: STALE_VERSION,
- * SLOT_CONFLICT, NO_MEMORY (can never fit), QUOTA, MISMATCH, TORN, NOT_FOUND (the scope has ended). */
+ * SLOT_CONFLICT, NO_MEMORY (can never fit), QUOTA, MISMATCH (docs/gathers.md), TORN, NOT_FOUND (no scope). */
 ZEROD_MUST_USE int zerod_gather_begin(zerod_unit *unit, const struct zerod_gather_options *options,
                                       zerod_ticket *ticket);
 

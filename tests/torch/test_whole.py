@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole gradients and optimizer state of one parameter, compared with one process."""
+"""Whole gradients and optimizer state of one parameter, compared with one process; what one rank reads alone."""
 from __future__ import annotations
 
 import copy
+import itertools
 import unittest
 from functools import partial
 from typing import Any, Callable
@@ -104,7 +105,9 @@ class Wholes(unittest.TestCase):
         for optimize in (models.adamw, zerods):
             harness.ranks(daemon.socket, 2, partial(body, optimize))
 
-    def test_alone(self) -> None:
+
+class Alone(unittest.TestCase):
+    def test_masters(self) -> None:
         """rank 0 alone reads masters: it learns when another rank goes on, or waits in a barrier, and training goes on"""
         def losses(module: Any, rank: int, micro: int) -> Any:
             if hasattr(module, "_zerod_model") and rank == 0 and micro:
@@ -124,6 +127,61 @@ class Wholes(unittest.TestCase):
                 with self.subTest(optimize, **options):
                     harness.compare(daemon.socket, 3, models.MLP, optimize, losses, dtype=torch.bfloat16, **options)
         harness.ranks(daemon.socket, 3, ends)
+
+    def test_reads_alone(self) -> None:
+        """one rank alone uses a gradient and evaluates, while the others step: it is told at once, and may still step"""
+        def body(rank: int, reads: str, steps: bool, optimize: Callable, options: dict[str, Any]) -> Any:
+            module = harness.shard(harness.seeded(models.MLP), **options)
+            optimizer, told = optimize(module), -1
+            models.mlp_loss(module, rank, 0)
+            if reads and rank == 0:
+                with self.assertRaisesRegex(zerod.Mismatch, "rank [1-3] has begun an update of unit .* for rank 0 to agree"):
+                    if reads == "norm":
+                        with self.assertRaisesRegex(zerod.Mismatch, "rank 0 agrees on the sum"):
+                            zt.clip_grad_norm_(module, 1e9)
+                    while module.first.weight.grad.clone() is not None:  # until the others have begun their updates
+                        with torch.no_grad():
+                            module(torch.ones(2, 13, dtype=options.get("param_dtype")))
+            try:
+                if rank or steps:
+                    optimizer.step()
+            except zt.StepTorn as torn:
+                told = torn.rank
+            optimizer.zero_grad()
+            models.mlp_loss(module, rank, 1)
+            optimizer.step()
+            return told, harness.slices(module) if steps else None
+
+        by_units: Any = ({"param_dtype": torch.bfloat16}, lambda module: zt.AdamW(module.parameters()))  # steps by units
+        for world, (options, optimize) in itertools.product((2, 4), (({}, models.sgd), ({"slots": True, "stage": 2}, models.adamw),
+                                                                     ({"offload": "all"}, models.adamw), by_units)):
+            with self.subTest(world=world, **options):
+                run = partial(body, optimize=optimize, options=options)
+                plain, grad, norm, torn = [harness.ranks(daemon.socket, world, lambda rank: run(rank, reads, steps))
+                                           for reads, steps in (("", True), ("grad", True), ("norm", True), ("grad", False))]
+                harness.same([grad, norm, torn], [plain, plain, [(0 if rank else -1, None) for rank in range(world)]])
+
+    def test_agrees_alone(self) -> None:
+        """one rank alone agrees; the others begin the second backward of a step, or abandon theirs and begin the next"""
+        def body(rank: int, abandons: bool) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = models.sgd(module)
+            models.mlp_loss(module, rank, 0)
+            if rank and abandons:
+                zt.abandon(module)
+            if rank == 0:
+                with self.assertRaisesRegex(zerod.Mismatch, "rank 0 agrees, and rank [1-3] has begun the next backward"):
+                    module.first.weight.detach().norm()
+                if abandons:
+                    with self.assertRaisesRegex(zt.StepAbandoned, "rank [1-3] "):
+                        optimizer.step()
+                    optimizer.zero_grad()
+            models.mlp_loss(module, rank, 1)
+            optimizer.step()
+            return harness.slices(module)
+
+        for world, abandons in itertools.product((2, 4), (False, True)):
+            harness.ranks(daemon.socket, world, partial(body, abandons=abandons))
 
 
 if __name__ == "__main__":

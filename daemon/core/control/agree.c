@@ -7,6 +7,8 @@
  * combines the values of a bounded number of ranks. If a request ends in between, the unfinished result is
  * dropped. If operations or counts differ between the ranks, all requests of the round fail with MISMATCH. A
  * request also fails if another rank has begun a backward that its own rank has not: that rank does not come.
+ * A gather fails if its own rank is behind in an update, and a rank that has begun the update waits for an
+ * agreement (gather.c).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -62,6 +64,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
 	member->agreeing = req;
 	zd_window_fail_agreements(e, member->group);
+	zd_dirty_group(e, member->group); /* gathers fail that would wait for this rank (gather.c) */
 	return 0;
 }
 

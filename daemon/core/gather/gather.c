@@ -145,6 +145,26 @@ static bool still_given(const struct zd_part *part, uint64_t want)
 	       part->version == want && !zd_part_is_unpublished(part);
 }
 
+/* MISMATCH if a rank has begun an update that the rank of the gather has not, and waits for that rank to
+ * agree: neither would go on. A prefetch keeps no rank waiting. */
+static int agreement_check(const struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_part *own = req->u.gather.part;
+	bool waits = own->state == ZD_PART_IDLE && !req->member->agreeing && !req->u.gather.prefetch;
+	for (uint32_t rank = 0; waits && rank < own->unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &own->unit->parts[rank];
+		if (part->version + zd_part_is_written(part) <= own->version ||
+		    !zd_part_member(part)->agreeing)
+			continue;
+		return zd_err_set(err, ZEROD_E_MISMATCH,
+		                  "rank %u has begun an update of unit '%s' and waits for rank %u to agree; "
+		                  "rank %u gathers the unit before its own update",
+		                  zd_world_rank(zd_part_member(part)), part->unit->name,
+		                  zd_world_rank(req->member), zd_world_rank(req->member));
+	}
+	return 0;
+}
+
 /* Returns 0 if every shard is idle at `want`. */
 static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
 {
@@ -175,7 +195,8 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 		}
 		if (wait) {
 			req->wait.unit = unit;
-			return wait;
+			status = agreement_check(req, err);
+			return status != 0 ? status : wait;
 		}
 	}
 	return status;

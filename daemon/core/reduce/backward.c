@@ -296,8 +296,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_reduce_give_up(e, member);
 	zd_sm_move(&zd_sm_backward, &mr->w->backward, ZD_BACKWARD_STARTING);
 	begin_count(mr, &options);
-	if (mr->w->count == 1)
-		zd_window_fail_agreements(e, member->group);
+	zd_window_fail_agreements(e, member->group);
 	return 0;
 }
 

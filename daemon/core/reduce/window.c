@@ -363,21 +363,33 @@ static const struct zd_window *begun_window(const struct zd_member *member)
 	return mr && !member->agreeing && mr->w->count > 0 && !zd_window_is_abandoned(mr->w) ? mr->w : NULL;
 }
 
+/* Whether the rank of window `w` has not begun the last backward of `ahead`. A rank that has called the step
+ * may agree while it waits for the step. */
+static bool is_left_behind(const struct zd_window *w, const struct zd_window *ahead)
+{
+	if (w->number == ahead->number)
+		return w->count < ahead->count;
+	return w->number < ahead->number && !zd_step_is_called(w);
+}
+
+/* Whether `w` is ahead of `other`; NULL: of any. */
+static bool is_ahead(const struct zd_window *w, const struct zd_window *other)
+{
+	return !other || w->number > other->number || (w->number == other->number && w->count > other->count);
+}
+
 void zd_window_fail_agreements(struct zd_engine *e, struct zd_group *group)
 {
 	const struct zd_window *ahead = NULL;
 	struct zd_err err = ZD_ERR_NONE;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_window *w = begun_window(&group->members[rank]);
-		if (w && (!ahead || w->number > ahead->number))
+		if (w && is_ahead(w, ahead))
 			ahead = w;
 	}
 	for (uint32_t rank = 0; ahead && rank < group->local_world_size; rank++) {
 		struct zd_member *member = &group->members[rank];
-		if (!member->agreeing)
-			continue;
-		const struct zd_window *w = zd_member_reduce_get(member)->w;
-		if (w->number != ahead->number || w->count > 0)
+		if (!member->agreeing || !is_left_behind(zd_member_reduce_get(member)->w, ahead))
 			continue;
 		int status = zd_err_set(
 		        &err, ZEROD_E_MISMATCH,

@@ -127,8 +127,8 @@ int zd_window_check_begin(const struct zd_window *w, struct zd_err *err) __attri
  * called the step after fewer. */
 int zd_window_check_step(const struct zd_window *w, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Fails the agreements of ranks that have not begun the window in which another rank has begun a backward and
- * waits in no agreement: that rank calls the agreement later, or does not call it at all. */
+/* Fails the agreements of ranks that have not begun a backward which another rank has begun that waits in no
+ * agreement: that rank calls the agreement later, or does not call it at all. */
 void zd_window_fail_agreements(struct zd_engine *e, struct zd_group *group);
 
 /* Returns the window's target that has the unit's place. */

@@ -171,6 +171,57 @@ static void test_a_rank_that_goes_on(void **state)
 	expect_agreed(s, ZEROD_AGREE_MIN, -1e17, -5.0);
 }
 
+/* So does one that has begun a later backward of the step, or the step after one that it has abandoned. */
+static void test_a_rank_that_goes_further(void **state)
+{
+	struct scene *s = *state;
+	struct zd_args abandon = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon = {s->g.team.group}};
+	core_reducers_begin(&s->g, 3, false);
+	core_reducers_end(&s->g);
+	uint64_t early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
+	core_expect(s->core, core_backward(&s->g.team, 1, 3, false), 0);
+	core_expect_error(s->core, early, ZEROD_E_MISMATCH, "rank 1 has begun the next backward");
+	core_expect(s->core, core_send(s->core, s->g.team.session[1], &abandon), 0);
+	early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
+	core_expect_waits(s->core, early, "rank 1 to agree");
+	core_expect(s->core, core_backward(&s->g.team, 1, 3, false), 0);
+	core_expect_error(s->core, early, ZEROD_E_MISMATCH, "rank 1 has begun the next backward");
+	for (uint32_t rank = 0; rank < NRANKS; rank += 2) {
+		core_expect(s->core, core_step(&s->g.team, rank), 0);
+		core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
+		core_expect(s->core, core_backward(&s->g.team, rank, 3, false), 0);
+	}
+	expect_agreed(s, ZEROD_AGREE_MIN, -1e17, -5.0);
+}
+
+/* A rank gathers what another one has begun to update that waits for it to agree: neither would go on. */
+static void test_a_rank_that_gathers(void **state)
+{
+	static const char text[] = "rank 1 has begun an update of unit 'w' and waits for rank 2 to agree";
+	struct scene *s = *state;
+	const uint64_t *session = s->g.team.session;
+	uint64_t unit = core_reducers_unit(&s->g, "w", 250);
+	core_team_publish(&s->g.team, unit);
+	core_expect(s->core, core_update(s->core, session[1], unit), 0);
+	uint64_t early = core_gather(s->core, session[2], unit);
+	uint64_t prefetch = core_prefetch(s->core, session[2], unit);
+	core_expect_waits(s->core, early, "to publish version 2");
+	uint64_t agreed = agree(s, 1, ZEROD_AGREE_MAX, 1, values[1]);
+	core_expect_error(s->core, early, ZEROD_E_MISMATCH, text);
+	core_expect(s->core, core_publish(s->core, session[1], unit), 0);
+	core_expect_error(s->core, core_gather(s->core, session[2], unit), ZEROD_E_MISMATCH, text);
+	core_expect(s->core, core_update(s->core, session[2], unit), 0);
+	uint64_t other = core_gather(s->core, session[2], unit);
+	(void)agree(s, 0, ZEROD_AGREE_MAX, 1, values[0]);
+	(void)agree(s, 2, ZEROD_AGREE_MAX, 1, values[2]);
+	core_expect(s->core, agreed, 0);
+	core_expect(s->core, core_update(s->core, session[0], unit), 0);
+	for (uint32_t rank = 0; rank < NRANKS; rank += 2)
+		core_expect(s->core, core_publish(s->core, session[rank], unit), 0);
+	core_expect(s->core, prefetch, 0);
+	core_expect(s->core, other, 0);
+}
+
 static void test_a_rank_that_goes(void **state)
 {
 	struct scene *s = *state;
@@ -184,9 +235,16 @@ int main(void)
 {
 #define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
-	        TEST(test_values),           TEST(test_no_number),         TEST(test_ranks_differ),
-	        TEST(test_arguments),        TEST(test_a_deadline),        TEST(test_a_rank_that_goes_on),
-	        TEST(test_a_rank_that_goes), cmocka_unit_test(test_steps),
+	        TEST(test_values),
+	        TEST(test_no_number),
+	        TEST(test_ranks_differ),
+	        TEST(test_arguments),
+	        TEST(test_a_deadline),
+	        TEST(test_a_rank_that_goes_on),
+	        TEST(test_a_rank_that_goes),
+	        cmocka_unit_test(test_steps),
+	        TEST(test_a_rank_that_goes_further),
+	        TEST(test_a_rank_that_gathers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

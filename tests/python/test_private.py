@@ -3,7 +3,9 @@
 """A daemon of a job's own: who starts it, who may use it, and that nothing is left of it."""
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -79,6 +81,24 @@ class Private(unittest.TestCase):
         folder.symlink_to(self.base / "other")
         with self.assertRaisesRegex(zerod.PermissionDenied, str(folder)):
             zerod.Client(private=True)
+
+    def test_predecessor(self) -> None:
+        """where a daemon ends no other one starts before its folder has gone, nor in a folder that has just gone"""
+        folder = private._folder()
+        with mock.patch.object(fcntl, "flock", side_effect=lambda *_: shutil.rmtree(folder)):
+            self.assertIsNone(private._locked(folder))
+        script = self.base / "zerod"  # serves until there is a file `end`
+        script.write_text(f"#!{sys.executable}\nimport os, socket, time\nserves = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+                          f"serves.bind('{private._folder()}/zerod.sock')\nserves.listen()\n"
+                          f"while not os.path.exists('{self.base}/end'): time.sleep(0.01)\n")
+        script.chmod(0o755)
+        with mock.patch.object(private, "program", lambda: str(script)):
+            path = private.socket_path()
+        locked = private._locked(folder)
+        (self.base / "end").touch()
+        private._started.pop().wait()
+        self.assertIsNone(locked)
+        self.assertFalse(folder.exists(), path)
 
     def test_system(self) -> None:
         """a daemon of the system's is used, and its failure is told with the way to a private one; $ZEROD_SOCKET decides"""

@@ -148,6 +148,16 @@ class Checkpoints(unittest.TestCase):
             same(values, saved[2])
             self.assertEqual(seen, [4, 2])
 
+    def test_extra(self) -> None:
+        """zt.save() has what each rank adds, also under names of its own"""
+        def body(rank: int) -> Any:
+            module = harness.shard(Net())
+            zt.save(folder, module, **{f"of{rank}": torch.full((3,), rank + 1)})
+            return zt.load(folder, module, of0=torch.zeros(3, dtype=torch.int64), of1=torch.zeros(3, dtype=torch.int64))
+
+        with tempfile.TemporaryDirectory() as folder:
+            same(cases.gloo(daemon.socket, 2, body), [{f"of{rank}": torch.full((3,), rank + 1) for rank in range(2)}] * 2)
+
     def test_tied(self) -> None:
         """a checkpoint contains both names of a tied weight, and a plain module without the tie reads it"""
         saved, read = carry(Net, Net)

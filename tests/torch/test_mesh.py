@@ -317,14 +317,16 @@ class Failures(unittest.TestCase):
         replicas(mesh_ranks(body, columns=1), 1)
 
     def test_dropped(self) -> None:
-        """a rank takes no step after its backward: the others are told, and stay in step"""
-        def body(rank: int, mesh: Any) -> Any:
+        """a rank takes no step after its backward, or after clipping: the others are told, and stay in step"""
+        def body(clips: bool, rank: int, mesh: Any) -> Any:
             module = harness.shard(harness.seeded(models.MLP), process_group=mesh)
             optimizer = models.sgd(module)
             told = []
             for step in range(4):
                 optimizer.zero_grad()
                 models.mlp_loss(module, rank, step)
+                if clips:
+                    zt.clip_grad_norm_(module, 1.0)
                 if step in (1, 2) and rank == 3:
                     continue
                 try:
@@ -333,9 +335,11 @@ class Failures(unittest.TestCase):
                     told.append((step, abandoned.rank))
             return told, harness.slices(module)
 
-        results = mesh_ranks(body)
-        self.assertEqual([result[0] for result in results], [[(1, 3), (2, 3)]] * 3 + [[]])
-        replicas([result[1] for result in results])
+        for clips, rows, columns in ((False, 2, 2), (True, 2, 2), (True, 4, 1)):
+            with self.subTest(clips=clips, rows=rows):
+                results = mesh_ranks(partial(body, clips), rows, columns)
+                self.assertEqual([result[0] for result in results], [[(1, 3), (2, 3)]] * 3 + [[]])
+                replicas([result[1] for result in results], columns)
 
     def test_backward_counts(self) -> None:
         """rows, or ranks of a row, with different numbers of backwards: all ranks are told, and the next step is taken"""

@@ -131,6 +131,17 @@ class Lightning(unittest.TestCase):
         with self.assertRaisesRegex(harness.Failed, "head.weight of Beside is trained, but not sharded"):
             base.distributed(WORLD, lambda _: FabricStrategy().setup_module(Beside()))
 
+    def test_batches(self) -> None:
+        """ranks whose own loaders differ in length: an error before the first step"""
+        def body(rank: int) -> None:
+            trainer = lightning.Trainer(accelerator="cpu", strategy=ZerodStrategy(), devices=WORLD, logger=False, enable_checkpointing=False,
+                                        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False)
+            loader = torch.utils.data.DataLoader(models.numbers(0, 0, 64, 13).cpu(), batch_size=16 << rank)
+            trainer.fit(Regression(True, torch.optim.AdamW), loader)
+
+        with self.assertRaisesRegex(harness.Failed, "ValueError: .* training batches: 4 on rank 0, 2 on rank 1"):
+            base.distributed(WORLD, body)
+
     def test_launcher(self) -> None:
         """the program in docs/frameworks.md, whose other rank lightning starts"""
         with tempfile.TemporaryDirectory() as folder:

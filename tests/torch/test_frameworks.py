@@ -170,6 +170,22 @@ class Trainer(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             distributed(2, lambda rank: body(rank, folder))
 
+    def test_batches(self) -> None:
+        """ranks whose own loaders differ in length: an error before the first step, unless all take max_steps steps"""
+        def body(rank: int, accumulate: int, steps: int) -> int:
+            trainer = make_trainer(folder, harness.shard(llama()), 2, gradient_accumulation_steps=accumulate)
+            trainer.args.max_steps = steps
+            trainer.get_train_dataloader = lambda: torch.utils.data.DataLoader(Tokens(), 16 << rank)
+            trainer.train()
+            zt.barrier(trainer.model)
+            return trainer.state.global_step
+
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(distributed(2, lambda rank: body(rank, 1, 3)), [3, 3])
+            for accumulate, steps in ((2, 3), (1, -1)):
+                with self.assertRaisesRegex(harness.Failed, "ValueError: .* training batches: 4 on rank 0, 2 on rank 1"):
+                    distributed(2, lambda rank: body(rank, accumulate, steps))
+
     def test_generate(self) -> None:
         """one rank alone generates what one process does"""
         def generate(model: nn.Module) -> Any:

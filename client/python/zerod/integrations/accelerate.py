@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from ..torch import api
 from ..torch.sharded import part_of
@@ -45,6 +45,14 @@ def module_of(models: Any, optimizer: Any) -> Any:
         if api.is_sharded(module) and api.model_of(module) is owner:
             return module
     raise ValueError("an optimizer of a sharded module that was not given to prepare(): its state cannot be saved")
+
+
+def check_batches(batches: Sequence[Any]) -> None:
+    """ValueError where ranks have different numbers of batches: one rank's loop would end before the others'."""
+    if len(set(batches)) > 1:
+        found = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(batches))
+        raise ValueError(f"ranks have different numbers of training batches: {found}. A rank with more of them would wait for the others: "
+                         "give all ranks as many")
 
 
 def install() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
+from .accelerate import check_batches
 from .fabric import load_optimizer_state, name_rank, no_sync, optimizer_state, sharded_in
 
 
@@ -27,6 +28,13 @@ class ZerodStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         assert self.model is not None
         sharded_in(self.model)
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        assert self.lightning_module is not None
+        batches = [None] * self.world_size
+        torch.distributed.all_gather_object(batches, self.lightning_module.trainer.num_training_batches)
+        check_batches(batches)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         assert self.lightning_module is not None

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..torch import api, whole
-from .accelerate import FOLDER, bare, is_sharded, owner_of
+from .accelerate import FOLDER, bare, check_batches, is_sharded, owner_of
 
 _ELSEWHERE = {"zerod": f"the optimizer's state is in the folder {FOLDER} beside this file: resume with a module from zerod.torch.shard()"}
 
@@ -20,10 +20,22 @@ _ELSEWHERE = {"zerod": f"the optimizer's state is in the folder {FOLDER} beside 
 def install() -> None:
     """Harmless when repeated."""
     from transformers.trainer import Trainer
+    from transformers.trainer_utils import has_length
 
+    start = Trainer.set_initial_training_values
     save, load, save_model = Trainer._save_optimizer_and_scheduler, Trainer._load_optimizer_and_scheduler, Trainer.save_model
     if hasattr(save, "_zerod"):
         return
+
+    @wraps(start)
+    def start_training(self: Any, args: Any, dataloader: Any, *others: Any) -> Any:
+        # With max_steps every rank takes as many steps; epochs only matter to what happens at their ends.
+        alike = args.max_steps > 0 and args.gradient_accumulation_steps == 1 and args.save_strategy != "epoch"
+        if api.is_sharded(self.model) and not alike:
+            from accelerate.utils import gather_object
+
+            check_batches(gather_object([len(dataloader) if has_length(dataloader) else None]))
+        return start(self, args, dataloader, *others)
 
     @wraps(save)
     def save_optimizer(self: Any, output_dir: str) -> None:
@@ -64,5 +76,6 @@ def install() -> None:
             del self._save
 
     save_optimizer._zerod = True  # type: ignore[attr-defined]
+    Trainer.set_initial_training_values = start_training
     Trainer._save_optimizer_and_scheduler, Trainer._load_optimizer_and_scheduler, Trainer.save_model = \
         save_optimizer, load_optimizer, save_weights

@@ -183,7 +183,8 @@ static bool needs_restart(const struct zd_config *old, const struct zd_config *n
 	       old->events != new->events || strcmp(old->nccl_path, new->nccl_path) != 0 ||
 	       old->check_collectives != new->check_collectives ||
 	       old->collective_timeout_s != new->collective_timeout_s || old->keep_state != new->keep_state ||
-	       old->keep_state_ttl_s != new->keep_state_ttl_s;
+	       old->keep_state_ttl_s != new->keep_state_ttl_s ||
+	       old->exit_when_idle_s != new->exit_when_idle_s;
 }
 
 static uint32_t device_count(const struct service *service)
@@ -258,9 +259,10 @@ static void apply(struct service *service, const struct zd_config *config)
 	struct zd_api_limits limits = limits_of(config);
 
 	if (needs_restart(&service->config, config))
-		zd_log(ZD_LOG_WARNING, "reload: the sockets, keep_state, keep_state_ttl, [collectives] and "
-		                       "[devices], but for "
-		                       "gather_budget, key_file and id_ttl, change at the next start only");
+		zd_log(ZD_LOG_WARNING,
+		       "reload: the sockets, keep_state, keep_state_ttl, exit_when_idle_s, events, "
+		       "[collectives] and [devices], but for gather_budget, key_file and id_ttl, change at "
+		       "the next start only");
 	use_key(service, config);
 	zd_api_set_limits(&service->api, &limits);
 	warn_of_parts(service, config->gather_budget_bytes);

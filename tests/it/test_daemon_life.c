@@ -281,7 +281,7 @@ static void test_drain(void **state)
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 }
 
-/* The daemon does not end while the session is open, however long that takes. */
+/* The daemon does not end while a session is open, however long that takes. A reload keeps the time. */
 static void test_idle(void **state)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\nexit_when_idle_s = 1\n"};
@@ -292,6 +292,9 @@ static void test_idle(void **state)
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(reset(client), 0);
+	assert_int_equal(write_config(&daemon, "[daemon]\nexit_when_idle_s = 86400\n"), 0);
+	assert_int_equal(reload(&daemon), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "keep_state_ttl, exit_when_idle_s, events"), 0);
 	zerod_close(client);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 }

@@ -387,7 +387,7 @@ STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256
 # The longest programs come first, so that none of them runs alone at the end.
 CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN) $(IT_SCRIPTS) $(IT_BIN) \
 	"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" "$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
-	$(if $(SAN),,$(foreach name,api demo private wheel,"tests/python/run.sh test_$(name).py")) tests/page/run.sh \
+	$(if $(SAN),,$(foreach name,api demo ends private wheel,"tests/python/run.sh test_$(name).py")) tests/page/run.sh \
 	$(call on,$(ON_SIM)) $(CONTRACT_BIN) $(call on,$(LATE)) $(call on,$(ON_DOUBLE) $(KEPT)) $(call on,$(ON_TWO)) $(call on,$(ON_NCCL)) \
 	$(call on,$(ON_HOST),host) "$(ON_DOUBLE) tests/gpu/examples.sh" "$(ON_DOUBLE) $(STRESS_SHORT)" "$(ON_DOUBLE) $(STRESS_SHORT) --kill" \
 	"$(ON_DOUBLE) $(STRESS_SHORT) --strict" "$(LIFETIMES_BIN) 1024"

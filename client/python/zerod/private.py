@@ -30,8 +30,8 @@ STARTED_IN_S = 60
 ENDING = (Status.CONNECT, Status.DISCONNECTED, Status.SHUTDOWN)  # of a daemon that has just been idle for too long
 TRIES = 200
 _started: "list[subprocess.Popen[bytes]]" = []
-# $0 is the folder, which goes after a clean end; a signal of the terminal's is for the trainers.
-_SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0"'
+# $0 is the folder, which goes after a clean end; after another one its log stays. A signal of the terminal's is for the trainers.
+_SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0" || rm -f "$0/zerod.sock" "$0/lock" "$0"/*.key'
 
 
 def wanted() -> bool:
@@ -46,7 +46,7 @@ def socket_path() -> str:
     starts = os.environ.get("LOCAL_RANK", "0") == "0"
     deadline = time.monotonic() + STARTED_IN_S
     while True:
-        folder = _folder()
+        folder = _folder(starts)
         path = str(folder / "zerod.sock")
         if not _connects(path):
             return path
@@ -86,8 +86,8 @@ def _connects(path: str) -> "Optional[type[BaseException]]":
     return None
 
 
-def _folder() -> Path:
-    """Of this job: all processes of one run of torchrun have the same, and other programs each their own."""
+def _folder(make: bool) -> Path:
+    """Of this job: all processes of one run of torchrun have the same, and other programs each their own. `make`: it is there."""
     run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "ZEROD_JOB")]
     name = "\n".join(run if "LOCAL_RANK" in os.environ or "RANK" in os.environ else [str(os.getpid())])
     base = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -96,9 +96,12 @@ def _folder() -> Path:
     folder = Path(base, f"zerod-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
     found = None
     while found is None:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        if make:
+            folder.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):  # the daemon before has just ended, and taken the folder with it
             found = folder.lstat()
+        if not make and found is None:
+            return folder
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise error(Status.PERMISSION, f"{folder} is not a folder that this user alone can enter")
     return folder
@@ -133,8 +136,10 @@ def _start(folder: Path, path: str, lock: int) -> None:
     _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment,
                                      pass_fds=[lock]))
     _await(folder, path, _started[-1])
-    print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` shows it",
-          file=sys.stderr)
+    if sys.stderr is not None:  # closed
+        with suppress(OSError):  # its reader has gone
+            print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` "
+                  "shows it", file=sys.stderr, flush=True)
 
 
 def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> None:

@@ -4,5 +4,6 @@
     __main__.py   the command line, and a private daemon
     model.py      the model, its passes and Adam, in numpy
     ranks.py      a rank's training through the daemon, the processes, and the same training in one process
+    common.py     the text, processes and bars, which zerod.torch.demo uses too
     report.py     progress and summary
 """

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Iterator, Optional
 
 # One thread of numpy's in each process. The libraries read this when they are loaded.
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
@@ -25,21 +24,13 @@ try:
 except ImportError as failure:
     sys.exit(f"demo: {failure}: pip install numpy")
 
+from .common import SIGNALS, Failed, exit_by_signal, number, read_text, started, starting
 from .model import CONTEXT, Plan
-from .ranks import SIGNALS, Failed, started, starting, train_sharded, train_unsharded
+from .ranks import train_sharded, train_unsharded
 from .report import Progress, figures, show
 
 LONGEST_TMPDIR = 64  # the path of a socket has 107 bytes at most
 START_S = 10
-
-
-def number(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r}: a number from {least} to {most} is expected")
-        return int(text)
-
-    return parse
 
 
 def parse() -> argparse.Namespace:
@@ -60,21 +51,6 @@ def parse() -> argparse.Namespace:
     add("--buffers", action="store_true", help="halfway, in the middle of a step, show zeroctl's list of buffers")
     add("--json", action="store_true", help="no progress; the summary as one JSON object")
     return parser.parse_args()
-
-
-def read_text(files: Optional[Sequence[str]]) -> bytes:
-    """The files' content. Without files: the package's sources, which every installation has."""
-    text = b""
-    try:
-        for path in files or sorted(Path(__file__).parents[1].rglob("*.py")):
-            if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe is rejected, not waited for
-                raise Failed(2, f"{path}: not a regular file")
-            text += Path(path).read_bytes()
-    except OSError as failure:
-        raise Failed(2, f"{failure.filename}: {failure.strerror}")
-    if len(text) <= CONTEXT:
-        raise Failed(2, f"{', '.join(files or ())}: too short to train on, {len(text)} of at least {CONTEXT + 1} bytes")
-    return text
 
 
 def find(program: str, folder: Optional[str]) -> str:
@@ -138,7 +114,7 @@ def show_buffers(zeroctl: str, plan: Plan, progress: Progress) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    alphabet, tokens = np.unique(np.frombuffer(read_text(options.text), np.uint8), return_inverse=True)
+    alphabet, tokens = np.unique(np.frombuffer(read_text(options.text, CONTEXT + 1), np.uint8), return_inverse=True)
     zeroctl = find("zeroctl", options.bin) if options.buffers else ""
     with nullcontext(options.socket) if options.socket else private_daemon(find("zerod", options.bin), options.json) as path:
         plan = Plan(tokens, alphabet, options.ranks, options.batch, options.steps, options.seed, path, f"demo-{os.getpid()}",
@@ -160,13 +136,6 @@ def run(options: argparse.Namespace) -> int:
         else:
             show(plan, ours, summary)
         return int(same is not None and not all(same))
-
-
-def exit_by_signal(received: int, _: object) -> None:
-    """Ends the program in order. Further signals do not disturb that."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    sys.exit(128 + received)
 
 
 def main() -> int:

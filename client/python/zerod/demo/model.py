@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ContextManager, NamedTuple, Optional, Protocol, Sequence
+from typing import ContextManager, Iterator, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
+
+from .common import LINE, written
 
 CONTEXT, EMBED = 12, 16
 # Uneven, so that no layer's shard is like another's.
@@ -181,19 +183,17 @@ def adam(values: np.ndarray, gradient: np.ndarray, moments: np.ndarray, step: in
     values -= rate / (1 - BETA1**step) * first / (np.sqrt(second / (1 - BETA2**step)) + EPSILON)
 
 
-def write(plan: Plan, values: list[np.ndarray], length: int = 72) -> str:
-    """Text of the model, on one line: each character is drawn from what it predicts, and runs of blanks are one."""
-    whole, random = Whole(plan.layers, values), np.random.default_rng(plan.seed)
-    window, line = plan.tokens[:CONTEXT], ""
-    for _ in range(8 * length):
+def write(plan: Plan, values: list[np.ndarray]) -> str:
+    """Text of the model, on one line: each character is drawn from what it predicts."""
+    return written(_draw(plan, Whole(plan.layers, values)))
+
+
+def _draw(plan: Plan, whole: Whole) -> Iterator[int]:
+    random, window = np.random.default_rng(plan.seed), plan.tokens[:CONTEXT]
+    for _ in range(8 * LINE):
         with whole.parameters(EMBEDDING, "") as (weight, bias):
             logits = (forward(window[None], whole)[-1] @ weight.T + bias)[0]
         odds = np.cumsum(np.exp((logits - logits.max()) / TEMPERATURE))
         token = min(int(np.searchsorted(odds, random.random() * odds[-1])), len(odds) - 1)
         window = np.append(window[1:], token)
-        character = chr(plan.alphabet[token])
-        character = character if "!" <= character <= "~" else " "
-        line += "" if character == " " and line[-1:] in ("", " ") else character
-        if len(line) == length:
-            break
-    return line.rstrip()
+        yield plan.alphabet[token]

@@ -5,7 +5,6 @@ A rank sends its launcher a State after each step. A rank is ended by the launch
 """
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,36 +17,11 @@ import numpy as np
 
 from .. import (BackwardOptions, Client, DType, Entry, GatherFlags, GatherOptions, ReduceFlags, ReduceOp, ReduceOptions,
                 ReleaseFlags, ReleaseOptions, Status, Unsupported, ZerodError, view)
+from .common import Failed, death, started_rank, starting
 from .model import EMBEDDING, NAMES, Arrays, Plan, Whole, adam, forward_backward
 
 _MEAN = ReduceOptions(op=ReduceOp.MEAN, flags=ReduceFlags.DETACHED)
 _PREFETCH = GatherOptions(flags=GatherFlags.PREFETCH)
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_prctl, _PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
-
-
-@contextmanager
-def starting() -> Iterator[None]:
-    """Blocks signals while processes are started: an exception of a handler would lose a process that exists already."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-def started() -> None:
-    """In the new process: the kernel ends it when the one that has forked it ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-class Failed(Exception):
-    """The run has failed: the program's exit status, and why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @dataclass
@@ -167,9 +141,7 @@ class Rank:
 
 
 def _run_rank(plan: Plan, rank: int, channel: Connection) -> None:
-    for number in SIGNALS:  # a terminal's are for the launcher, which ends its ranks
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
-    started()
+    started_rank()
     try:
         with Client(plan.socket, name=f"demo.{rank}") as client:
             Rank(plan, rank, client, channel).train()
@@ -207,7 +179,7 @@ def train_sharded(plan: Plan, heard: Callable[[Outcome], None], paused: Callable
                     del running[channel]
                     processes[rank].join()
                     if processes[rank].exitcode:
-                        failures.append(_death(rank, processes[rank].exitcode))
+                        failures.append(death(rank, processes[rank].exitcode))
                     continue
                 if state.failure:
                     failures.append((state.failure[0], f"rank {rank}: {state.failure[1]}"))
@@ -233,16 +205,10 @@ def train_sharded(plan: Plan, heard: Callable[[Outcome], None], paused: Callable
             process.join()
     if failures:
         # A rank that was killed may be heard of later than those that have lost it.
-        deaths = [_death(rank, process.exitcode) for rank, process in enumerate(processes)
+        deaths = [death(rank, process.exitcode) for rank, process in enumerate(processes)
                   if process.exitcode not in (0, -signal.SIGTERM)]
         raise Failed(*(deaths + failures)[0])
     return outcome
-
-
-def _death(rank: int, code: int) -> tuple[int, str]:
-    if code > 0:
-        return code, f"rank {rank} ended early with status {code}"
-    return 128 - code, f"rank {rank} was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
 def train_unsharded(plan: Plan, heard: Callable[[Outcome], None]) -> Outcome:

@@ -1,57 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress and summary.
-
-On a terminal progress is one line, rewritten a few times a second. Elsewhere it is a line every tenth of the way.
-"""
+"""Progress and summary."""
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 import time
 from typing import Any, Optional
 
+from .common import MIB, Bar, memory_bar
 from .model import Plan, write
-from .ranks import Outcome, State
-
-REDRAW_S = 0.1
-BAR, MEMORY_BAR = 8, 40
-MIB = 1 << 20
+from .ranks import Outcome
 
 
-class Progress:
+class Progress(Bar):
     """Of one run. `seconds` are those since its first step began."""
 
     def __init__(self, plan: Plan, title: str, quiet: bool) -> None:
-        self.plan, self.title, self.quiet = plan, title, quiet
-        self.terminal = sys.stdout.isatty()
-        self.began = self.shown = self.seconds = 0.0
-        self.shown_step = 0
+        super().__init__(title, plan.steps, quiet)
+        self.plan = plan
+        self.began = self.seconds = 0.0
 
     def heard(self, outcome: Outcome) -> None:
         """A rank, or the unsharded run, is a step further. Called before the first step, too."""
-        now, step, steps = time.monotonic(), outcome.step, self.plan.steps
+        now, step = time.monotonic(), outcome.step
         self.began = self.began or now
-        if step == self.shown_step:
+        if step == self.step:
             return
         self.seconds = now - self.began
-        due = now - self.shown >= REDRAW_S if self.terminal else step * 10 // steps > self.shown_step * 10 // steps
-        if self.quiet or not (due or step == steps):
+        if not self.due(step):
             return
-        self.shown_step, self.shown = step, now
-        line = f"{self.title:<9} [{'#' * (step * BAR // steps):.<{BAR}}] {step:>{len(str(steps))}}/{steps} loss " \
-               f"{outcome.losses[step - 1].mean():.4f} {tokens_per_second(self.plan, step, self.seconds):6.0f} tokens/s"
+        text = f"loss {outcome.losses[step - 1].mean():.4f} {tokens_per_second(self.plan, step, self.seconds):6.0f} tokens/s"
         if outcome.states:
             live = max(state.live_bytes for state in outcome.states)
-            line += f", live {live / MIB:.2f} of {self.plan.unsharded_bytes / MIB:.2f} MiB"
-        if self.terminal:  # a line that wraps could not be rewritten
-            line = f"\r{line[:shutil.get_terminal_size().columns - 1]}\033[K"
-        print(line, end="" if self.terminal and step < steps else "\n", flush=True)
-
-    def interrupt(self) -> None:
-        """Ends the line that would be rewritten."""
-        if self.terminal and not self.quiet and 0 < self.shown_step < self.plan.steps:
-            print(flush=True)
+            text += f", live {live / MIB:.2f} of {self.plan.unsharded_bytes / MIB:.2f} MiB"
+        self.show(text)
 
 
 def tokens_per_second(plan: Plan, steps: int, seconds: float) -> float:
@@ -94,12 +75,6 @@ def show(plan: Plan, outcome: Outcome, shown: dict[str, Any]) -> None:
     print(f"\n  memory at its peak   of {plan.unsharded_bytes / MIB:.2f} MiB that an unsharded process needs")
     for rank, state in enumerate(outcome.states):
         shards = sum(each.shard_bytes for each in outcome.states if each.device == state.device)
-        print(f"  {f'device of rank {rank}':<20} {memory_bar(shards, state, plan.unsharded_bytes)}")
+        parts = [("P", shards), ("A", 3 * shards), ("+", state.peak_bytes)]
+        print(f"  {f'device of rank {rank}':<20} {memory_bar(parts, plan.unsharded_bytes)}")
     print("  P: shards of the parameters, A: of Adam's moments, +: gathered layers and gradients, for a moment", flush=True)
-
-
-def memory_bar(shard_bytes: int, state: State, whole: int) -> str:
-    bar = ""
-    for letter, up_to in (("P", shard_bytes), ("A", 3 * shard_bytes), ("+", state.peak_bytes)):
-        bar = bar.ljust(min(round(up_to / whole * MEMORY_BAR), MEMORY_BAR), letter)
-    return f"[{bar:<{MEMORY_BAR}}] {state.peak_bytes / MIB:.2f} MiB, {100 * state.peak_bytes / whole:.0f} %"

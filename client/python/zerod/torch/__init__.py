@@ -8,6 +8,11 @@
 
 docs/pytorch.md says what is supported and what costs what.
 """
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ImportError(f"zerod.torch needs torch 2.4 or newer: {missing}") from None
+
 from .api import (abandon, barrier, clip_grad_norm_, committed_step, full_grad, full_parameters, full_state, is_sharded, join, load,
                   load_state_dict, model_of, no_sync, optimizer_in_backward, plan, recover, save, set_full_state, shard, skip, state_dict,
                   summary, unshard)

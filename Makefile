@@ -527,7 +527,7 @@ install: all  ## into $(DESTDIR)$(PREFIX), with unit files, manual pages and pkg
 uninstall:  ## takes away what install put there, but for the configuration
 	@$(INSTALL_SH) uninstall
 
-.PHONY: dist deb rpm check-packages check-reproducible version-check
+.PHONY: dist deb rpm release check-packages check-reproducible version-check
 dist:  ## zerod-VERSION.tar.xz of the last commit, in $(BUILD): the same bytes each time
 	@ONLY='make dist' packaging/deps.sh
 	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/dist.sh
@@ -536,6 +536,11 @@ deb: dist  ## Debian packages of the last commit, in $(BUILD)/deb
 	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/deb.sh
 rpm: dist  ## the same as RPM packages, in $(BUILD)/rpm (rpmbuild)
 	@rpmbuild -ba $(RPMFLAGS) --define "_topdir $(abspath $(BUILD))/rpm" --define "_sourcedir $(abspath $(BUILD))" packaging/rpm/zerod.spec
+release:  ## the last commit as tarball, wheel and packages, with SHA256SUMS and NOTES.md, in $(BUILD)/release
+	@git diff --quiet HEAD || { echo 'make release: changes are not committed' >&2; exit 1; }
+	@$(MAKE) --no-print-directory wheel deb
+	@if command -v rpmbuild >/dev/null; then $(MAKE) --no-print-directory rpm; fi
+	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/release.sh
 check-packages: deb  ## the Debian packages in a Debian 12 of its own: install, upgrade, remove; as root
 	@PACKAGES=1 packaging/deps.sh
 	@$(MAKE) --no-print-directory all

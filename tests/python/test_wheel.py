@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,13 @@ class Programs(unittest.TestCase):
             self.assertIn("gathered", run(sys.executable, "-c", PRIVATE, **alone))
             while any(name.startswith("zerod-") for name in os.listdir(folder)):
                 time.sleep(0.01)
+
+    def test_audit(self) -> None:
+        """auditwheel finds the platform tag right: nothing newer or other is needed"""
+        if shutil.which("auditwheel") is None:
+            self.skipTest("auditwheel is not on $PATH")
+        wheel = support.ROOT / os.environ["ZEROD_WHEEL"]
+        self.assertIn(f'platform tag: "{wheel.stem.rsplit("-", 1)[1]}"', " ".join(run("auditwheel", "show", str(wheel)).split()))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,13 @@ class Failed(AssertionError):
     """A rank has raised: its traceback."""
 
 
+def example(folder: str, document: str, words: str) -> None:
+    """train.py in the folder: the program in the document that has the words."""
+    text = (support.ROOT / document).read_text()
+    [program] = [part.split("```")[0] for part in text.split("```python\n")[1:] if words in part.split("```")[0]]
+    Path(folder, "train.py").write_text(program)
+
+
 def check_threads() -> None:
     """Failed where torch computes with threads here, or has opened a GPU: a forked child has neither."""
     if torch.get_num_threads() > 1:

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import harness  # noqa: F401  (sets the paths)
+import harness
 import torch
 from harness import support
 
@@ -26,10 +26,10 @@ def setUpModule() -> None:
     daemon = support.Daemon(devices=2, arena="256M", host_arena="256M").for_module()
 
 
-def run(program: str, *arguments: str) -> str:
+def run(program: str, *arguments: str, world: int = 2, **changed: str) -> str:
     environment = {**os.environ, "ZEROD_SOCKET": daemon.socket, "OMP_NUM_THREADS": "1",
-                   "PYTHONPATH": str(support.ROOT / "client" / "python")}
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                   "PYTHONPATH": str(support.ROOT / "client" / "python"), **changed}
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}",
                            str(EXAMPLES / program), *arguments], env=environment, capture_output=True, text=True,
                           timeout=250)
     if done.returncode:
@@ -39,6 +39,18 @@ def run(program: str, *arguments: str) -> str:
 
 @unittest.skipIf("ZD_SEVERAL" in os.environ, "torch sees one GPU, and the examples give each rank its own")
 class Examples(unittest.TestCase):
+    def test_readme(self) -> None:
+        """README.md's train.py learns on 1, 2 and 4 ranks with a daemon of its own, and beside another daemon"""
+        with tempfile.TemporaryDirectory() as folder:
+            harness.example(folder, "README.md", "zt.summary(model)")
+            private = {"ZEROD_SOCKET": "", "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": folder}
+            for world, changed in ((1, private), (2, private), (4, private), (2, {})):
+                if not torch.cuda.is_available() or world <= torch.cuda.device_count():
+                    output = run(folder + "/train.py", world=world, **changed)
+                    losses = [float(each) for each in re.findall("loss ([0-9.]+)", output)]
+                    self.assertEqual((len(losses), sorted(losses, reverse=True)), (3, losses), output)
+                    self.assertEqual(output.count("\n60 steps, 60 backwards, "), 1, output)
+
     def test_nanogpt(self) -> None:
         """nanogpt.py learns, in bfloat16, also with weights in host memory"""
         for options in ((), ("--offload", "params")):

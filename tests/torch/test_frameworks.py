@@ -65,14 +65,6 @@ def run(folder: str, *arguments: str) -> None:
         raise AssertionError(done.stdout + done.stderr)
 
 
-def example(folder: str, document: str, words: str) -> None:
-    """train.py: the program in the document that has the words."""
-    text = (support.ROOT / document).read_text()
-    [program] = [part.split("```")[0] for part in text.split("```python\n")[1:] if words in part.split("```")[0]]
-    with open(folder + "/train.py", "w") as file:
-        file.write(program)
-
-
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -200,9 +192,9 @@ class Trainer(unittest.TestCase):
 
     @unittest.skipIf("ZD_SEVERAL" in os.environ, "torch sees one GPU, and the example gives each rank its own")
     def test_example(self) -> None:
-        """the program in README.md, by torchrun"""
+        """the program in docs/frameworks.md, by torchrun"""
         with tempfile.TemporaryDirectory() as folder:
-            example(folder, "README.md", "transformers import")
+            harness.example(folder, "docs/frameworks.md", "transformers import")
             for world in (1, 2, 4):
                 run(folder, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "train.py")
                 self.assertIn("zerod", os.listdir(folder + "/out/checkpoint-20"))

@@ -11,9 +11,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import harness
+import torch
 from harness import models, support
 
 SMALL = ("--depth", "2", "--width", "32", "--length", "16", "--batch", "4", "--steps")
@@ -65,7 +69,6 @@ class Demo(unittest.TestCase):
 
     def test_wrong(self) -> None:
         """arguments, texts and a torch that is missing are named"""
-        Path(self.base, "short").write_text("16 bytes of text")
         Path(self.base, "empty").write_text("")
         Path(self.base, "none").mkdir()
         Path(self.base, "none", "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
@@ -74,11 +77,20 @@ class Demo(unittest.TestCase):
                 (2, "'0': a number from 1 to 64", ("--ranks", "0"), {}),
                 (2, "--ranks 3: torchrun has started 2", ("--ranks", "3"), started),
                 (2, "empty: too short to train on, 0 of at least 17", ("--text", "empty", *SMALL, "1"), {}),
-                (2, "short: too short to train on, 16 of", ("--text", "short", *SMALL, "1"), {}),
                 (1, "ImportError: zerod.torch needs torch 2.4 or newer: No module", (), {"FIRST": str(self.base / "none")}),
                 (25, "demo: rank 0: CONNECT.*\ndemo: rank 0 ended early with status 25", ("--ranks", "1"), {"ZEROD_SOCKET": "/none"})):
             got, _, errors = self.end(self.start(*arguments, **environment))
             self.assertEqual((got, bool(re.search(words, errors))), (status, True), errors)
+
+    def test_gpus(self) -> None:
+        """more ranks than GPUs are refused"""
+        from zerod.torch import demo
+
+        with mock.patch.multiple(torch.cuda, is_available=lambda: True, device_count=lambda: 1), \
+                mock.patch.object(sys, "argv", ["demo", "--ranks", "2"]), redirect_stderr(StringIO()) as told, \
+                self.assertRaises(SystemExit):
+            demo.parse()
+        self.assertIn("2 ranks need as many GPUs, and torch sees 1", told.getvalue())
 
     def test_ends(self) -> None:
         """the death of a rank ends the others and is named, and a signal of the launcher ends all"""

@@ -23,7 +23,8 @@ WAITS = ("join", "gather", "barrier")
 KINDS = [
     ("none", 0, "", ""),
     *[(moment, 0, "raise", "self") for moment in ("starting", "connected", "joined", "held", "updating", "backward", "step")],
-    ("joined", 0, "exit 0", "self"), ("joined", 1, "exit 3", "self"), ("held", 0, "_exit 0", "self"), ("step", 1, "_exit 7", "self"),
+    ("joined", 0, "exit 0", "self"), ("joined", 1, "exit 3", "self"), ("held", 0, "_exit 0", "self"),
+    ("step", 1, "_exit 7", "self"),
     *[("held", 0, signal, "self") for signal in ("TERM", "INT", "HUP", "QUIT", "ABRT", "SEGV", "KILL")],
     *[("joined", 1, signal, "self") for signal in ("TERM", "INT", "SEGV", "KILL")],
     *[("barrier", 1, signal, "both") for signal in ("TERM", "INT", "HUP", "QUIT", "KILL")],
@@ -86,7 +87,7 @@ def act():
     if word == "_exit":
         os._exit(int(argument))
     if word == "zeroctl":
-        return subprocess.run([zeroctl, "--socket", private.socket_path(), *argument.split()], check=True, stdout=subprocess.DEVNULL)
+        return subprocess.check_output([zeroctl, "--socket", private.socket_path(), *argument.split()])
     ended = {"self": lambda: [os.getpid()], "peer": lambda: [pid(1 - rank)], "both": lambda: [pid(1 - rank), os.getpid()],
              "launcher": lambda: [os.getppid()], "all": lambda: [os.getppid(), pid(1 - rank), os.getpid()],
              "daemon": lambda: [daemon()]}[target]()
@@ -171,11 +172,13 @@ class Ends(unittest.TestCase):
         folder.mkdir()
         pids.mkdir()
         cleared = {name: value for name, value in os.environ.items() if name != "ZEROD_SOCKET"}
-        environment = {**cleared, "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": f"{support.ROOT}/client/python",
-                       "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(number)}
+        environment = {**cleared, "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(folder),
+                       "PYTHONPATH": f"{support.ROOT}/client/python", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                       "MASTER_PORT": str(number)}
         with open(base / f"log{number}", "w+") as log:
-            code = subprocess.run([sys.executable, "-c", LAUNCHER, RANK, *map(str, kind), str(pids), str(support.BUILD / "bin" / "zeroctl")],
-                                  env=environment, stdout=log, stderr=log).returncode
+            arguments = [*map(str, kind), str(pids), str(support.BUILD / "bin" / "zeroctl")]
+            code = subprocess.run([sys.executable, "-c", LAUNCHER, RANK, *arguments], env=environment, stdout=log,
+                                  stderr=log).returncode
             failed = kind[3] == "daemon"
             try:
                 support.until(lambda: not of(folder) and (failed or not os.listdir(folder)))

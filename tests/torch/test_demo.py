@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,8 @@ class Demo(unittest.TestCase):
     def start(self, *arguments: str, launcher: tuple[str, ...] = (), **environment: str) -> "subprocess.Popen[str]":
         """The demo, whose daemon is its own."""
         path = f"{environment.pop('FIRST', '')}:{support.ROOT}/client/python"
-        cleared = {"ZEROD_SOCKET": "", "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(self.base), "ZEROD_POISON": "", "ZEROD_LAG": ""}
+        cleared = {"ZEROD_SOCKET": "", "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(self.base), "ZEROD_POISON": "",
+                   "ZEROD_LAG": ""}
         return subprocess.Popen([sys.executable, "-m", *launcher, "zerod.torch.demo", *arguments], text=True, cwd=self.base,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env={**os.environ, **cleared, "PYTHONPATH": path, **environment})
@@ -72,13 +74,16 @@ class Demo(unittest.TestCase):
         Path(self.base, "empty").write_text("")
         Path(self.base, "none").mkdir()
         Path(self.base, "none", "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+        library = shutil.copy(os.environ["ZEROD_LIBRARY"], self.base / "none")
         started = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "1"}
         for status, words, arguments, environment in (
                 (2, "'0': a number from 1 to 64", ("--ranks", "0"), {}),
                 (2, "--ranks 3: torchrun has started 2", ("--ranks", "3"), started),
                 (2, "empty: too short to train on, 0 of at least 17", ("--text", "empty", *SMALL, "1"), {}),
                 (1, "ImportError: zerod.torch needs torch 2.4 or newer: No module", (), {"FIRST": str(self.base / "none")}),
-                (25, "demo: rank 0: CONNECT.*\ndemo: rank 0 ended early with status 25", ("--ranks", "1"), {"ZEROD_SOCKET": "/none"})):
+                (1, "^demo: zeroctl was not found", (), {"PATH": "/none", "ZEROD_LIBRARY": library}),
+                (25, "demo: rank 0: CONNECT.*\ndemo: rank 0 ended early with status 25", ("--ranks", "1"),
+                 {"ZEROD_SOCKET": "/none"})):
             got, _, errors = self.end(self.start(*arguments, **environment))
             self.assertEqual((got, bool(re.search(words, errors))), (status, True), errors)
 

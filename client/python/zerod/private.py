@@ -138,8 +138,8 @@ def _start(folder: Path, path: str, lock: int) -> None:
     _await(folder, path, _started[-1])
     if sys.stderr is not None:  # closed
         with suppress(OSError):  # its reader has gone
-            print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` "
-                  "shows it", file=sys.stderr, flush=True)
+            print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. "
+                  "`zeroctl top` shows it", file=sys.stderr, flush=True)
 
 
 def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> None:

@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import zerod.torch as zt
-from zerod import ZerodError, private
-from zerod.demo.common import (LINE, MIB, SIGNALS, Bar, Failed, death, exit_by_signal, memory_bar, number, read_text, started_rank,
-                               starting, written)
+from zerod import ConnectionFailed, ZerodError, private
+from zerod.demo.common import (LINE, MIB, SIGNALS, Bar, Failed, death, exit_by_signal, memory_bar, number, read_text,
+                               started_rank, starting, written)
 
 from .environment import job_name
 
@@ -75,11 +75,11 @@ class GPT(nn.Module):
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m zerod.torch.demo",
-        description="Trains a small GPT on the bytes of a text, on the GPUs or on the CPU. zerod holds its parameters and gradients.",
+        description="Trains a small GPT on the bytes of a text, on GPUs or the CPU. zerod holds its parameters and gradients.",
         epilog="Exit status: 0 when all went well, 2 for a wrong command line or text, 128 + N when signal N has ended a rank, "
         "otherwise zerod's status of what failed, or 1.")
     add = parser.add_argument
-    add("--ranks", type=number(1, 64), metavar="N", help="ranks, each a process (default: one a GPU, else 2; under torchrun: its own)")
+    add("--ranks", type=number(1, 64), metavar="N", help="ranks, each a process (one a GPU, else 2; under torchrun: its own)")
     add("--steps", type=number(1, 1000000), default=200, metavar="N", help="steps (%(default)s)")
     add("--batch", type=number(1, 4096), default=8, metavar="N", help="sequences of a rank in a step (%(default)s)")
     add("--length", type=number(1, 65536), default=64, metavar="N", help="bytes of a sequence (%(default)s)")
@@ -88,9 +88,9 @@ def parse() -> argparse.Namespace:
     add("--seed", type=number(0, (1 << 63) - 1), default=1, metavar="N", help="of initial values and samples (%(default)s)")
     add("--bfloat16", action="store_true", help="gather and compute in bfloat16, with float32 masters")
     add("--text", action="append", metavar="FILE", help="train on this file; may be repeated (default: this package's sources)")
-    add("--fsdp2", action="store_true", help="afterwards train the same model by torch.distributed.fsdp.fully_shard(), and print both")
+    add("--fsdp2", action="store_true", help="afterwards train the same model by torch's fully_shard(), and print both")
     add("--json", action="store_true", help="no progress; the summary as one JSON object")
-    options = parser.parse_args()
+    options = parser.parse_args(namespace=argparse.Namespace(zeroctl=""))
     world = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
     if world and options.ranks not in (None, int(world)):
         parser.error(f"--ranks {options.ranks}: torchrun has started {world}")
@@ -163,10 +163,11 @@ class Rank:
 
     def memory(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Bytes of this rank between a backward and its step, when it has gradients; and at their peak, of GPUs."""
-        held = [each for state in optimizer.state.values() for each in state.values() if isinstance(each, torch.Tensor) and each.dim()]
+        states = [each for state in optimizer.state.values() for each in state.values()]
+        held = [each for each in states if isinstance(each, torch.Tensor) and each.dim()]
         usage, peak, state, gradients = {}, 0, 0, 0
         if zt.is_sharded(model):
-            usage = daemon_usage()
+            usage = daemon_usage(self.options.zeroctl)
             peak, state = usage["peak"] // self.options.ranks, sum(each.read_local().nbytes for each in held)
             gradients = usage["target"] // self.options.ranks
             if self.options.ranks == 1:  # gradients are where autograd has written them
@@ -175,7 +176,8 @@ class Rank:
         else:
             parts = [*model.parameters(), *(each.grad for each in model.parameters() if each.grad is not None), *held]
             kept = sum(each.to_local().nbytes for each in parts)
-        return {"kept_bytes": kept, "peak_bytes": peak + torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None,
+        on_gpu = self.device.type == "cuda"
+        return {"kept_bytes": kept, "peak_bytes": peak + torch.cuda.max_memory_allocated() if on_gpu else None,
                 "optimizer_bytes": state, "gradient_bytes": gradients, "daemon_bytes": usage}
 
     def write(self, model: nn.Module) -> str:
@@ -235,10 +237,10 @@ class Rank:
                               "zerod": found, **({"fsdp2": peer} if peer else {})}), flush=True)
 
 
-def daemon_usage() -> dict[str, int]:
+def daemon_usage(zeroctl: str) -> dict[str, int]:
     """The job's bytes by purpose, and the peak of their sum, over all ranks: of zeroctl's listing."""
     path = os.environ.get("ZEROD_SOCKET") or (private.socket_path() if private.wanted() else private.SYSTEM)
-    listing = subprocess.run([private.program("zeroctl"), "--socket", path, "--json", "jobs"], check=True, stdout=subprocess.PIPE).stdout
+    listing = subprocess.run([zeroctl, "--socket", path, "--json", "jobs"], check=True, stdout=subprocess.PIPE).stdout
     (usage,) = [row["usage"] for row in json.loads(listing)["rows"] if row["name"] == job_name()]
     return {name[:-len("_bytes")]: value for name, value in usage.items() if name != "peak_gathered_bytes"}
 
@@ -251,8 +253,8 @@ def summary(options: argparse.Namespace, found: dict[str, Any]) -> list[str]:
     usage = {name: value // options.ranks for name, value in found["daemon_bytes"].items()}
     passing = max(usage["peak"] - usage["shard"] - usage["allocation"] - usage["target"], 0)
     ends, end = [], 0
-    for letter, size in (("S", usage["shard"] + usage["allocation"]), ("A", found["optimizer_bytes"]), ("T", found["gradient_bytes"]),
-                         ("+", passing)):
+    for letter, size in (("S", usage["shard"] + usage["allocation"]), ("A", found["optimizer_bytes"]),
+                         ("T", found["gradient_bytes"]), ("+", passing)):
         ends.append((letter, end := end + size))
     lines = {
         "model": f"{found['parameters']} parameters on {options.ranks} rank{'s' * (options.ranks > 1)}, {found['device']}",
@@ -262,7 +264,7 @@ def summary(options: argparse.Namespace, found: dict[str, Any]) -> list[str]:
         "memory of a rank": memory_bar(ends, whole) + f" of {whole / MIB:.2f} MiB unsharded",
     }
     return [f"  {name:<17} {text}" for name, text in lines.items()] + [
-        "  S: shards, T: sums of gradients, +: the daemon's peak beyond both, such as gathered blocks; A: AdamW's moments, torch's"]
+        "  S: shards, T: sums of gradients, +: the daemon's peak beyond both (gathered blocks); A: AdamW's moments, torch's"]
 
 
 def comparison(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -308,7 +310,8 @@ def launch(options: argparse.Namespace) -> int:
         for each in ranks:
             each.wait()
     # A rank that was killed may be heard of later than those that have lost it.
-    failed = [each for each in enumerate(each.returncode for each in ranks) if each[1] < 0 and each[1] != -signal.SIGTERM] + failed
+    ended = [(rank, each.returncode) for rank, each in enumerate(ranks)]
+    failed = [each for each in ended if each[1] < 0 and each[1] != -signal.SIGTERM] + failed
     if failed:
         raise Failed(*death(*failed[0]))
     return 0
@@ -318,6 +321,10 @@ def main() -> int:
     options = parse()
     try:
         text = read_text(options.text, options.length + 1)
+        with suppress(ConnectionFailed):
+            options.zeroctl = private.program("zeroctl")
+        if not options.zeroctl:
+            raise Failed(1, "zeroctl was not found beside the package, beside $ZEROD_LIBRARY or on $PATH")
         if "RANK" not in os.environ:
             return launch(options)
         Rank(options, int(os.environ["RANK"]), torch.frombuffer(bytearray(text), dtype=torch.uint8).long()).run()

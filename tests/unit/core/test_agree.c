@@ -175,7 +175,8 @@ static void test_a_rank_that_goes_on(void **state)
 static void test_a_rank_that_goes_further(void **state)
 {
 	struct scene *s = *state;
-	struct zd_args abandon = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->g.team.group};
+	struct zd_args abandon = {.kind = ZD_REQ_BACKWARD_ABANDON,
+	                          .u.backward_abandon.group = s->g.team.group};
 	core_reducers_begin(&s->g, 3, false);
 	core_reducers_end(&s->g);
 	uint64_t early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);

@@ -15,8 +15,8 @@ struct zd_api_session;
 
 typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
 
-/* Checks what the engine cannot check of a GROUP_JOIN: of its unique ids, if it has any, that a daemon has made
- * them, for the session's user and this group, not too long ago. Leaves in `args` the ids without their stamp.
+/* Checks what the engine cannot check of a GROUP_JOIN: a daemon has made its unique ids, if it has any, for
+ * the session's user and this group, not too long ago. Leaves in `args` the ids without their stamp.
  * Errors: see zd_id_stamp_check(). */
 int zd_check_group_join(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));

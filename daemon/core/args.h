@@ -51,6 +51,7 @@ struct zd_args {
 	uint32_t ids_left_s;
 	struct zd_found *found; /* UPDATE_BEGIN, PUBLISH; NULL: the request finds all of the units */
 	union {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member */
 #define REQUEST(KIND, name) __typeof__(*((Zd__Request *)0)->name) name;
 #include "core/requests.def"
 	} u;
@@ -93,6 +94,7 @@ struct zd_reply {
 	const char *job, *group; /* UNIQUE_IDS: that the ids are for */
 	union {
 #define REQUEST(KIND, name)
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member */
 #define REQUEST_FILLED(KIND, name, fill) __typeof__(*((Zd__Reply *)0)->fill) fill;
 #define REQUEST_SAME(KIND, name, fill)
 #include "core/requests.def"

@@ -34,10 +34,9 @@ struct list {
 
 static struct plan {
 	size_t bytes;
-	unsigned nlists;
+	unsigned nlists, nplaces;
 	struct list lists[MAX_LISTS];
 	const ProtobufCFieldDescriptor *body; /* of the reply; NULL: the reply is a status */
-	unsigned nplaces;
 	const ProtobufCFieldDescriptor
 	        *places[ZD_REPLY_PLACES];       /* of the body: Locations, and messages of these */
 	const ProtobufCFieldDescriptor *fences; /* NULL: none */

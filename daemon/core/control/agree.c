@@ -32,9 +32,6 @@ static int check_args(const struct zd_args *args, struct zd_err *err)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown agreement operation %u", op);
 	if (count == 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "no values to agree on");
-	if (count > ZEROD_MAX_AGREED)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u values to agree on; at most %u", count,
-		                  ZEROD_MAX_AGREED);
 	return 0;
 }
 
@@ -42,6 +39,9 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
                        struct zd_err *err)
 {
 	struct zd_member *member;
+	if (args->u.group_agree.n_values > ZEROD_MAX_AGREED)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%zu values to agree on; at most %u",
+		                  args->u.group_agree.n_values, ZEROD_MAX_AGREED);
 	int status = zd_member_find(e, req->session, args->u.group_agree.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);

@@ -326,7 +326,6 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	req->since_ns = e->now_ns;
 	req->deadline_ns = call->deadline_ns;
 	req->session = session;
-	memset(&e->reply, 0, sizeof(e->reply));
 
 	int status = begin_request(e, req, args, &err);
 	if (status >= 0) {

@@ -93,8 +93,8 @@ int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, u
 struct zd_request {
 	uint64_t id;     /* the client's */
 	uint64_t serial; /* the engine's; the row id of a waiting gather in the table of buffers */
-	enum zd_request_kind kind;
 	const struct zd_request_type *type; /* of its kind */
+	enum zd_request_kind kind;
 	bool queued;
 	uint64_t told;            /* the member's `told` when the request began */
 	bool wants_memory;        /* a waiter of its uid's queue of the device */

@@ -72,7 +72,7 @@ class Private(unittest.TestCase):
 
     def test_folder(self) -> None:
         """a folder that others can enter, or a link in its place, is refused by its name"""
-        folder = private._folder(True)
+        folder = private._folder()
         folder.chmod(0o755)
         with self.assertRaisesRegex(zerod.PermissionDenied, str(folder)):
             zerod.Client(private=True)

@@ -86,7 +86,7 @@ def _connects(path: str) -> "Optional[type[BaseException]]":
     return None
 
 
-def _folder(make: bool) -> Path:
+def _folder(make: bool = True) -> Path:
     """Of this job: all processes of one run of torchrun have the same, and other programs each their own. `make`: it is there."""
     run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "ZEROD_JOB")]
     name = "\n".join(run if "LOCAL_RANK" in os.environ or "RANK" in os.environ else [str(os.getpid())])

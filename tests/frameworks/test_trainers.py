@@ -43,14 +43,14 @@ class Peft(unittest.TestCase):
         for options in ({}, {"use_dora": True}):
             with self.subTest(**options), tempfile.TemporaryDirectory() as folder:
                 expected = harness.alone(lambda: base.train(folder + "/alone", adapted(**options), 1))
-                close(base.distributed(2, lambda _: base.train(folder + "/sharded", harness.shard(adapted(**options)), 2)), expected)
+                base.close(base.distributed(2, lambda _: base.train(folder + "/sharded", harness.shard(adapted(**options)), 2)), expected)
 
                 def read() -> Any:
                     from peft import PeftModel
 
                     return dict(PeftModel.from_pretrained(base.llama(), f"{folder}/sharded/checkpoint-{base.STEPS}").state_dict())
 
-                close([harness.alone(read)], expected[1])
+                base.close([(expected[0], harness.alone(read))], expected)
 
     def test_merge(self) -> None:
         """merge_and_unload() merges masters, and the merged model runs and trains, also with param_dtype"""

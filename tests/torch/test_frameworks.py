@@ -26,7 +26,7 @@ from torch import nn
 import zerod.torch as zt
 from zerod import integrations
 
-STEPS, BATCH = 6, 4
+STEPS, BATCH, RATE = 6, 4, 1e-2
 
 
 def setUpModule() -> None:
@@ -85,9 +85,8 @@ def make_trainer(folder: str, model: nn.Module, world: int, optimizer: Any = Non
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(
-        folder, max_steps=STEPS, per_device_train_batch_size=BATCH // world, learning_rate=1e-2, weight_decay=0.1, logging_steps=1,
+        folder, max_steps=STEPS, per_device_train_batch_size=BATCH // world, learning_rate=RATE, weight_decay=0.1, logging_steps=1,
         save_strategy="steps", save_steps=STEPS // 2, eval_strategy="steps", eval_steps=STEPS // 2, use_cpu=models.DEVICE == "cpu",
-        adam_epsilon=1e-3,  # by a smaller one a step enlarges what rounding there is
         report_to=[], disable_tqdm=True, lr_scheduler_type="linear", **options)
     trainer = Trainer(model, arguments, train_dataset=Tokens(), eval_dataset=Tokens(),
                       optimizers=(optimizer(model) if optimizer else None, None))
@@ -104,18 +103,24 @@ def train(folder: str, model: nn.Module, world: int, resume: Optional[str] = Non
     return seen[-3:] if resume else seen, model.state_dict()
 
 
-class Trainer(unittest.TestCase):
-    def close(self, results: list[Any], expected: Any, tolerance: float = 1e-5) -> None:
-        for result in results:
-            torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance)
+def close(results: list[Any], expected: Any, tolerance: float = 1e-5) -> None:
+    """Losses and norms are within the tolerance, and so is the norm of the weights' difference. A single weight may differ by more:
+    where gradients cancel to Adam's epsilon of 1e-8, a step has their rounding, as float32 has in one process against float64."""
+    for seen, weights in results:
+        torch.testing.assert_close(seen, expected[0], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(weights, expected[1], rtol=tolerance, atol=RATE / 100 if tolerance else 0)
+        ours, theirs = (torch.cat([each[name].double().flatten() for name in weights]) for each in (weights, expected[1]))
+        assert (ours - theirs).norm() <= tolerance * theirs.norm()
 
+
+class Trainer(unittest.TestCase):
     def test_train(self) -> None:
         """clipping, a schedule, evaluation and checkpoints; accumulation; on 2 and 4 ranks, as one process"""
         for world, options in ((2, {}), (4, {}), (2, {"gradient_accumulation_steps": 2, "optim": "adamw_torch_fused"})):
             with self.subTest(world=world, **options), tempfile.TemporaryDirectory() as folder:
                 expected = harness.alone(lambda: train(folder + "/alone", llama(), 1, **options))
                 results = distributed(world, lambda _: train(folder + "/sharded", harness.shard(llama()), world, **options))
-                self.close(results, expected)
+                close(results, expected)
 
     def test_resume(self) -> None:
         """the bits of a run without a break, with masters and zt.AdamW too; as close as sums are on another number of ranks"""
@@ -128,7 +133,7 @@ class Trainer(unittest.TestCase):
 
                 whole = run(first, "/whole", None)[0]
                 resumed = run(second, "/resumed", f"{folder}/whole/checkpoint-{STEPS // 2}")
-                self.close(resumed, (whole[0][-3:], whole[1]), 1e-5 if second != first else 0)
+                close(resumed, (whole[0][-3:], whole[1]), 1e-5 if second != first else 0)
 
     def test_plain(self) -> None:
         """a checkpoint's weights are read by from_pretrained(); its optimizer's state by nobody, and the file says where it is"""

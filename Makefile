@@ -563,6 +563,11 @@ wheel: deps  ## the same as a wheel for pip, with zerod, zeroctl and zerobench i
 check-wheel: wheel  ## what the wheel installs where nothing else of zerod's is
 	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" BUILD="$(BUILD)" tests/run.sh "$(PYTHON) tests/python/test_wheel.py Programs"
 
+.PHONY: count
+count:  ## lines of the product (without PTX and Markdown) and of the tests, as committed
+	@echo "product $$(git ls-files client common daemon include proto | grep -vE '\.(ptx|md)$$' | xargs cat | wc -l), \
+	tests $$(git ls-files tests | xargs cat | wc -l)" | tr -s '\t '
+
 # The library's interface to other programs: its functions and the headers' structures.
 ABI_BASELINE := packaging/libzerod.abi
 check-abi abi-baseline: export ABI := 1

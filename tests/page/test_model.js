@@ -2,6 +2,7 @@
 // test_model.js - history, addresses and sums of the snapshot's page, by node alone. Prints TAP.
 "use strict";
 const assert = require("assert");
+const fs = require("fs");
 const model = require("../../client/zeroctl/snapshot/model.js");
 
 const tests = [];
@@ -120,6 +121,10 @@ test("colours: the largest jobs have one each", () => {
 	assert.strictEqual(keyOf(blocks[13]), model.OTHER_JOBS);
 	assert.strictEqual(keyOf({job: ""}), model.OTHER_USERS);
 	assert.strictEqual(model.colouring("purpose", []).keyOf(block(0, 1, {purpose: "later kind"})), model.OTHER_USERS);
+});
+test("colours: each purpose of the daemon's blocks has one", () => {
+	const [, words] = fs.readFileSync(__dirname + "/../../daemon/core/history.def", "utf8").match(/what a block is for \*\/\n([^]*?)\/\*/);
+	assert.deepStrictEqual([...words.matchAll(/"(.*)"/g)].map(([, word]) => word), model.PURPOSES);
 });
 test("bytes and times are written as zeroctl writes them", () => {
 	assert.deepStrictEqual([0, 512, 1536, 15.5 * 1024 ** 2, 80 * 1024 ** 3].map(model.bytesText), ["0 B", "512 B", "1.5 KiB", "15.5 MiB", "80 GiB"]);

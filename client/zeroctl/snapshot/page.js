@@ -238,7 +238,7 @@ function ownerFacts(thing) {
 	const id = sessionOf(thing), session = snapshot.sessions.find((row) => row.uid === thing.uid && row.id === id);
 	const process = session ? " (pid " + session.pid + (session.name ? ", " + session.name : "") + ", uid " + session.uid + ")" : "";
 	facts.push(["Session", id ? id + process : ""]);
-	for (const buffer of thing.purpose === "gathered" && thing.kind === "block" ? snapshot.buffers : []) {
+	for (const buffer of ["gathered", "frame"].includes(thing.purpose) && thing.kind === "block" ? snapshot.buffers : []) {
 		if (buffer.uid !== thing.uid || buffer.job !== thing.job || buffer.group !== thing.group || buffer.unit !== thing.name || buffer.rank !== thing.rank ||
 			buffer.state === "WAITING")
 			continue;

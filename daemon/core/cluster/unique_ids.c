@@ -103,7 +103,7 @@ static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	if (req->pending_ops > 0)
 		return zd_wait_for(req, ZD_WAIT_UNIQUE_IDS, 0, 0, 0);
 	e->reply.u.unique_ids.ids.data = req->u.unique_ids.bytes;
-	e->reply.u.unique_ids.ids.len = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
+	e->reply.u.unique_ids.ids.len = (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
 	e->reply.job = req->u.unique_ids.job;
 	e->reply.group = req->u.unique_ids.group;
 	return 0;

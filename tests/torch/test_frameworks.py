@@ -197,9 +197,9 @@ class Trainer(unittest.TestCase):
 
     @unittest.skipIf("ZD_SEVERAL" in os.environ, "torch sees one GPU, and the example gives each rank its own")
     def test_example(self) -> None:
-        """the program in docs/frameworks.md, by torchrun"""
+        """the program in README.md, by torchrun"""
         with tempfile.TemporaryDirectory() as folder:
-            harness.example(folder, "docs/frameworks.md", "transformers import")
+            harness.example(folder, "README.md", "transformers import")
             for world in (1, 2, 4):
                 run(folder, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "train.py")
                 self.assertIn("zerod", os.listdir(folder + "/out/checkpoint-20"))

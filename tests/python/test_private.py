@@ -73,6 +73,10 @@ class Private(unittest.TestCase):
     def test_folder(self) -> None:
         """a folder that others can enter, or a link in its place, is refused by its name"""
         folder = private._folder()
+        with mock.patch.dict(os.environ, {"LOCAL_RANK": "1"}), mock.patch.multiple(private, STARTED_IN_S=0, _connects=self.fail), \
+                self.assertRaises(zerod.Deadline):  # a rank that waits connects nowhere before there is one
+            private.socket_path()
+        folder.mkdir()
         folder.chmod(0o755)
         with self.assertRaisesRegex(zerod.PermissionDenied, str(folder)):
             zerod.Client(private=True)
@@ -85,6 +89,7 @@ class Private(unittest.TestCase):
     def test_predecessor(self) -> None:
         """where a daemon ends no other one starts before its folder has gone, nor in a folder that has just gone"""
         folder = private._folder()
+        folder.mkdir()
         with mock.patch.object(fcntl, "flock", side_effect=lambda *_: shutil.rmtree(folder)):
             self.assertIsNone(private._locked(folder))
         script = self.base / "zerod"  # serves until there is a file `end`

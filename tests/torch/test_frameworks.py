@@ -168,9 +168,9 @@ class Trainer(unittest.TestCase):
             distributed(2, lambda rank: body(rank, folder))
 
     def test_batches(self) -> None:
-        """ranks whose own loaders differ in length: an error before the first step, unless all take max_steps steps"""
-        def body(rank: int, accumulate: int, steps: int) -> int:
-            trainer = make_trainer(folder, harness.shard(llama()), 2, gradient_accumulation_steps=accumulate)
+        """ranks whose own loaders differ in length: an error before the first step, unless all take max_steps steps alike"""
+        def body(rank: int, accumulate: int, steps: int, logs: str = "no") -> int:
+            trainer = make_trainer(folder, harness.shard(llama()), 2, gradient_accumulation_steps=accumulate, logging_strategy=logs)
             trainer.args.max_steps = steps
             trainer.get_train_dataloader = lambda: torch.utils.data.DataLoader(Tokens(), 16 << rank)
             trainer.train()
@@ -179,9 +179,9 @@ class Trainer(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(distributed(2, lambda rank: body(rank, 1, 3)), [3, 3])
-            for accumulate, steps in ((2, 3), (1, -1)):
+            for case in ((2, 3), (1, -1), (1, 3, "epoch")):
                 with self.assertRaisesRegex(harness.Failed, "ValueError: .* training batches: 4 on rank 0, 2 on rank 1"):
-                    distributed(2, lambda rank: body(rank, accumulate, steps))
+                    distributed(2, lambda rank: body(rank, *case))
 
     def test_generate(self) -> None:
         """one rank alone generates what one process does"""

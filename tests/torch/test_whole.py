@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import unittest
 from functools import partial
 from typing import Any, Callable
@@ -16,6 +17,7 @@ import torch
 from cases import Program, state
 from harness import support
 from test_halves import optimizer as halves
+from torch import nn
 
 import zerod
 import zerod.torch as zt
@@ -106,6 +108,14 @@ class Wholes(unittest.TestCase):
             harness.ranks(daemon.socket, 2, partial(body, optimize))
 
 
+def partly_frozen() -> nn.Module:
+    """Its blocks have two units each."""
+    module = models.MLP()
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(not name.endswith("bias"))
+    return module
+
+
 class Alone(unittest.TestCase):
     def test_masters(self) -> None:
         """rank 0 alone reads masters: it learns when another rank goes on, or waits in a barrier, and training goes on"""
@@ -131,7 +141,7 @@ class Alone(unittest.TestCase):
     def test_reads_alone(self) -> None:
         """one rank alone uses a gradient and evaluates, while the others step: it is told at once, and may still step"""
         def body(rank: int, reads: str, steps: bool, optimize: Callable, options: dict[str, Any]) -> Any:
-            module = harness.shard(harness.seeded(models.MLP), **options)
+            module = harness.shard(harness.seeded(partly_frozen), **options)
             optimizer, told = optimize(module), -1
             models.mlp_loss(module, rank, 0)
             if reads and rank == 0:
@@ -150,7 +160,10 @@ class Alone(unittest.TestCase):
             optimizer.zero_grad()
             models.mlp_loss(module, rank, 1)
             optimizer.step()
-            return told, harness.slices(module) if steps else None
+            zt.barrier(module)
+            held = [row["unit"] for row in json.loads(support.zeroctl(daemon, "buffers", "--json"))["rows"] if row["holders"]]
+            zt.barrier(module)
+            return told, held, harness.slices(module) if steps else None
 
         by_units: Any = ({"param_dtype": torch.bfloat16}, lambda module: zt.AdamW(module.parameters()))  # steps by units
         for world, (options, optimize) in itertools.product((2, 4), (({}, models.sgd), ({"slots": True, "stage": 2}, models.adamw),
@@ -159,7 +172,7 @@ class Alone(unittest.TestCase):
                 run = partial(body, optimize=optimize, options=options)
                 plain, grad, norm, torn = [harness.ranks(daemon.socket, world, lambda rank: run(rank, reads, steps))
                                            for reads, steps in (("", True), ("grad", True), ("norm", True), ("grad", False))]
-                harness.same([grad, norm, torn], [plain, plain, [(0 if rank else -1, None) for rank in range(world)]])
+                harness.same([grad, norm, torn], [plain, plain, [(0 if rank else -1, [], None) for rank in range(world)]])
 
     def test_agrees_alone(self) -> None:
         """one rank alone agrees; the others begin the second backward of a step, or abandon theirs and begin the next"""

@@ -31,7 +31,7 @@ ENDING = (Status.CONNECT, Status.DISCONNECTED, Status.SHUTDOWN)  # of a daemon t
 TRIES = 200
 _started: "list[subprocess.Popen[bytes]]" = []
 # $0 is the folder, which goes after a clean end; after another one its log stays. A signal of the terminal's is for the trainers.
-_SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0" || rm -f "$0/zerod.sock" "$0/lock" "$0"/*.key'
+_SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0" || rm -f "$0/zerod.sock" "$0"/*.key "$0/lock"'
 
 
 def wanted() -> bool:
@@ -45,10 +45,12 @@ def socket_path() -> str:
     """The socket of this job's private daemon, which serves. ConnectionFailed says why it does not, and where its log is."""
     starts = os.environ.get("LOCAL_RANK", "0") == "0"
     deadline = time.monotonic() + STARTED_IN_S
+    folder = _folder()
+    path = str(folder / "zerod.sock")
     while True:
-        folder = _folder(starts)
-        path = str(folder / "zerod.sock")
-        if not _connects(path):
+        if starts:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if _is_own(folder) and not _connects(path):
             return path
         lock = _locked(folder) if starts else None
         if lock is not None:
@@ -86,25 +88,25 @@ def _connects(path: str) -> "Optional[type[BaseException]]":
     return None
 
 
-def _folder(make: bool = True) -> Path:
-    """Of this job: all processes of one run of torchrun have the same, and other programs each their own. `make`: it is there."""
+def _folder() -> Path:
+    """Of this job: all processes of one run of torchrun have the same, and other programs each their own."""
     run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "ZEROD_JOB")]
     name = "\n".join(run if "LOCAL_RANK" in os.environ or "RANK" in os.environ else [str(os.getpid())])
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.access(base, os.W_OK) or len(base) > 60:  # a socket's path has 107 bytes at most
         base = "/tmp"
-    folder = Path(base, f"zerod-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
-    found = None
-    while found is None:
-        if make:
-            folder.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):  # the daemon before has just ended, and taken the folder with it
-            found = folder.lstat()
-        if not make and found is None:
-            return folder
+    return Path(base, f"zerod-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is there, for this user alone: nobody else can then put another one in its place. PERMISSION: for others too."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:  # nobody has made it yet, or the daemon before has just ended and taken it with it
+        return False
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise error(Status.PERMISSION, f"{folder} is not a folder that this user alone can enter")
-    return folder
+    return True
 
 
 def program(name: str = "zerod") -> str:

@@ -146,11 +146,13 @@ static bool still_given(const struct zd_part *part, uint64_t want)
 }
 
 /* MISMATCH if a rank has begun an update that the rank of the gather has not, and waits for that rank to
- * agree: neither would go on. A prefetch keeps no rank waiting. */
+ * agree: neither would go on. A prefetch keeps no rank waiting, and a gather that names its version may be
+ * awaited after the rank's own update. */
 static int agreement_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_part *own = req->u.gather.part;
-	bool waits = own->state == ZD_PART_IDLE && !req->member->agreeing && !req->u.gather.prefetch;
+	bool waits = own->state == ZD_PART_IDLE && !req->member->agreeing && !req->u.gather.prefetch &&
+	             req->u.gather.version == 0;
 	for (uint32_t rank = 0; waits && rank < own->unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &own->unit->parts[rank];
 		if (part->version + zd_part_is_written(part) <= own->version ||

@@ -209,6 +209,7 @@ static void test_a_rank_that_gathers(void **state)
 	core_expect_waits(s->core, early, "to publish version 2");
 	uint64_t agreed = agree(s, 1, ZEROD_AGREE_MAX, 1, values[1]);
 	core_expect_error(s->core, early, ZEROD_E_MISMATCH, text);
+	uint64_t named = core_gather_version(s->core, session[2], unit, 2);
 	core_expect(s->core, core_publish(s->core, session[1], unit), 0);
 	core_expect_error(s->core, core_gather(s->core, session[2], unit), ZEROD_E_MISMATCH, text);
 	core_expect(s->core, core_update(s->core, session[2], unit), 0);
@@ -220,6 +221,7 @@ static void test_a_rank_that_gathers(void **state)
 	for (uint32_t rank = 0; rank < NRANKS; rank += 2)
 		core_expect(s->core, core_publish(s->core, session[rank], unit), 0);
 	core_expect(s->core, prefetch, 0);
+	core_expect(s->core, named, 0);
 	core_expect(s->core, other, 0);
 }
 

@@ -32,9 +32,10 @@ class ZerodStrategy(DDPStrategy):
     def on_train_start(self) -> None:
         super().on_train_start()
         assert self.lightning_module is not None
-        batches = [None] * self.world_size
-        torch.distributed.all_gather_object(batches, self.lightning_module.trainer.num_training_batches)
-        check_batches(batches)
+        trainer, batches = self.lightning_module.trainer, [0] * self.world_size
+        torch.distributed.all_gather_object(batches, trainer.num_training_batches)
+        if not 0 < trainer.max_steps * trainer.accumulate_grad_batches <= min(batches):  # then it ends before an epoch
+            check_batches(batches)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         assert self.lightning_module is not None

@@ -30,7 +30,8 @@ def install() -> None:
     @wraps(start)
     def start_training(self: Any, args: Any, dataloader: Any, *others: Any) -> Any:
         # With max_steps every rank takes as many steps; epochs only matter to what happens at their ends.
-        alike = args.max_steps > 0 and args.gradient_accumulation_steps == 1 and args.save_strategy != "epoch"
+        alike = args.max_steps > 0 and args.gradient_accumulation_steps == 1 and "epoch" not in (args.save_strategy, args.eval_strategy,
+                                                                                                 args.logging_strategy)
         if api.is_sharded(self.model) and not alike:
             from accelerate.utils import gather_object
 

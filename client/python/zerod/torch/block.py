@@ -11,6 +11,7 @@ that autograd has saved without our hooks. Such a buffer is kept by a lease of i
 """
 from __future__ import annotations
 
+from contextlib import suppress
 from ctypes import c_uint64, c_void_p
 from typing import Any, Optional
 
@@ -133,17 +134,26 @@ class Block:
         assert tickets is not None
         stream = context.stream()
         handle = None if stream is None else stream.handle
-        for unit, ticket in zip(self.units, tickets):
-            data = c_void_p()
-            status = _wait(context.client.handle, ticket, handle, data)
-            if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
-                data.value = unit.unit.gather(stream, _NO_SLOT)
-            elif status == s.Status.NO_MEMORY:
-                context.environment.again(context.client.error(status))
-                data.value = unit.unit.gather(stream)
-            elif status:
-                raise context.client.error(status)
-            unit.place(data.value or 0)
+        held = 0
+        try:
+            for unit, ticket in zip(self.units, tickets):
+                data = c_void_p()
+                status = _wait(context.client.handle, ticket, handle, data)
+                if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
+                    data.value = unit.unit.gather(stream, _NO_SLOT)
+                elif status == s.Status.NO_MEMORY:
+                    context.environment.again(context.client.error(status))
+                    data.value = unit.unit.gather(stream)
+                elif status:
+                    raise context.client.error(status)
+                held += 1
+                unit.place(data.value or 0)
+        except zerod.ZerodError:  # a rank that receives Mismatch can go on
+            with suppress(zerod.ZerodError):  # of a daemon that has ended
+                for unit in self.units[:held]:
+                    unit.unit.release(stream)
+                self._forget(self.units[held + 1:], tickets[held + 1:])
+            raise
         context.counts.gathers += len(self.units)
 
     def release(self, use: int) -> None:
@@ -168,8 +178,11 @@ class Block:
         tickets, self.tickets = self.tickets, None
         if tickets is None:
             return
+        self._forget(self.units, tickets)
+
+    def _forget(self, units: "list[FlatUnit]", tickets: list[int]) -> None:
         stream = self.context.stream()
-        for unit, ticket in zip(self.units, tickets):
+        for unit, ticket in zip(units, tickets):
             try:
                 self.context.client.wait(ticket, stream)
             except zerod.Mismatch:  # an update of other ranks, of which a gather that is needed says the same

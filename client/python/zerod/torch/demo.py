@@ -240,8 +240,10 @@ class Rank:
 def daemon_usage(zeroctl: str) -> dict[str, int]:
     """The job's bytes by purpose, and the peak of their sum, over all ranks: of zeroctl's listing."""
     path = os.environ.get("ZEROD_SOCKET") or (private.socket_path() if private.wanted() else private.SYSTEM)
-    listing = subprocess.run([zeroctl, "--socket", path, "--json", "jobs"], check=True, stdout=subprocess.PIPE).stdout
-    (usage,) = [row["usage"] for row in json.loads(listing)["rows"] if row["name"] == job_name()]
+    listed = subprocess.run([zeroctl, "--socket", path, "--json", "jobs"], stdout=subprocess.PIPE)
+    if listed.returncode:  # it has said why
+        raise SystemExit(listed.returncode)
+    (usage,) = [row["usage"] for row in json.loads(listed.stdout)["rows"] if (row["name"], row["uid"]) == (job_name(), os.getuid())]
     return {name[:-len("_bytes")]: value for name, value in usage.items() if name != "peak_gathered_bytes"}
 
 

@@ -115,8 +115,7 @@ int zd_gemm_new(const struct zd_gpu *gpu, uint32_t side, const char *cublas_path
 void zd_gemm_free(struct zd_gemm *gemm);
 /* Queues products until there are enough. NULL is allowed. */
 int zd_gemm_fill(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
-/* Runs products for half a second, so that programs that sample the GPU's load, as zerod does, have seen the
- * load. NULL is allowed. */
+/* Runs products for half a second, so that the GPU's clocks are those of this load. NULL is allowed. */
 int zd_gemm_settle(struct zd_gemm *gemm, struct zd_err *err) __attribute__((warn_unused_result));
 /* Appends products to another stream of the GPU. */
 int zd_gemm_append(struct zd_gemm *gemm, struct CUstream_st *stream, uint32_t products, struct zd_err *err)

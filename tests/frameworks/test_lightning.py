@@ -132,20 +132,22 @@ class Lightning(unittest.TestCase):
             base.distributed(WORLD, lambda _: FabricStrategy().setup_module(Beside()))
 
     def test_batches(self) -> None:
-        """ranks whose own loaders differ in length: an error before the first step"""
-        def body(rank: int) -> None:
+        """ranks whose own loaders differ in length: an error before the first step, unless max_steps ends the training earlier"""
+        def body(rank: int, steps: int) -> int:
             trainer = lightning.Trainer(accelerator="cpu", strategy=ZerodStrategy(), devices=WORLD, logger=False, enable_checkpointing=False,
-                                        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False)
+                                        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False, max_steps=steps)
             loader = torch.utils.data.DataLoader(models.numbers(0, 0, 64, 13).cpu(), batch_size=16 << rank)
             trainer.fit(Regression(True, torch.optim.AdamW), loader)
+            return trainer.global_step
 
+        self.assertEqual(base.distributed(WORLD, lambda rank: body(rank, 2)), [2, 2])
         with self.assertRaisesRegex(harness.Failed, "ValueError: .* training batches: 4 on rank 0, 2 on rank 1"):
-            base.distributed(WORLD, body)
+            base.distributed(WORLD, lambda rank: body(rank, 3))
 
     def test_launcher(self) -> None:
         """the program in docs/frameworks.md, whose other rank lightning starts"""
         with tempfile.TemporaryDirectory() as folder:
-            base.example(folder, "docs/frameworks.md", "lightning import Fabric")
+            harness.example(folder, "docs/frameworks.md", "lightning import Fabric")
             base.run(folder, "train.py")
             self.assertEqual(torch.load(folder + "/out.ckpt")["step"], 20)
 

@@ -11,7 +11,7 @@ if [ -z "$TORCH_PYTHON" ]; then
 	TORCH_PYTHON=$BUILD/venv-torch/bin/python
 fi
 "$TORCH_PYTHON" -c 'import sys, torch; print("tests/torch: torch", torch.__version__, "on", sys.executable)'
-PATH=$(dirname "$(command -v "$TORCH_PYTHON")"):$PATH # the tests begin with "env python3"
+PATH=$(cd "$(dirname "$(command -v "$TORCH_PYTHON")")" && pwd):$PATH # the tests begin with "env python3", and change folders
 variants=()
 for name in train autograd; do # with slots, and of one rank whose buffers are its shards
 	variants+=("ZEROD_TORCH_OPTIONS=slots=True tests/torch/test_$name.py")

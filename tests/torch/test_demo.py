@@ -34,8 +34,8 @@ class Demo(unittest.TestCase):
     def start(self, *arguments: str, launcher: tuple[str, ...] = (), **environment: str) -> "subprocess.Popen[str]":
         """The demo, whose daemon is its own."""
         path = f"{environment.pop('FIRST', '')}:{support.ROOT}/client/python"
-        cleared = {"ZEROD_SOCKET": "", "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(self.base), "ZEROD_POISON": "",
-                   "ZEROD_LAG": ""}
+        cleared = {"ZEROD_SOCKET": "", "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(self.base), "TMPDIR": str(self.base),
+                   "ZEROD_POISON": "", "ZEROD_LAG": ""}  # torchrun leaves folders
         return subprocess.Popen([sys.executable, "-m", *launcher, "zerod.torch.demo", *arguments], text=True, cwd=self.base,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env={**os.environ, **cleared, "PYTHONPATH": path, **environment})

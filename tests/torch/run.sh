@@ -28,4 +28,5 @@ tests=(tests/torch/test_*.py)
 for ((i = ${SHARE%/*}; i < ${#variants[@]}; i += ${SHARE#*/})); do
 	tests+=("${variants[i]}")
 done
-SHARE=0/1 exec tests/run.sh "${tests[@]}"
+# Some run a program a dozen times, each time in new processes that import torch.
+SHARE=0/1 TEST_TIMEOUT=${TEST_TIMEOUT:-900} exec tests/run.sh "${tests[@]}"

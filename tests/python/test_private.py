@@ -87,13 +87,16 @@ class Private(unittest.TestCase):
             zerod.Client(private=True)
 
     def test_predecessor(self) -> None:
-        """where a daemon ends no other one starts before its folder has gone, nor in a folder that has just gone"""
+        """where a daemon ends no other one starts before its folder has gone, nor in a folder that has just gone; one that was idle
+        for too long before anybody came is started again"""
         folder = private._folder()
         folder.mkdir()
         with mock.patch.object(fcntl, "flock", side_effect=lambda *_: shutil.rmtree(folder)):
             self.assertIsNone(private._locked(folder))
-        script = self.base / "zerod"  # serves until there is a file `end`
-        script.write_text(f"#!{sys.executable}\nimport os, socket, time\nserves = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        script = self.base / "zerod"  # ends at once, and afterwards serves until there is a file `end`
+        script.write_text(f"#!{sys.executable}\nimport os, socket, sys, time\n"
+                          f"if not os.path.exists('{self.base}/first'): sys.exit(open('{self.base}/first', 'w').close())\n"
+                          "serves = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
                           f"serves.bind('{private._folder()}/zerod.sock')\nserves.listen()\n"
                           f"while not os.path.exists('{self.base}/end'): time.sleep(0.01)\n")
         script.chmod(0o755)

@@ -49,16 +49,17 @@ def socket_path() -> str:
     path = str(folder / "zerod.sock")
     while True:
         if starts:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
         if _is_own(folder) and not _connects(path):
             return path
         lock = _locked(folder) if starts else None
         if lock is not None:
             try:
-                _start(folder, path, lock)
+                if _start(folder, path, lock):
+                    return path
             finally:
                 os.close(lock)
-            return path
         if time.monotonic() > deadline:
             raise error(Status.DEADLINE, f"the job's own daemon does not serve {path} after {STARTED_IN_S} s: LOCAL_RANK 0 starts "
                         f"it, and its log is {folder}/zerod.log")
@@ -127,7 +128,8 @@ def run_program() -> None:
     os.execv(program(name), [name, *sys.argv[1:]])
 
 
-def _start(folder: Path, path: str, lock: int) -> None:
+def _start(folder: Path, path: str, lock: int) -> bool:
+    """Whether it serves; see _await()."""
     ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     command = [program(), "--foreground", "--config", "/dev/null", "--socket", path, "--keep-state", "none",
@@ -137,17 +139,23 @@ def _start(folder: Path, path: str, lock: int) -> None:
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}  # where the daemon has its key of ids
     _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment,
                                      pass_fds=[lock]))
-    _await(folder, path, _started[-1])
+    if not _await(folder, path, _started[-1]):
+        return False
     if sys.stderr is not None:  # closed
         with suppress(OSError):  # its reader has gone
             print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. "
                   "`zeroctl top` shows it", file=sys.stderr, flush=True)
+    return True
 
 
-def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> None:
-    """Until the daemon serves that this process has started."""
+def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> bool:
+    """Waits until the daemon serves that this process has started. False: it was idle for too long before this process came to that."""
     while _connects(path):
         if started.poll() is not None:
-            log = (folder / "zerod.log").read_text(errors="replace").strip().splitlines()
+            try:
+                log = (folder / "zerod.log").read_text(errors="replace").strip().splitlines()
+            except FileNotFoundError:  # it has gone with its folder, as after every clean end
+                return False
             raise error(Status.CONNECT, "the job's own daemon did not start: " + "\n".join(log[-5:]) + f" ({folder}/zerod.log)")
         time.sleep(0.01)
+    return True

@@ -171,7 +171,7 @@ class Ends(unittest.TestCase):
         folder, pids = base / f"r{number}", base / f"p{number}"
         folder.mkdir()
         pids.mkdir()
-        cleared = {name: value for name, value in os.environ.items() if name != "ZEROD_SOCKET"}
+        cleared = {name: value for name, value in os.environ.items() if name not in ("ZEROD_SOCKET", "PYTHONUNBUFFERED")}
         environment = {**cleared, "ZEROD_PRIVATE": "1", "XDG_RUNTIME_DIR": str(folder),
                        "PYTHONPATH": f"{support.ROOT}/client/python", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                        "MASTER_PORT": str(number)}

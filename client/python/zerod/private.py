@@ -141,10 +141,9 @@ def _start(folder: Path, path: str, lock: int) -> bool:
                                      pass_fds=[lock]))
     if not _await(folder, path, _started[-1]):
         return False
-    if sys.stderr is not None:  # closed
-        with suppress(OSError):  # its reader has gone
-            print(f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. "
-                  "`zeroctl top` shows it", file=sys.stderr, flush=True)
+    said = f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` shows it\n"
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or its reader has gone
+        os.write(sys.stderr.fileno(), said.encode())  # print() would leave it in a buffer, and the exit status would become 120
     return True
 
 

@@ -60,6 +60,47 @@ class Mistakes(unittest.TestCase):
 
         harness.ranks(daemon.socket, 1, body)
 
+    def test_shared_memory(self) -> None:
+        """a parameter over the memory of another tensor, which would no longer follow it; parts of one memory may be parameters"""
+        def module_of(one: torch.Tensor, other: torch.Tensor) -> nn.Module:
+            made = nn.Module()
+            made.one, made.other = nn.Parameter(one), other
+            return made
+
+        def body(rank: int) -> None:
+            whole = torch.ones(4, 6, device=models.DEVICE)
+            for other in (whole, whole.t(), whole[:, 1:3], whole.view(torch.bfloat16)):
+                for registered in (nn.Parameter(other), nn.Buffer(other)):
+                    with self.assertRaisesRegex(ValueError, "^one shares memory with other"):
+                        zt.shard(module_of(whole, registered))
+            module = harness.shard(module_of(whole[:, :2], nn.Parameter(whole[:, 2:])))
+            self.assertEqual([p.whole().sum().item() for p in module.parameters()], [8, 16])
+
+        harness.ranks(daemon.socket, 1, body)
+
+    def test_former_values(self) -> None:
+        """a view of a parameter behind a step, and a parameter whose .data was assigned from what is written later"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            weight, bias = module.first.weight, module.first.bias
+            optimizer = zt.SGD(module.parameters(), lr=0.1)
+            row = weight.detach()[0]
+            models.mlp_loss(module, rank, 0)
+            optimizer.step()
+            with self.assertRaisesRegex(RuntimeError, "first.weight.*before first.weight was written or stepped"):
+                row + 1
+            for given in (torch.zeros(bias.shape, device=models.DEVICE), bias.detach() * 2, module.layers[0][0].bias.data):
+                bias.data = given
+                models.mlp_loss(module, rank, 0)
+                with torch.no_grad():
+                    given.add_(1)
+                with self.assertRaisesRegex(zt.ShardedWrite, "first.bias.data = x"):
+                    models.mlp_loss(module, rank, 0)
+            bias.data = torch.ones(bias.shape, device=models.DEVICE)
+            models.mlp_loss(module, rank, 0)
+
+        harness.ranks(daemon.socket, 2, body)
+
     def test_not_in_group(self) -> None:
         """a process group without this rank, which torch numbers -1"""
         with mock.patch("torch.distributed.get_rank", side_effect=lambda group=None: 3 if group is None else -1), \

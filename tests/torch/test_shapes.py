@@ -37,6 +37,13 @@ def values_clipped(foreach: Optional[bool], ps: Parameters) -> Any:
     return [p.grad for p in ps]
 
 
+def gradients_replaced(ps: Parameters) -> Any:
+    before = [p.grad.detach() for p in ps]
+    for p in ps:
+        p.grad.data = p.grad * 2
+    return before, [p.grad for p in ps]
+
+
 def moved_average(ps: Parameters) -> Any:
     averages = [p.detach().clone() for p in ps]
     with torch.no_grad():
@@ -78,6 +85,7 @@ READS: dict[str, Callable[[Parameters], Any]] = {
     **{f"norm {kind}, foreach={foreach}": partial(clipped, kind, foreach)
        for kind in (1.0, 2.0, 3.0, INFINITY, -INFINITY) for foreach in (None, False)},
     **{f"clipped values, foreach={foreach}": partial(values_clipped, foreach) for foreach in (None, False)},
+    "gradients' data = values": gradients_replaced,
     "a moving average": moved_average,
     "AveragedModel": partial(averaged, {}),
     "AveragedModel, foreach": lambda ps: averaged({"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)}, ps),
@@ -99,6 +107,21 @@ def replaced(ps: Parameters) -> None:
     ps[1].data = ps[1].data * 2 + 1
 
 
+def swapped(ps: Parameters) -> Any:
+    """Other weights are shown for a while. What was taken before keeps its values, as do what others are taken from."""
+    backups, others, shadows = [p.data for p in ps], [p.detach() for p in ps], [p.detach() * 0.5 for p in ps]
+    for p, shadow in zip(ps, shadows):
+        p.data = shadow
+    first = [p.detach().clone() for p in ps]
+    backups[0].add_(1)
+    for p, backup in zip(ps, backups):
+        p.data = backup
+    ps[1].data = ps[1].data
+    apart = ps[1].detach()
+    apart.data = ps[1].detach() * 3
+    return [*backups, *others, *shadows, *first, apart]
+
+
 def row_written(ps: Parameters) -> None:
     ps[0].data[0] = 1
     ps[4].data[5] = torch.arange(9.0, device=models.DEVICE)
@@ -115,6 +138,7 @@ def initialized(ps: Parameters) -> None:
 WRITES: dict[str, Callable[[Parameters], Any]] = {
     "data.mul_()": lambda ps: [p.data.mul_(0.5) for p in ps],
     "data = values": replaced,
+    "other weights and back": swapped,
     "data[0] = 1": row_written,
     "initialization": initialized,
     "clamp_()": lambda ps: [p.clamp_(-0.3, 0.4) for p in ps],
@@ -137,7 +161,8 @@ def written(write: Callable[[Parameters], Any], program: Program) -> Any:
             torch.linalg.svd(torch.ones(200, 200))
         seen += module()
         with torch.no_grad():
-            write(list(module.parameters()))
+            found = write(list(module.parameters()))
+        seen += whole(found) if isinstance(found, list) else []
         seen += module()
     program.backward(lambda rank: module(rank))
     optimizer.step()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Callable, Collection, Iterable, Optional, Union
 
 import torch
@@ -138,12 +139,36 @@ def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype], ig
     blocks = [BlockPlan("", root, -1)]
     for name in chosen:
         blocks.append(BlockPlan(name, modules[name], _innermost(blocks, name), is_single(modules[name])))
-    for member, block in _members(root, blocks, ignored):
-        for parameter in ignored:
-            if torch._C._overlaps(parameter, member.parameter):
-                raise ValueError(f"{member.name} shares memory with a parameter of ignored_params: ignore both, or none")
+    members = _members(root, blocks, ignored)
+    _check_memory(root, [member for member, _ in members], ignored)
+    for member, block in members:
         _add(blocks[block], member, param_dtype)
     return blocks
+
+
+def _check_memory(root: nn.Module, members: list[Member], ignored: "Collection[nn.Parameter]") -> None:
+    """ValueError where a parameter shares an element with another tensor of the module's: sharded, they would soon differ."""
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in [*((member.name, member.parameter) for member in members), *root.named_buffers()]:
+        if not tensor.is_meta and tensor.numel():
+            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
+    for parameter in ignored:
+        if not parameter.is_meta:
+            by_storage.get(parameter.untyped_storage().data_ptr(), []).append(("a parameter of ignored_params", parameter))
+    for some in by_storage.values():
+        for (name, one), (other, another) in combinations(some, 2):
+            if isinstance(one, nn.Parameter) and one not in ignored and _overlap(one, another):
+                raise ValueError(f"{name} shares memory with {other}, which is another object: register one parameter under both names, or "
+                                 "give each its own memory by clone()")
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors over one storage have an element in common."""
+    if one.dtype != other.dtype:
+        return True
+    marks = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    marks.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(marks.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def _innermost(blocks: list[BlockPlan], path: str) -> int:

@@ -92,6 +92,7 @@ class Model:
         self.ending: Optional[weakref.ref[_Ending]] = None
         self.scope = 0
         self.refreeze = False
+        self.assigned: dict[Part, sharded.Assigned] = {}  # parameters' .data
         self.changed: list[tuple[nn.Module, str]] = []  # parameters and modules that were registered behind shard()
         self.own_slots = 0
         self.holds_all = False  # in place: all blocks are held
@@ -568,6 +569,11 @@ class Model:
         failure, self.deferred_failure = self.deferred_failure, None
         if failure is not None:
             raise failure
+        for part, assigned in list(self.assigned.items()):
+            if assigned.is_written():
+                del self.assigned[part]
+                raise ShardedWrite(f"x was written after {part.name}.data = x, which copies x to each rank's part: {part.name} has the "
+                                   "former values. Assign x again")
         if not self.in_backward and (self.backward_blocks or self.gradients.reducing):
             self.backward_failed()
         self.end_scope()

@@ -206,15 +206,13 @@ def _detach(func: Any, args: Any, kwargs: dict) -> ShardedTensor:
     made = ShardedTensor.__new__(ShardedTensor, like, tensor.part)
     made.guarded, made.result, made.exposed = tensor.guarded, tensor.result, tensor.exposed
     made.counter = tensor.counter
-    if tensor.aliases is not None:
-        if not tensor.aliases:
-            tensor.aliases.append(weakref.ref(tensor))
-        if tensor.source is not None:
-            made.wait_for(tensor.source)
-        if len(tensor.aliases) >= _MANY_ALIASES:
-            tensor.aliases[1:] = [reference for reference in tensor.aliases[1:] if reference() is not None]
-        tensor.aliases.append(weakref.ref(made))
-        made.aliases = tensor.aliases
+    tensor.aliases = tensor.aliases or [weakref.ref(tensor)]
+    if tensor.source is not None:
+        made.wait_for(tensor.source)
+    if len(tensor.aliases) >= _MANY_ALIASES:
+        tensor.aliases[1:] = [reference for reference in tensor.aliases[1:] if reference() is not None]
+    tensor.aliases.append(weakref.ref(made))
+    made.aliases = tensor.aliases
     return made
 
 

@@ -10,6 +10,7 @@ unit's leaf instead, which is the whole parameter.
 from __future__ import annotations
 
 import math
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Protocol
 
@@ -104,6 +105,29 @@ class Scaled:
         tensor.settle(self.values)
 
 
+class Assigned:
+    """The x of `p.data = x`. In PyTorch it shares p's memory from then on, so that a write to x is one to p. Here p has a copy."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value: Callable[[], Optional[torch.Tensor]] = lambda: value
+        self.guarded, self.writes = self._noted(value)
+
+    @staticmethod
+    def _noted(value: Any) -> "tuple[bool, int]":
+        guarded = getattr(value, "guarded", False)
+        return guarded, value.part.writes if guarded else value._version
+
+    def is_written(self) -> bool:
+        """Whether x was written since the last use of p, which this is one of."""
+        value, before = self.value(), (self.guarded, self.writes)
+        if value is None:
+            return False
+        self.guarded, self.writes = self._noted(value)
+        if not self.guarded:  # its memory is the program's to free
+            self.value = weakref.ref(value)
+        return self.guarded == before[0] and self.writes != before[1]
+
+
 class ShardedTensor(torch.Tensor):
     """See the file's beginning.
 
@@ -119,7 +143,7 @@ class ShardedTensor(torch.Tensor):
     guarded = False
     result = False  # of an operation: all ranks may write a view of it alike
     exposed: Optional[torch.Tensor] = None
-    # Of gradients and parameters: weak references to tensors over the same values; the first one: of a gradient itself.
+    # Weak references to tensors over the same values; the first one: of the tensor that the others were taken from.
     aliases: "Optional[list[Any]]" = None
     # Of gradients: values to which a sum is to be added.
     stash: Optional[torch.Tensor] = None
@@ -205,8 +229,33 @@ class ShardedTensor(torch.Tensor):
         if value.shape != self.shape:
             raise ShardedWrite(f"{self.part.name}.data of the shape {tuple(value.shape)} in place of {tuple(self.shape)}: "
                                "a sharded parameter keeps its shape")
+        if value is self or any(reference() is value for reference in self.aliases or ()):
+            return
+        values = value.whole() if isinstance(value, ShardedTensor) and not value.part.same(self.part) else value
         with torch.no_grad():
-            self.detach().copy_(value)
+            values = values.read_local() if isinstance(values, ShardedTensor) else self.part.cut(values)
+            if self._is_alias():
+                self._leave(torch.empty_like(self.read_local()).copy_(values))
+                return
+            others = [each for each in (reference() for reference in self.aliases or ()) if each is not None and each is not self]
+            former = self.read_local().clone() if others else None
+            for each in others:
+                each._leave(former)
+            if self.guarded:
+                self.part.owner.assigned.pop(self.part, None)
+            self.write_local(values)
+        if self.guarded and not value.is_inference():
+            self.part.owner.assigned[self.part] = Assigned(value)
+
+    def _is_alias(self) -> bool:
+        """Whether it was taken from another tensor, as by detach()."""
+        return bool(self.aliases) and self.aliases[0]() is not self and not isinstance(self, ShardedParameter)  # type: ignore[index]
+
+    def _leave(self, values: Any) -> None:
+        """These are the values, and what this tensor was taken from gets others."""
+        self.aliases[1:] = [reference for reference in self.aliases[1:] if reference() is not self]  # type: ignore[index]
+        self.aliases, self.counter, self.guarded, self.result = None, None, False, True
+        self.settle(values)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if torch.is_grad_enabled() and self.requires_grad:
@@ -313,6 +362,10 @@ def _writes(name: str) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
+def _nothing() -> None:
+    """In the place of a weak reference."""
+
+
 class ShardedParameter(ShardedTensor, nn.Parameter):
     """This rank's part of a parameter. `own`: the model's own one; a copy is not."""
 
@@ -321,6 +374,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
         made = ShardedTensor.__new__(cls, local, part, requires_grad)
+        made.aliases = [_nothing]  # torch swaps no parameter to which a weak reference is
         if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
             with as_plain():
                 torch._C._set_storage_data_ptr_access_error_msg(torch.Tensor.untyped_storage(made)._cdata, _NO_POINTER.format(part.name))

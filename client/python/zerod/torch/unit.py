@@ -55,10 +55,6 @@ def unit_of(tensor: torch.Tensor) -> "Optional[FlatUnit]":
 references_from_torch = _references_from_torch()
 
 
-def _nothing() -> None:
-    """In the place of a weak reference."""
-
-
 def weakly(method: Callable) -> Callable:
     """The method, which does not keep its object alive, and does nothing when the object has gone."""
     reference = weakref.WeakMethod(method)
@@ -343,8 +339,6 @@ class FlatUnit:
             part = Part(member.name, member.shape, begin, begin + last - first, owner, (self, index))
             made = ShardedParameter(self.own[first:last], part, self.trainable)
             made.own = made.guarded = True
-            # Tensors over the values, which go when masters go into halves. Torch swaps no parameter to which a weak reference is.
-            made.aliases = [_nothing]
             gradient, member.parameter.grad = member.parameter.grad, None
             become(member.parameter, made)
             if gradient is not None:

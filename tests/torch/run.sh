@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of zerod.torch, in a virtual environment of its own under $BUILD with a pinned torch from PyPI, or
 # with the interpreter that $TORCH_PYTHON names. Ends with "N passed, N failed".
-# SHARE=K/N runs the Kth of each N variants of tests only (0 <= K < N).
+# SHARE=K/N runs the Kth of each N variants and long tests only (0 <= K < N).
 set -eu
 cd "$(dirname "$0")/../.."
 : "${BUILD:=build}" "${TORCH_PYTHON:=}" "${SHARE:=0/1}"
@@ -24,7 +24,13 @@ for name in gradients kept nested state; do # released buffers are not filled, s
 	variants+=("ZEROD_POISON=0 tests/torch/test_$name.py")
 done
 variants+=("ZEROD_LAG=1 ZEROD_POISON=0 tests/torch/test_halves.py") # and streams lag
-tests=(tests/torch/test_*.py)
+tests=()
+for test in tests/torch/test_*.py; do
+	case $test in
+	*/test_durable.py | */test_examples.py | */test_models.py) variants+=("$test") ;; # the longest ones
+	*) tests+=("$test") ;;
+	esac
+done
 for ((i = ${SHARE%/*}; i < ${#variants[@]}; i += ${SHARE#*/})); do
 	tests+=("${variants[i]}")
 done

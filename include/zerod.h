@@ -34,9 +34,9 @@
  *   - Nothing here prints, exits or raises a signal.
  *
  * Calls that block
- *   A call that needs an answer waits for one round trip, until the client's deadline. Only these calls may
- *   wait longer: all but the last three until the deadline in their options (0: the client's default;
- *   ZEROD_NO_DEADLINE: none); the text of DEADLINE says why. [t]: not with a ticket, and not if detached.
+ *   A call that needs an answer waits for one round trip, until the client's deadline. Of this header only
+ *   these may wait longer: all but the last three until the deadline in their options (0: the client's
+ *   default; ZEROD_NO_DEADLINE: none); the text of DEADLINE says why. [t]: not with a ticket or if detached.
  *   - All ranks must make the call: zerod_group_join, zerod_group_get (joining again), zerod_group_agree,
  *     zerod_group_barrier [t], zerod_unit_load [t], zerod_unit_place, zerod_commit, zerod_step_begin [t].
  *   - The call returns an address, so there must be memory: zerod_unit_register and zerod_alloc (zeroed; a

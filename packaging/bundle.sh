@@ -13,7 +13,7 @@ cp "$BUILD/lib/libzerod.a" "$out/lib/"
 cp "$(pkg-config --variable=libdir libprotobuf-c)/libprotobuf-c.a" "$out/lib/" # libzerod.a needs it
 cp "$BUILD/lib/libzerod.so.0" "$out/lib/"
 ln -s libzerod.so.0 "$out/lib/libzerod.so"
-cp include/zerod.h include/zerod_cuda.h include/zerod_host.h include/zerod_optimizer.h "$out/include/"
+cp include/zerod.h include/zerod_cuda.h include/zerod_host.h include/zerod_optimizer.h include/zerod_read.h "$out/include/"
 cp LICENSE README.md "$out/share/zerod/"
 if [ -d "$BUILD/tests" ]; then
 	[ -f packaging/zerod.conf ] && cp packaging/zerod.conf "$out/share/zerod/"

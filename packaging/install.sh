@@ -40,7 +40,7 @@ if [ "$action" = uninstall ]; then
 else
 	ln -sf libzerod.so.0 "$libdir/libzerod.so"
 fi
-for header in zerod.h zerod_cuda.h zerod_host.h zerod_optimizer.h; do
+for header in zerod.h zerod_cuda.h zerod_host.h zerod_optimizer.h zerod_read.h; do
 	put 644 "include/$header" "$root/include" "$header"
 done
 relocatable=$LIBDIR

@@ -304,6 +304,8 @@ static struct CUstream_st *stream_now(const void *at)
 
 	for (uint32_t i = 0; i < c->world_size && ordinal < 0; i++)
 		ordinal = find_gpu(c->ranks[i].client, at);
+	for (uint32_t i = 0; i < c->daemons && ordinal < 0; i++)
+		ordinal = find_gpu(c->observers[i], at);
 	CHECK(ordinal >= 0);
 	use_gpu(ordinal);
 	pthread_mutex_lock(&lock);

@@ -147,6 +147,11 @@ static void name_ids(Zd__Request *request)
 	case ZD__REQUEST__BODY_COMMIT:
 		name_id(&scene.groups, &request->commit->group);
 		break;
+	case ZD__REQUEST__BODY_UNIT_READ:
+		name_id(&scene.groups, &request->unit_read->group);
+		if (request->unit_read->allocation)
+			name_id(&scene.allocations, &request->unit_read->allocation);
+		break;
 	case ZD__REQUEST__BODY_SET_PERSISTENT:
 		name_id(&scene.units, &request->set_persistent->unit);
 		break;

@@ -257,6 +257,14 @@ static void fill_group(Zd__Request__BodyCase kind)
 		FILL(group_agree, .group = pick_id(), .op = pick(4));
 		body.group_agree.n_values = pick_values(&body.group_agree.values);
 		break;
+	case ZD__REQUEST__BODY_COMMIT_WAIT:
+		FILL(commit_wait, .job = pick_name(), .group = pick_name(), .after = pick(3));
+		break;
+	case ZD__REQUEST__BODY_UNIT_READ:
+		FILL(unit_read, .group = pick_id(), .unit = pick_name(), .step = pick(3),
+		     .offset = pick_size(), .bytes = pick_size(), .allocation = pick_id(),
+		     .allocation_offset = pick_size());
+		break;
 	case ZD__REQUEST__BODY_STEP_BEGIN:
 		FILL(step_begin, .group = pick_id(), .ahead = pick(2));
 		break;
@@ -398,6 +406,8 @@ static const struct {
         {ZD__REQUEST__BODY_DRAIN, fill_session},
         {ZD__REQUEST__BODY_GROUP_LEAVE, fill_group},
         {ZD__REQUEST__BODY_COMMIT, fill_group},
+        {ZD__REQUEST__BODY_COMMIT_WAIT, fill_group},
+        {ZD__REQUEST__BODY_UNIT_READ, fill_group},
         {ZD__REQUEST__BODY_BACKWARD_BEGIN, fill_group},
         {ZD__REQUEST__BODY_BUCKET_CREATE, fill_group},
         {ZD__REQUEST__BODY_BACKWARD_END, fill_group},

@@ -50,7 +50,7 @@ class Declarations(unittest.TestCase):
 
     def test_structures(self) -> None:
         """sizes and offsets of all structures, and all constants, are the compiler's"""
-        lines = ["#include <stdio.h>", "#include <zerod_optimizer.h>", "int main(void) {"]
+        lines = ["#include <stdio.h>", "#include <zerod_optimizer.h>", "#include <zerod_read.h>", "int main(void) {"]
         words = []
         for name in dir(zerod.structs):
             made = getattr(zerod.structs, name)

@@ -194,10 +194,11 @@ static void check_part(const struct zd_part *part, struct found *found)
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
 	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers,
-	 * the rest of a session that ends), and the outcome of a commit is not awaited. */
+	 * reads of the shadow, the rest of a session that ends). The outcome of a commit is not awaited. */
 	if (zd_part_is_written(part))
 		zd_assert((part->state == ZD_PART_LOADING || part->early || member->session->ends ||
-		           member->detaching || part->readers == count_stale_readers(part)) &&
+		           member->detaching ||
+		           part->readers == count_stale_readers(part) + part->shadow_readers) &&
 		          !part->unit->group->voted_step);
 	zd_assert(!part->early || zd_part_is_written(part));
 	if (part->buffer)

@@ -305,6 +305,25 @@ class Client(Handle):
         self.check(calls.alloc(self.handle, byref(asked), byref(handle), byref(data)))
         return Allocation(self, handle.value or 0, data.value or 0, nbytes, self.is_host_memory(device))
 
+    # ---- Reads of other processes' commits ----
+
+    def commit_wait(self, job: str, group: str = "world", after: int = 0, uid: int = 0, deadline_ms: int = 0) -> s.Committed:
+        """zerod_commit_wait(): the group's last commit, when that is of a step after `after`."""
+        committed = s.Committed()
+        source = s.CommitSource(job=job, group=group, uid=uid, deadline_ms=deadline_ms)
+        self.check(calls.commit_wait(self.handle, byref(source), after, byref(committed)))
+        return committed
+
+    def unit_read(self, committed: s.Committed, unit: str, into: Optional[Allocation] = None, nbytes: int = 0,
+                  offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0) -> s.UnitInfo:
+        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next one."""
+        info = s.UnitInfo()
+        options = s.UnitReadOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
+                                    into=None if into is None else into.handle, into_offset_bytes=into_offset_bytes,
+                                    deadline_ms=deadline_ms)
+        self.check(calls.unit_read(self.handle, byref(options), byref(info)))
+        return info
+
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
         """For any group of this user that spans daemons: one rank makes it, all ranks give it to join()."""
         made = s.UniqueId()
@@ -329,7 +348,7 @@ class Client(Handle):
             asked.unique_id = ctypes.pointer(s.UniqueId.from_buffer_copy(unique_id))
         handle = c_void_p()
         self.check(calls.group_join(self.handle, byref(asked), byref(handle)))
-        return Group(self, handle.value or 0, rank, world_size)
+        return Group(self, handle.value or 0, rank, world_size, job, options.get("group") or "world")
 
     # ---- Scopes ----
 

@@ -16,11 +16,12 @@ from .unit import Bucket, Unit
 class Group(Handle):
     """One rank of a group; made by Client.join(). A context manager: leaving it leaves the group."""
 
-    def __init__(self, client: Client, handle: int, rank: int, world_size: int) -> None:
+    def __init__(self, client: Client, handle: int, rank: int, world_size: int, job: str, name: str) -> None:
         super().__init__(handle)
         self.client = client
         self.rank = rank
         self.world_size = world_size
+        self.job, self.name = job, name
         client.owned.add(self)
 
     def leave(self, deadline_ms: int = 0) -> None:

@@ -66,6 +66,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "optimizer_join": (c_int, [POINTER(s.OptimizerPart), c_uint32, c_void_p]),
     "unit_load": (c_int, [c_void_p, c_void_p, c_void_p, _WAIT, _TICKET]),
     "unit_place": (c_int, [c_void_p, c_uint32, _WAIT]),
+    "commit_wait": (c_int, [c_void_p, POINTER(s.CommitSource), c_uint64, POINTER(s.Committed)]),
+    "unit_read": (c_int, [c_void_p, POINTER(s.UnitReadOptions), POINTER(s.UnitInfo)]),
     "commit": (c_int, [c_void_p, c_uint64, _WAIT]),
     "unit_set_persistent": (c_int, [c_void_p, c_int]),
     "unit_set_slot": (c_int, [c_void_p, c_uint32]),

@@ -358,6 +358,24 @@ class AllocOptions(Struct):
                 ("reserved", c_uint32)]
 
 
+class CommitSource(Struct):
+    _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("group", c_char_p), ("uid", c_uint32), ("deadline_ms", c_uint32)]
+
+
+class Committed(Struct):
+    _fields_ = [("struct_size", c_size_t), ("group", c_uint64), ("step", c_uint64)]
+
+
+class UnitReadOptions(Struct):
+    _fields_ = [("struct_size", c_size_t), ("group", c_uint64), ("step", c_uint64), ("unit", c_char_p), ("offset_bytes", c_uint64),
+                ("bytes", c_uint64), ("into", c_void_p), ("into_offset_bytes", c_uint64), ("deadline_ms", c_uint32),
+                ("reserved", c_uint32)]
+
+
+class UnitInfo(Struct):
+    _fields_ = [("struct_size", c_size_t), ("numel", c_uint64), ("dtype", c_int), ("reserved", c_uint32)]
+
+
 def view(name: str, offset_numel: int, shape: tuple[int, ...]) -> View:
     """A view of a unit for `Group.register()`: `shape` in elements, row-major. ValueError beyond MAX_DIMS."""
     if len(shape) > MAX_DIMS:

@@ -136,6 +136,8 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_UNITS_RESUME: /* is a part of the join */
 	case ZD_REQ_UNIQUE_IDS:
 	case ZD_REQ_ALLOC:
+	case ZD_REQ_COMMIT_WAIT:
+	case ZD_REQ_UNIT_READ:
 	case ZD_REQ_KILL_SESSION:
 	case ZD_REQ_ABORT_GROUP:
 	case ZD_REQ_END_JOB:

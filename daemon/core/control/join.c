@@ -182,6 +182,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	if (group->attached == 0 && !group->job->durable)
 		zd_group_set_over(group); /* operations may still use its memory, but its name is free */
 	zd_dirty_group(e, group);
+	zd_dirty_commit_waits(e);
 	zd_group_unref(e, group);
 }
 
@@ -458,6 +459,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (group->cluster)
 		zd_cluster_abort(e, group);
 	zd_dirty_group(e, group);
+	zd_dirty_commit_waits(e);
 	return 0;
 }
 
@@ -501,6 +503,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 		if (group->attached == 0)
 			zd_group_set_over(group);
 	}
+	zd_dirty_commit_waits(e);
 	zd_ending_begin_last(e, job->owner, &job->ending, job_end_step);
 }
 

@@ -33,6 +33,7 @@ const char *const zd_wait_names[ZD_NWAITS] = {
         [ZD_WAIT_ORDER] = "order",         [ZD_WAIT_LOADERS] = "loaders",
         [ZD_WAIT_SOURCE] = "source",       [ZD_WAIT_LOAD] = "load",
         [ZD_WAIT_PLACERS] = "placers",     [ZD_WAIT_MOVE] = "move",
+        [ZD_WAIT_READ] = "read",
 };
 
 static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
@@ -130,7 +131,7 @@ static int load_text(const struct zd_wait *wait, uint32_t rank, char *out)
 	return snprintf(out, ZD_WAIT_TEXT, "copies into the shards of unit '%.64s'", unit);
 }
 
-/* The text of a wait for shards that are moved, saved or restored. */
+/* The text of a wait for shards that are moved, read, saved, restored or loaded. */
 static int shards_text(const struct zd_wait *wait, uint32_t rank, char *out)
 {
 	const char *unit = wait->unit ? wait->unit->name : "";
@@ -141,12 +142,16 @@ static int shards_text(const struct zd_wait *wait, uint32_t rank, char *out)
 		return snprintf(out, ZD_WAIT_TEXT,
 		                "rank %u's shard of unit '%.64s' to be restored to the last commit", rank,
 		                unit);
+	if (wait->kind == ZD_WAIT_READ)
+		return snprintf(out, ZD_WAIT_TEXT, "copies of unit '%.64s'", unit);
 	if (wait->kind == ZD_WAIT_PLACERS)
 		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_place of unit '%.64s'", rank, unit);
-	if (wait->a)
+	if (wait->kind == ZD_WAIT_MOVE && wait->a)
 		return snprintf(out, ZD_WAIT_TEXT, "memory of rank %u, to which unit '%.64s' is moved", rank,
 		                unit);
-	return snprintf(out, ZD_WAIT_TEXT, "unit '%.64s' to be moved", unit);
+	if (wait->kind == ZD_WAIT_MOVE)
+		return snprintf(out, ZD_WAIT_TEXT, "unit '%.64s' to be moved", unit);
+	return load_text(wait, rank, out);
 }
 
 /* The text of a wait for ranks of other daemons or for communicators. */
@@ -279,10 +284,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 	case ZD_WAIT_LOADERS:
 	case ZD_WAIT_SOURCE:
 	case ZD_WAIT_LOAD:
-		used = load_text(wait, rank, out);
-		break;
 	case ZD_WAIT_PLACERS:
 	case ZD_WAIT_MOVE:
+	case ZD_WAIT_READ:
 	case ZD_WAIT_SAVE:
 	case ZD_WAIT_RESTORE:
 		used = shards_text(wait, rank, out);

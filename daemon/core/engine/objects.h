@@ -371,11 +371,12 @@ struct zd_engine {
 	struct zd_reply reply;                /* scratch for the request that is being attempted */
 	struct zd_session *sessions;          /* hashes by id */
 	struct zd_job *jobs;
-	uint32_t ndurable;    /* durable ones */
-	uint32_t kept_room;   /* see zd_engine_set_kept_room() */
-	uint32_t nkept;       /* segments that the driver keeps, or will */
-	uint32_t nforgotten;  /* of these, to be dropped with the next records */
-	char keep_ended[160]; /* why the driver keeps nothing any more; "": it does, or nobody expects it */
+	uint32_t ndurable;      /* durable ones */
+	uint32_t ncommit_waits; /* requests of sessions that wait for a group's commit */
+	uint32_t kept_room;     /* see zd_engine_set_kept_room() */
+	uint32_t nkept;         /* segments that the driver keeps, or will */
+	uint32_t nforgotten;    /* of these, to be dropped with the next records */
+	char keep_ended[160];   /* why the driver keeps nothing any more; "": it does, or nobody expects it */
 	struct zd_group *groups;
 	struct zd_hash_table members;       /* with a session, by group and session */
 	struct zd_hash_table units;         /* by id */

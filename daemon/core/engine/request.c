@@ -520,6 +520,12 @@ void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
+void zd_dirty_commit_waits(struct zd_engine *e)
+{
+	if (e->ncommit_waits > 0)
+		zd_dirty(e, &e->devices[0]);
+}
+
 /* Goes on with the walk until it is complete, or the budget is 0. */
 static void walk(struct zd_engine *e, struct zd_owner_queue *queue, uint32_t *budget)
 {

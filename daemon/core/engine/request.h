@@ -70,6 +70,7 @@ enum zd_wait_kind {
 	ZD_WAIT_SOURCE,     /* the streams that write the allocation that rank loads into the unit */
 	ZD_WAIT_LOAD,       /* copies of a load into the unit's shards */
 	ZD_WAIT_PLACERS,    /* rank has not called unit_place of the unit */
+	ZD_WAIT_READ,       /* copies of a unit's last commit to a reader */
 	ZD_WAIT_MOVE,       /* the unit is moved; a: 1 until rank has memory for its shard there */
 	ZD_NWAITS
 };
@@ -144,6 +145,14 @@ struct zd_request {
 		struct {
 			uint64_t serial; /* group->commit_serial at arrival */
 		} commit;
+		struct {
+			uint64_t group, after;
+		} commit_wait;
+		struct {
+			struct zd_unit *unit;       /* with a reference */
+			struct zd_allocation *into; /* NULL: nothing is copied */
+			uint64_t offset, bytes, into_offset;
+		} unit_read;
 		struct {
 			struct zd_part *part;
 			bool persistent; /* for the part, when it has its shard */
@@ -285,6 +294,8 @@ void zd_dirty(struct zd_engine *e, struct zd_device *device);
 /* Marks all devices dirty in whose queues the session's requests wait. */
 void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
+/* The same for requests that wait for a commit or the end of a group, whose ranks they are not. */
+void zd_dirty_commit_waits(struct zd_engine *e);
 void zd_settle(struct zd_engine *e);
 /* Goes on with the owner's incomplete walks, by `budget` requests at most. */
 void zd_walks_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget);

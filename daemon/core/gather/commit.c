@@ -223,6 +223,7 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
 		group->members[rank].committing = false;
 	zd_dirty_group(e, group);
+	zd_dirty_commit_waits(e);
 }
 
 /* A daemon's vote on a commit. Every byte is set, and means the same in all daemons. */

@@ -71,7 +71,7 @@ static void save_done(struct zd_engine *e, struct zd_op *op, int status, const c
 
 void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 {
-	if (zd_part_shadow(part) != ZD_SHADOW_FREE)
+	if (zd_part_shadow(part) != ZD_SHADOW_FREE || part->shadow_readers > 0)
 		return;
 	zd_assert(part->version == zd_part_committed(part) && part->state == ZD_PART_UPDATE_WAIT);
 	shadow_move(part, ZD_SHADOW_SAVING);
@@ -219,6 +219,8 @@ void zd_shadow_check(const struct zd_part *part)
 	zd_assert((part->shadow != ZD_SHADOW_NONE) ==
 	          (part->unit->group->shadow && part->state != ZD_PART_ABSENT));
 	zd_assert(!copies || part->readers > 0);
+	zd_assert(part->readers >= part->shadow_readers);
+	zd_assert(part->shadow != ZD_SHADOW_SAVING || part->shadow_readers == 0);
 	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
 		return;
 	/* The shard or the shadow is the last commit, or both hold the same bytes. */

@@ -47,10 +47,11 @@ struct zd_part {
 	uint64_t committed;
 	uint32_t ncommits; /* the group's number of commits then */
 	uint32_t rank;
-	uint32_t readers; /* copies that read the shard, its fill, its viewers, and holds */
-	uint32_t viewers; /* of these: buffers in place that the rank's streams may read; in_place.c */
-	uint32_t slot;    /* the slot that the part is gathered into; only while it is registered */
-	uint32_t users;   /* waiting requests and reductions that refer to it: prevent an unregister */
+	uint32_t readers;        /* copies that read the shard, its fill, its viewers, and holds */
+	uint32_t viewers;        /* of these: buffers in place that the rank's streams may read; in_place.c */
+	uint32_t shadow_readers; /* of the readers: copies that read the shadow; control/read.c */
+	uint32_t slot;           /* the slot that the part is gathered into; only while it is registered */
+	uint32_t users;          /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
 	uint8_t state;
 	uint8_t shadow; /* enum zd_shadow_state, after the commits that it has not missed */

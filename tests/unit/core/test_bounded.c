@@ -414,6 +414,25 @@ static void ask_commit(struct scene *s)
 		(void)core_commit(s->core, s->g.team.session[rank], s->group, 1);
 }
 
+static void ask_commit_wait(struct scene *s)
+{
+	ask_commit(s);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_COMMIT_WAIT,
+	                                .u.commit_wait = {.job = (char *)"job", .group = (char *)"world"}});
+}
+
+static void ask_unit_read(struct scene *s)
+{
+	uint64_t into = need(s, core_alloc(s->core, s->session, "job", 0, CORE_KIB))->u.alloc.allocation;
+	ask_commit(s);
+	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
+	                                .u.unit_read = {.group = s->group,
+	                                                .unit = (char *)"w",
+	                                                .step = 1,
+	                                                .bytes = CORE_KIB,
+	                                                .allocation = into}});
+}
+
 static void ask_set_persistent(struct scene *s)
 {
 	(void)core_set_persistent(s->core, s->session, s->unit, true);

@@ -13,9 +13,9 @@ try:
 except ModuleNotFoundError as missing:
     raise ImportError(f"zerod.torch needs torch 2.4 or newer: {missing}") from None
 
-from .api import (abandon, barrier, clip_grad_norm_, committed_step, full_grad, full_parameters, full_state, is_sharded, join, load,
-                  load_state_dict, model_of, no_sync, optimizer_in_backward, plan, recover, save, set_full_state, shard, skip, state_dict,
-                  summary, unshard)
+from .api import (abandon, barrier, clip_grad_norm_, commit, committed_step, full_grad, full_parameters, full_state, is_sharded, join,
+                  load, load_state_dict, model_of, no_sync, optimizer_in_backward, plan, recover, save, set_full_state, shard, share, skip,
+                  state_dict, summary, unshard)
 from .optimizers import SGD, Adam, AdamW
 from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite
 from .steps import StepAbandoned, StepTorn
@@ -25,6 +25,6 @@ errors.HINTS.append((Status.PEER_LOST, "ended normally",
                      "call zt.barrier(model) at the end of the program, so that no rank ends while others train"))
 
 __all__ = ["Adam", "AdamW", "NeedsWhole", "SGD", "ShardedParameter", "ShardedTensor", "ShardedWrite", "StepAbandoned", "StepTorn",
-           "abandon", "barrier", "clip_grad_norm_", "committed_step", "full_grad", "full_parameters", "full_state", "is_sharded", "join", "load",
-           "load_state_dict", "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "set_full_state", "shard", "skip",
-           "state_dict", "summary", "unshard"]
+           "abandon", "barrier", "clip_grad_norm_", "commit", "committed_step", "full_grad", "full_parameters", "full_state", "is_sharded",
+           "join", "load", "load_state_dict", "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "set_full_state",
+           "shard", "share", "skip", "state_dict", "summary", "unshard"]

@@ -14,7 +14,7 @@ from zerod import AgreeOp, Mismatch
 from zerod import structs as s
 
 from . import buffers, copies, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
-from . import whole
+from . import share as shares, whole
 from .context import Context, Settings
 from .environment import DTYPES, environment, job_name, members, next_environment, rows
 from .gradients import multiply
@@ -171,6 +171,8 @@ def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
         model.take_apart()
     shard(module, **made.arguments)
     made.finish(module)
+    if model is not None and model.shared is not None:
+        share(module, model.shared)
     return committed_step(module)
 
 
@@ -370,6 +372,26 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     if optimizer is not None:
         state.load_optimizer_state(model, optimizer, asked["optimizer"])
     return asked.get("extra", {})
+
+
+def share(module: nn.Module, names: "Callable[[str], Optional[str]]" = lambda name: name) -> dict[str, str]:
+    """Lets other processes read the parameters by zerod.reader. Every rank calls it, once, between two steps.
+
+    names: gives a parameter's name for readers, or None to leave it out. Returns the arguments of Reader(), {"job", "group"}.
+    Readers see commits: of commit(), or each step with durable=. Ignored parameters and buffers are not among the weights.
+    """
+    return shares.share(model_of(module), module, names)
+
+
+def commit(module: nn.Module, step: Optional[int] = None) -> int:
+    """Makes the weights of now what readers see, as `step`, which must rise; None: one more. Every rank calls it.
+
+    Returns the step. It waits until the device has run what was given to it. ValueError with durable=, which commits each step.
+    """
+    model = model_of(module)
+    if model.context.durable is not None:
+        raise ValueError("commit() of a module that was sharded with durable=: each step() is a commit")
+    return shares.commit(model, step)
 
 
 def committed_step(module: nn.Module) -> int:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For readers (zerod.reader): where the model's weights are, and commits."""
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Callable, Optional
+
+import torch
+from torch import nn
+
+import zerod
+from zerod import DType
+from zerod.reader import WEIGHTS
+
+from .environment import repeated
+from .tensors import tensor_at
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Names = Callable[[str], Optional[str]]
+
+
+def describe(model: Model, module: nn.Module, names: Names) -> bytes:
+    """[name, unit, offset in bytes, shape, dtype] of each parameter under each of its names that `names` does not leave out."""
+    found = []
+    for path, parameter in module.named_parameters(remove_duplicate=False):
+        part = getattr(parameter, "part", None)
+        name = names(path)
+        if part is not None and name is not None:
+            unit, index = part.place
+            found.append([name, unit.name, unit.members[index].offset * unit.dtype.itemsize, list(part.shape),
+                          str(unit.dtype).removeprefix("torch.")])
+    return json.dumps(found).encode()
+
+
+def share(model: Model, module: nn.Module, names: Names) -> dict[str, str]:
+    """See zerod.torch.share()."""
+    context = model.context
+    model.settle()
+    text = describe(model, module, names)
+    unit = context.environment.register(context.group, WEIGHTS, DType.UINT8, len(text))
+    shard = unit.shard()
+    own = text[shard.offset_numel:shard.offset_numel + shard.true_numel]
+    context.group.update_begin([unit])
+    if own:
+        device = context.client.dlpack_device
+        tensor_at(shard.data, len(own), torch.uint8, device).copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+    context.group.publish([unit], context.stream())
+    model.shared = names
+    return {"job": context.group.job, "group": context.group.name}
+
+
+def commit(model: Model, step: Optional[int]) -> int:
+    """See zerod.torch.commit()."""
+    group = model.context.group
+    model.settle()
+    last = int(group.info().committed_step)
+    number = last + 1 if step is None else step
+    if number <= last:
+        raise ValueError(f"step {number} is not after step {last}, which is committed")
+    # Publishes wait for the device: until they have ended, the daemon refuses the commit, of all ranks at once.
+    repeated(time.monotonic() + 60, zerod.InvalidState, lambda: group.commit(number))
+    return number

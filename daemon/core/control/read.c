@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * read.c - reads of a group's last commit by sessions that are no ranks of it.
+ *
+ * commit_wait finds the group by the names of its job and itself, and waits for a commit after a given step.
+ * unit_read copies bytes of a unit, as they were at the last commit, into an allocation of the reader.
+ *
+ * A part holds the last commit in its shard until an update is granted, and in its shadow from then on, if it
+ * has one (shadow.c). If neither holds it, or another step was committed, the read is rejected with
+ * STALE_VERSION. So all reads that name one step belong to one commit.
+ *
+ * The daemon itself makes the copies, which count as readers of the shard. An update waits for those under
+ * way, and for nothing that the reader's process does.
+ */
+#include <stdio.h>
+
+#include "base/text.h"
+#include "core/control/control.h"
+#include "core/gather/commit.h"
+#include "core/memory/allocation.h"
+
+/* ---- Waits for commits ---------------------------------------------------------------------------------- */
+
+static struct zd_group *find_group(struct zd_engine *e, const struct zd_session *session, uint64_t id)
+{
+	struct zd_group *group;
+	HASH_FIND(hh, e->groups, &id, sizeof(id), group);
+	return group && (session->admin || group->job->owner->uid == session->uid) ? group : NULL;
+}
+
+static int find_named(struct zd_engine *e, const struct zd_session *session, const struct zd_args *args,
+                      struct zd_group **group, struct zd_err *err)
+{
+	const char *job_name = args->u.commit_wait.job, *name = args->u.commit_wait.group;
+	uint32_t uid = args->u.commit_wait.uid ? args->u.commit_wait.uid : session->uid;
+	int status = zd_name_check(job_name, ZD_MAX_NAME_BYTES, "job name", err);
+	if (status == 0)
+		status = zd_name_check(name, ZD_MAX_NAME_BYTES, "group name", err);
+	if (status != 0)
+		return status;
+	if (uid != session->uid && !session->admin)
+		return zd_err_set(err, ZEROD_E_PERMISSION, "job '%s' of uid %u: uid %u reads jobs of its own",
+		                  job_name, uid, session->uid);
+	zd_endings_finish_for(e, session);
+	const struct zd_job *job = zd_job_find(e, uid, job_name);
+	*group = job ? zd_group_find(job, name) : NULL;
+	if (!*group)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group '%s' in job '%s' of uid %u", name,
+		                  job_name, uid);
+	if ((*group)->cluster)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "group '%s' spans daemons, or its collectives are NCCL's; readers copy "
+		                  "between the shards of one daemon only",
+		                  name);
+	return 0;
+}
+
+static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                             struct zd_err *err)
+{
+	struct zd_group *group;
+	int status = find_named(e, req->session, args, &group, err);
+	if (status != 0)
+		return status;
+	req->device = &e->devices[0];
+	req->u.commit_wait.group = group->id;
+	req->u.commit_wait.after = args->u.commit_wait.after;
+	e->ncommit_waits++;
+	return 0;
+}
+
+static void commit_wait_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	(void)req;
+	e->ncommit_waits--;
+}
+
+/* The first rank that has not called commit. */
+static uint32_t first_missing(const struct zd_group *group)
+{
+	uint32_t rank = 0;
+	while (rank + 1 < group->local_world_size && group->members[rank].committing)
+		rank++;
+	return group->first_rank + rank;
+}
+
+static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_group *group = find_group(e, req->session, req->u.commit_wait.group);
+	int status = 0;
+	if (!group || group->over)
+		status = zd_err_set(err, ZEROD_E_NOT_FOUND, "the group has ended");
+	else if (group->committed_step <= req->u.commit_wait.after && group->state != ZD_GROUP_FORMING &&
+	         !group->job->durable)
+		status = zd_group_check(group, err);
+	if (status == 0 && group->committed_step <= req->u.commit_wait.after)
+		return zd_wait_for(req, ZD_WAIT_COMMIT, first_missing(group), 0, 0);
+	commit_wait_cancel(e, req);
+	if (status != 0)
+		return status;
+	e->reply.u.commit_wait.group = group->id;
+	e->reply.u.commit_wait.step = group->committed_step;
+	return 0;
+}
+
+/* ---- Reads ---------------------------------------------------------------------------------------------- */
+
+/* A rank that has the shard of that index. Replicas of a hybrid group have equal ones. */
+static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index)
+{
+	uint32_t rank = 0;
+	while (rank < unit->group->local_world_size &&
+	       zd_shard_index(&unit->group->members[rank]) != index)
+		rank++;
+	return rank < unit->group->local_world_size ? &unit->parts[rank] : NULL;
+}
+
+/* Checks that the part still holds the last commit, and says where. */
+static int locate(const struct zd_part *part, bool *in_shadow, struct zd_err *err)
+{
+	const struct zd_unit *unit = part->unit;
+	enum zd_shadow_state shadow = zd_part_shadow(part);
+	unsigned long long step = unit->group->committed_step;
+	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING || unit->move)
+		return zd_err_set(err, ZEROD_E_STALE_VERSION, "unit '%s': rank %u's shard of step %llu %s",
+		                  unit->name, zd_world_rank(zd_part_member(part)), step,
+		                  unit->move ? "is being moved" : "has gone");
+	if (zd_part_committed(part) == part->first)
+		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' was not published before step %llu",
+		                  unit->name, step);
+	*in_shadow = shadow == ZD_SHADOW_SAVED || shadow == ZD_SHADOW_DUE || shadow == ZD_SHADOW_RESTORING;
+	if (!*in_shadow && (zd_part_is_written(part) || part->version != zd_part_committed(part)))
+		return zd_err_set(err, ZEROD_E_STALE_VERSION,
+		                  "unit '%s': rank %u has updated its shard after step %llu, and the group "
+		                  "has no shadows",
+		                  unit->name, zd_world_rank(zd_part_member(part)), step);
+	return 0;
+}
+
+static int check_step(const struct zd_group *group, uint64_t step, struct zd_err *err)
+{
+	if (group->torn)
+		return zd_err_set(err, ZEROD_E_TORN, "group '%s' is torn", group->name);
+	if (step == group->committed_step && step > 0)
+		return 0;
+	return zd_err_set(err, step < group->committed_step ? ZEROD_E_STALE_VERSION : ZEROD_E_STATE,
+	                  "step %llu of group '%s': the last commit is step %llu", (unsigned long long)step,
+	                  group->name, (unsigned long long)group->committed_step);
+}
+
+static int check_range(const struct zd_args *args, const struct zd_unit *unit,
+                       const struct zd_allocation *into, struct zd_err *err)
+{
+	uint64_t size = unit->numel * zerod_dtype_bytes(unit->dtype);
+	uint64_t offset = args->u.unit_read.offset, bytes = args->u.unit_read.bytes;
+	uint64_t at = args->u.unit_read.allocation_offset;
+	if (bytes > size || offset > size - bytes)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "bytes %llu .. %llu of unit '%s', which has %llu bytes",
+		                  (unsigned long long)offset, (unsigned long long)(offset + bytes),
+		                  unit->name, (unsigned long long)size);
+	if (into && (bytes > into->extent.bytes || at > into->extent.bytes - bytes))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "%llu bytes at offset %llu of allocation '%s', which has %llu bytes",
+		                  (unsigned long long)bytes, (unsigned long long)at, into->name,
+		                  (unsigned long long)into->extent.bytes);
+	return 0;
+}
+
+static void copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                   const struct zd_op_result *result)
+{
+	struct zd_request *req = op->owner;
+	struct zd_unit *unit = req->u.unit_read.unit;
+	struct zd_part *part = &unit->parts[op->aux / 2];
+	part->shadow_readers -= op->aux % 2;
+	zd_allocation_op_end(e, req->u.unit_read.into);
+	zd_part_reader_done(e, part);
+	zd_unit_unref(e, unit);
+	zd_request_op_done(e, op, status, error, result);
+}
+
+/* Copies the bytes from `at` to `end` of the unit, which are of one shard. */
+static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *part, bool in_shadow,
+                 uint64_t at, uint64_t end)
+{
+	struct zd_allocation *into = req->u.unit_read.into;
+	const struct zd_device *from = part->shard.segment->device;
+	uint64_t shard_bytes = zd_unit_shard_bytes(part->unit);
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_copy_device(from, into->device)};
+	command.u.copy.src = zd_part_location(part);
+	command.u.copy.src.offset += at % shard_bytes + (in_shadow ? shard_bytes : 0);
+	command.u.copy.src.bytes = end - at;
+	command.u.copy.dst = zd_extent_location(&into->extent);
+	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
+	command.u.copy.dst.bytes = end - at;
+	command.u.copy.dst_device = into->device->index;
+	part->readers++;
+	part->shadow_readers += in_shadow;
+	part->unit->refs++;
+	into->pending++;
+	req->pending_ops++;
+	zd_op_submit(e, part->unit->group->job, &command, copied, req, 2 * (uint64_t)part->rank + in_shadow);
+}
+
+/* For each shard in the range: checks it, or copies from it. */
+static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies, struct zd_err *err)
+{
+	const struct zd_unit *unit = req->u.unit_read.unit;
+	uint64_t at = req->u.unit_read.offset, end = at + req->u.unit_read.bytes, stop;
+	uint64_t shard_bytes = zd_unit_shard_bytes(unit);
+	int status = 0;
+	for (; at < end && status == 0; at = stop) {
+		struct zd_part *part = part_of(unit, at / shard_bytes);
+		bool in_shadow = false;
+		zd_assert(part != NULL); /* the group does not span daemons */
+		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
+		status = locate(part, &in_shadow, err);
+		if (status == 0 && copies)
+			copy(e, req, part, in_shadow, at, stop);
+	}
+	return status;
+}
+
+static int read_find(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                     struct zd_err *err)
+{
+	struct zd_session *session = req->session;
+	int status = zd_session_check_poisoned(session, err);
+	if (status != 0)
+		return status;
+	zd_endings_finish_for(e, session);
+	const struct zd_group *group = find_group(e, session, args->u.unit_read.group);
+	if (!group || group->over)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu",
+		                  ZD_ID_NUMBER(args->u.unit_read.group));
+	status = check_step(group, args->u.unit_read.step, err);
+	if (status != 0)
+		return status;
+	req->u.unit_read.unit = zd_unit_find_name(group, args->u.unit_read.unit, false);
+	if (!req->u.unit_read.unit)
+		return zd_err_set(err, ZEROD_E_NOT_FOUND, "group '%s' has no unit '%.64s'", group->name,
+		                  args->u.unit_read.unit);
+	if (args->u.unit_read.bytes > 0)
+		status = zd_allocation_find(e, session, args->u.unit_read.allocation, &req->u.unit_read.into,
+		                            err);
+	return status != 0 ? status : check_range(args, req->u.unit_read.unit, req->u.unit_read.into, err);
+}
+
+static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+                           struct zd_err *err)
+{
+	int status = read_find(e, req, args, err);
+	if (status != 0)
+		return status;
+	req->u.unit_read.offset = args->u.unit_read.offset;
+	req->u.unit_read.bytes = args->u.unit_read.bytes;
+	req->u.unit_read.into_offset = args->u.unit_read.allocation_offset;
+	status = walk_shards(e, req, false, err);
+	if (status != 0)
+		return status;
+	req->device = req->u.unit_read.into ? req->u.unit_read.into->device : &e->devices[0];
+	req->u.unit_read.unit->refs++;
+	return walk_shards(e, req, true, err);
+}
+
+static void unit_read_cancel(struct zd_engine *e, struct zd_request *req)
+{
+	zd_unit_unref(e, req->u.unit_read.unit);
+}
+
+static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_unit *unit = req->u.unit_read.unit;
+	(void)err;
+	if (req->pending_ops > 0) {
+		int wait = zd_wait_for(req, ZD_WAIT_READ, 0, 0, 0);
+		req->wait.unit = unit;
+		return wait;
+	}
+	e->reply.u.unit_read.dtype = unit->dtype;
+	e->reply.u.unit_read.numel = unit->numel;
+	unit_read_cancel(e, req);
+	return 0;
+}
+
+const struct zd_request_type zd_req_commit_wait = {.name = "commit_wait",
+                                                   .begin = commit_wait_begin,
+                                                   .attempt = commit_wait_attempt,
+                                                   .cancel = commit_wait_cancel};
+const struct zd_request_type zd_req_unit_read = {.name = "unit_read",
+                                                 .begin = unit_read_begin,
+                                                 .attempt = unit_read_attempt,
+                                                 .cancel = unit_read_cancel};

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * zerod_read.h - reads of a group's last commit by a process that is no rank of it. See docs/readers.md.
+ *
+ * The daemon copies the bytes. No rank takes part, and a reader that is slow, stopped or dead delays none: an
+ * update waits for copies that are under way, and for nothing else of a reader.
+ */
+#ifndef ZEROD_READ_H
+#define ZEROD_READ_H
+
+#include <zerod.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+/* Whose commits. */
+struct zerod_commit_source {
+	size_t struct_size;
+	const char *job, *group; /* as in zerod_group_options */
+	uint32_t uid;            /* the job's; 0: this process's */
+	uint32_t deadline_ms;
+};
+
+/* The last commit of a group. */
+struct zerod_committed {
+	size_t struct_size;
+	uint64_t group; /* for zerod_unit_read(); another value when the group was formed anew */
+	uint64_t step;  /* of zerod_commit() */
+};
+
+/* Waits until a step after `after` is committed; 0: any. Errors: NOT_FOUND (no such group, or it has ended),
+ * PERMISSION (a job of another uid, and this process is not root), UNSUPPORTED (the group spans daemons, or
+ * its collectives are NCCL's; an older daemon), DEADLINE (names a rank that has not committed), PEER_LOST and
+ * ABORTED (a rank of a job that is not durable was lost, or the group was aborted). */
+ZEROD_MUST_USE int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *source,
+                                     uint64_t after, struct zerod_committed *committed);
+
+struct zerod_unit_read_options {
+	size_t struct_size;
+	uint64_t group, step;   /* of zerod_commit_wait() */
+	const char *unit;       /* its name */
+	uint64_t offset_bytes;  /* in the flat unit, without padding */
+	uint64_t bytes;         /* 0: nothing is copied */
+	zerod_allocation *into; /* of this client, on any device; no stream uses the range meanwhile */
+	uint64_t into_offset_bytes;
+	uint32_t deadline_ms;
+	uint32_t reserved;
+};
+
+struct zerod_unit_info {
+	size_t struct_size;
+	uint64_t numel;
+	enum zerod_dtype dtype;
+	uint32_t reserved;
+};
+
+/* Copies bytes of a unit, as of the last commit, and returns when they are there. All reads of one `step` belong
+ * to one commit. `info` may be NULL. Errors: STALE_VERSION (another step was committed, or a rank has updated
+ * its shard since and the group has no shadows: wait for the next commit), STATE (`step` is not committed; the
+ * unit was not published before it), NOT_FOUND (group, unit), INVALID (a range), TORN, RESTARTED. After an
+ * error the range of the allocation has any content. */
+ZEROD_MUST_USE int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *options,
+                                   struct zerod_unit_info *info);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_readers.c - reads of the last commit by a client that is no rank: the bytes of one commit or an error,
+ * whatever the ranks do meanwhile.
+ */
+#include "contract.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <zerod_read.h>
+
+#include "base/mem.h"
+
+#define RANKS  4u
+#define UNITS  2u
+#define NUMEL  1001u /* not in equal shards */
+#define BYTES  (NUMEL * sizeof(float))
+#define ROUNDS 40u
+
+struct reading {
+	struct contract *c;
+	zerod_client *client; /* no rank */
+	struct contract_unit units[UNITS];
+	zerod_allocation *buffer;
+	void *data;
+	struct zerod_committed commit;
+	uint64_t step; /* that the ranks make */
+	uint32_t whole, stale;
+};
+
+static void begin(struct reading *r, uint32_t flags)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+
+	memset(r, 0, sizeof(*r));
+	r->c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2, .flags = flags});
+	r->client = r->c->observers[0];
+	contract_plain_unit(r->c, "a", NUMEL, &r->units[0]);
+	contract_plain_unit(r->c, "b", NUMEL, &r->units[1]);
+	options.job = "reader";
+	options.bytes = BYTES;
+	OK(r->client, zerod_alloc(r->client, &options, &r->buffer, &r->data));
+}
+
+static void end(struct reading *r)
+{
+	OK(r->client, zerod_free(r->buffer, NULL, 0));
+	contract_close(r->c);
+}
+
+static int await_commit(struct reading *r, uint64_t after, uint32_t deadline_ms)
+{
+	struct zerod_commit_source source = ZEROD_INIT(source);
+
+	source.job = "contract";
+	source.deadline_ms = deadline_ms;
+	r->commit.struct_size = sizeof(r->commit);
+	return zerod_commit_wait(r->client, &source, after, &r->commit);
+}
+
+static int read_bytes(struct reading *r, const char *unit, uint64_t offset, uint64_t bytes)
+{
+	struct zerod_unit_read_options options = ZEROD_INIT(options);
+
+	options.group = r->commit.group;
+	options.step = r->commit.step;
+	options.unit = unit;
+	options.offset_bytes = offset;
+	options.bytes = bytes;
+	options.into = r->buffer;
+	return zerod_unit_read(r->client, &options, NULL);
+}
+
+/* Whether the bytes that were read are of that version. */
+static bool are(struct reading *r, const struct contract_unit *unit, uint64_t version)
+{
+	uint8_t *padded = zd_calloc(1, contract_padded_bytes(unit));
+	bool same;
+
+	contract_read(NULL, padded, r->data, BYTES);
+	same = contract_bytes_are(unit, padded, version);
+	free(padded);
+	return same;
+}
+
+static void expect(struct reading *r, uint32_t unit, uint64_t version)
+{
+	OK(r->client, read_bytes(r, r->units[unit].name, 0, BYTES));
+	CHECK_BYTES(are(r, &r->units[unit], version));
+}
+
+static void commit(struct contract_rank *rank, void *arg)
+{
+	const struct reading *r = arg;
+
+	OK(rank->client, zerod_commit(rank->group, r->step, NULL));
+}
+
+static void publish_and_commit(struct reading *r)
+{
+	r->step++;
+	for (uint32_t i = 0; i < UNITS; i++)
+		contract_publish_all(r->c, &r->units[i]);
+	contract_run(r->c, commit, r);
+}
+
+/* A rank updates its shard of one unit after the commit. */
+static void test_update_after_the_commit(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	(void)state;
+	for (int shadow = 0; shadow < 2; shadow++) {
+		struct reading r;
+		begin(&r, shadow ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
+		struct contract_rank *rank = &r.c->ranks[1];
+		zerod_unit **written = &r.units[0].at[1];
+		uint64_t shard = r.units[0].shard_numel * sizeof(float);
+
+		publish_and_commit(&r);
+		OK(r.client, await_commit(&r, 0, 0));
+		CHECK(r.commit.step == 1);
+		expect(&r, 0, 1);
+		OK(rank->client, zerod_update_begin(written, 1, NULL, NULL));
+		contract_write_shard(rank, &r.units[0], NULL);
+		for (int published = 0; published < 2; published++) {
+			if (shadow)
+				expect(&r, 0, 1);
+			else
+				FAILS(r.client, read_bytes(&r, "a", 4, BYTES - 4), ZEROD_E_STALE_VERSION,
+				      "rank 1 has updated its shard after step 1");
+			OK(r.client, read_bytes(&r, "a", 0, shard));
+			OK(r.client, read_bytes(&r, "a", 2 * shard, shard));
+			expect(&r, 1, 1);
+			if (!published)
+				OK(rank->client, zerod_publish(written, 1, NULL, 0, NULL, NULL));
+		}
+		for (uint32_t other = 0; other < RANKS; other++) {
+			if (other != 1)
+				contract_publish(&r.c->ranks[other], &r.units[0]);
+		}
+		r.units[0].version[1] = 2;
+		r.step = 2;
+		contract_run(r.c, commit, &r);
+		FAILS(r.client, read_bytes(&r, "b", 0, 4), ZEROD_E_STALE_VERSION, "the last commit is step 2");
+		OK(r.client, await_commit(&r, 1, 0));
+		expect(&r, 0, 2);
+		expect(&r, 1, 1);
+		end(&r);
+	}
+}
+
+static void await_second(struct contract_rank *rank, void *arg)
+{
+	(void)rank;
+	OK(((struct reading *)arg)->client, await_commit(arg, 1, 0));
+}
+
+/* The reader waits, and is told. */
+static void test_waits(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_task *task;
+	struct reading r;
+
+	(void)state;
+	begin(&r, 0);
+	FAILS(r.client, await_commit(&r, 0, 1), ZEROD_E_DEADLINE, "rank 0 to commit");
+	publish_and_commit(&r);
+	task = contract_start(&r.c->ranks[0], await_second, &r);
+	AWAIT(contract_somebody_waits(r.c, "to commit"));
+	publish_and_commit(&r);
+	contract_finish(task);
+	CHECK(r.commit.step == 2);
+	end(&r);
+}
+
+static void test_wrong_reads(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct zerod_unit_read_options options = ZEROD_INIT(options);
+	struct zerod_commit_source source = ZEROD_INIT(source);
+	struct zerod_unit_info info = ZEROD_INIT(info);
+	struct contract_unit late;
+	struct reading r;
+
+	(void)state;
+	begin(&r, 0);
+	source.job = "contract";
+	source.group = "none";
+	FAILS(r.client, zerod_commit_wait(r.client, &source, 0, &r.commit), ZEROD_E_INVALID, "struct_size");
+	r.commit.struct_size = sizeof(r.commit);
+	FAILS(r.client, zerod_commit_wait(r.client, &source, 0, &r.commit), ZEROD_E_NOT_FOUND,
+	      "no group 'none' in job 'contract'");
+	contract_publish_all(r.c, &r.units[0]);
+	r.step = 1;
+	contract_run(r.c, commit, &r);
+	contract_plain_unit(r.c, "late", 8, &late);
+	OK(r.client, await_commit(&r, 0, 0));
+	FAILS(r.client, read_bytes(&r, "b", 0, 4), ZEROD_E_STATE, "unit 'b' was not published before step 1");
+	FAILS(r.client, read_bytes(&r, "late", 0, 4), ZEROD_E_STATE, "unit 'late' was not published");
+	FAILS(r.client, read_bytes(&r, "c", 0, 4), ZEROD_E_NOT_FOUND, "has no unit 'c'");
+	FAILS(r.client, read_bytes(&r, "a", 4, BYTES), ZEROD_E_INVALID, "of unit 'a', which has 4004 bytes");
+	FAILS(r.client, read_bytes(&r, "a", UINT64_MAX, 4), ZEROD_E_INVALID, "of unit 'a'");
+	options.group = r.commit.group;
+	options.step = 2;
+	options.unit = "a";
+	FAILS(r.client, zerod_unit_read(r.client, &options, NULL), ZEROD_E_STATE, "the last commit is step 1");
+	options.step = 1;
+	OK(r.client, zerod_unit_read(r.client, &options, &info));
+	CHECK(info.numel == NUMEL && info.dtype == ZEROD_FLOAT32);
+	options.bytes = 4;
+	FAILS(r.client, zerod_unit_read(r.client, &options, NULL), ZEROD_E_INVALID, "into is NULL");
+	options.into = r.buffer;
+	options.into_offset_bytes = 4096;
+	FAILS(r.client, zerod_unit_read(r.client, &options, NULL), ZEROD_E_INVALID, "at offset 4096");
+	FAILS(r.c->ranks[0].client, zerod_unit_read(r.c->ranks[0].client, &options, NULL), ZEROD_E_INVALID,
+	      "of another client");
+	end(&r);
+}
+
+/* ---- Readers beside ranks that do not wait for them ----------------------------------------------------- */
+
+static void train(struct contract_rank *rank, void *arg)
+{
+	struct reading *r = arg;
+
+	for (uint64_t step = 1; step <= ROUNDS; step++) {
+		for (uint32_t i = 0; i < UNITS; i++)
+			contract_publish(rank, &r->units[i]);
+		OK(rank->client, zerod_commit(rank->group, step, NULL));
+	}
+}
+
+static void read_all(struct contract_rank *rank, void *arg)
+{
+	struct reading *r = arg;
+	int rc = 0;
+
+	(void)rank;
+	for (r->commit.step = 0; r->commit.step < ROUNDS;) {
+		OK(r->client, await_commit(r, r->commit.step, 0));
+		for (uint32_t i = 0; i < UNITS; i++) {
+			rc = read_bytes(r, r->units[i].name, 0, BYTES);
+			if (rc)
+				break;
+			CHECK_BYTES(are(r, &r->units[i], r->commit.step));
+		}
+		CHECK(rc == 0 || rc == ZEROD_E_STALE_VERSION);
+		r->whole += rc == 0;
+	}
+}
+
+static void test_no_read_is_torn(void **state)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	(void)state;
+	for (int shadow = 0; shadow < 2; shadow++) {
+		struct contract_task *tasks[RANKS], *reader;
+		struct reading r;
+		begin(&r, shadow ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
+		for (uint32_t i = 0; i < RANKS; i++)
+			tasks[i] = contract_start(&r.c->ranks[i], train, &r);
+		reader = contract_start(&r.c->ranks[0], read_all, &r);
+		for (uint32_t i = 0; i < RANKS; i++)
+			contract_finish(tasks[i]);
+		contract_finish(reader);
+		CHECK(r.whole >= 1); /* the last commit */
+		end(&r);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CONTRACT_TEST(test_update_after_the_commit),
+	        CONTRACT_TEST(test_waits),
+	        CONTRACT_TEST(test_wrong_reads),
+	        CONTRACT_TEST(test_no_read_is_torn),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""zerod.reader beside ranks that train: each commit that is read has the weights of that step, bit by bit."""
+from __future__ import annotations
+
+import os
+import time
+import unittest
+from functools import partial
+from typing import Any, Optional
+
+import harness
+import models
+import torch
+import zerod.torch as zt
+from harness import support
+from zerod import NotFound, PeerLost
+from zerod.reader import Reader
+from zerod.torch.environment import repeated
+
+STEPS = 6
+
+
+def setUpModule() -> None:
+    global daemon
+    daemon = support.Daemon(devices=4, arena=harness.ARENA, host_arena="64M").for_module()
+
+
+def train(address: "dict[str, str]", options: "dict[str, Any]", rank: int) -> Any:
+    """Trains, and gives the whole weights of each commit."""
+    module = harness.shard(harness.seeded(models.GPT), **options)
+    module.register_parameter("tied", next(module.parameters()))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    assert zt.share(module, published) == address
+    seen = {}
+    for step in range(1, STEPS + 1):
+        models.gpt_loss(module, rank, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        committed = zt.committed_step(module) if "durable" in options else zt.commit(module)
+        assert committed == step, (committed, step)
+        seen[step] = {published(name): p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False) if published(name)}
+    return seen
+
+
+def published(name: str) -> Optional[str]:
+    return None if name.endswith("norm1.bias") else f"model.{name}"
+
+
+def read(address: "dict[str, str]") -> Any:
+    """The weights of each commit that is there when the one before was read, until the job ends."""
+    os.environ["ZEROD_SOCKET"] = daemon.socket
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    with Reader(**address) as reader:
+        step = repeated(time.monotonic() + 20, NotFound, reader.wait).step - 1
+        while step < STEPS:
+            found: dict[str, torch.Tensor] = {}
+
+            def take(tensors: Any) -> None:
+                found.clear()
+                found.update((name, tensor.cpu().clone()) for name, tensor in tensors)
+
+            try:
+                step = reader.load(take, after=step)
+            except (NotFound, PeerLost):  # the job has ended
+                break
+            seen[step] = found
+    return seen
+
+
+class Readers(unittest.TestCase):
+    def test_steps(self) -> None:
+        """a reader has the weights of each commit that it reads, under the names that share() was given"""
+        for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {}), (2, {"offload": "all"}), (2, {"durable": "reads"})):
+            with self.subTest(world=world, **options):
+                address = {"job": f"job-{world}-{len(options)}", "group": "model0"}
+                if "durable" in options:
+                    address = {"job": options["durable"], "group": "model"}
+                ranks = harness.start(daemon.socket, world, partial(train, address, options), address["job"])
+                *ran, seen = harness.collect([*ranks, harness.fork(partial(read, address))])
+                self.assertTrue(seen)
+                for step, weights in seen.items():
+                    self.assertEqual(weights.keys(), ran[0][step].keys())
+                    for name, tensor in weights.items():
+                        torch.testing.assert_close(tensor, ran[0][step][name].to(tensor.dtype), rtol=0, atol=0)
+
+    def test_wrong(self) -> None:
+        """no job of that name, a model that is not shared, a name that it does not have, a step that is committed already"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            group = module._zerod_model.context.group
+            with self.assertRaisesRegex(NotFound, "no group 'none' in job 'none'"):
+                Reader("none", "none").wait()
+            zt.commit(module, 5)
+            with self.assertRaisesRegex(ValueError, "step 5 is not after step 5"):
+                zt.commit(module, 5)
+            with Reader(group.job, group.name) as reader:
+                committed = reader.wait()
+                with self.assertRaisesRegex(NotFound, "has no unit 'zerod.weights'"):
+                    reader.weights(committed)
+                zt.share(module)
+                zt.commit(module)
+                committed = reader.wait(committed.step)
+                with self.assertRaisesRegex(KeyError, "no weights other"):
+                    list(reader.tensors(committed, ["first.bias", "other"]))
+                (name, bias), = reader.tensors(committed, ["first.bias"])
+                self.assertTrue(torch.equal(bias.cpu(), module.first.bias.whole().cpu()))
+
+        harness.ranks(daemon.socket, 1, body)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads of the last commit by a session that is no rank: what they wait for, what waits for them, and what ends
+ * meanwhile.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "tests/support/core_driver.h"
+
+#define RANKS      2u
+#define UNIT_BYTES 1024u
+
+struct rig {
+	struct core_driver *core;
+	struct core_team team;
+	uint64_t unit, reader, into;
+	struct zd_location place; /* of the reader's allocation */
+};
+
+static void commit(struct rig *rig, uint64_t step)
+{
+	uint64_t request[RANKS];
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		request[rank] = core_commit(rig->core, rig->team.session[rank], rig->team.group, step);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_expect(rig->core, request[rank], 0);
+}
+
+static void start(struct rig *rig, bool shadow)
+{
+	const struct core_join options = {.world_size = RANKS, .durable = shadow, .shadow = shadow};
+	rig->core = core_new(NULL);
+	core_team_join(&rig->team, rig->core, &options);
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	commit(rig, 1);
+	rig->reader = core_open(rig->core, CORE_ALICE);
+	const struct zd_reply *reply =
+	        core_expect(rig->core, core_alloc(rig->core, rig->reader, "reader", 0, UNIT_BYTES), 0);
+	rig->into = reply->u.alloc.allocation;
+	rig->place = reply->place;
+}
+
+static int setup(void **state)
+{
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	start(rig, false);
+	*state = rig;
+	return 0;
+}
+
+static int setup_shadow(void **state)
+{
+	struct rig *rig = zd_calloc(1, sizeof(*rig));
+	start(rig, true);
+	*state = rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct rig *rig = *state;
+	core_end(rig->core);
+	free(rig);
+	return 0;
+}
+
+static uint64_t send_read(struct rig *rig, uint64_t step)
+{
+	return core_send(rig->core, rig->reader,
+	                 &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
+	                                   .u.unit_read = {.group = rig->team.group,
+	                                                   .unit = (char *)"w",
+	                                                   .step = step,
+	                                                   .bytes = UNIT_BYTES,
+	                                                   .allocation = rig->into}});
+}
+
+static uint64_t send_wait(struct rig *rig, uint64_t session, uint32_t uid, uint64_t after)
+{
+	return core_send(rig->core, session,
+	                 &(struct zd_args){.kind = ZD_REQ_COMMIT_WAIT,
+	                                   .u.commit_wait = {.job = (char *)"job",
+	                                                     .group = (char *)"world",
+	                                                     .uid = uid,
+	                                                     .after = after}});
+}
+
+static void expect_bytes(struct rig *rig, uint64_t version)
+{
+	const uint8_t *bytes = core_bytes(rig->core, rig->place);
+	for (uint32_t i = 0; i < UNIT_BYTES; i++)
+		assert_int_equal(bytes[i], core_pattern(i / (UNIT_BYTES / RANKS), version));
+}
+
+static void test_update_waits_for_copies_alone(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1);
+	core_expect_waits(rig->core, read, "copies of unit 'w'");
+	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
+	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 1");
+	core_close(rig->core, rig->reader); /* nothing else of the reader counts */
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update, 0);
+}
+
+/* The save of the second commit would go over the first one, which is read. */
+static void test_save_waits_for_reads_of_the_shadow(void **state)
+{
+	struct rig *rig = *state;
+	core_team_publish(&rig->team, rig->unit);
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1);
+	commit(rig, 2);
+	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+	uint64_t update = core_update(rig->core, rig->team.session[0], rig->unit);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
+	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 0");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, read, 0);
+	expect_bytes(rig, 1);
+	core_expect(rig->core, update, 0);
+	core_expect(rig->core, send_read(rig, 2), 0);
+	expect_bytes(rig, 2);
+}
+
+/* The ranks have gone, and their job is durable. */
+static void test_last_commit_outlives_ranks(void **state)
+{
+	struct rig *rig = *state;
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_expect(rig->core, core_update(rig->core, rig->team.session[rank], rig->unit), 0);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_close(rig->core, rig->team.session[rank]);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	expect_bytes(rig, 1);
+}
+
+static void test_everything_ends_during_a_read(void **state)
+{
+	struct rig *rig = *state;
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1);
+	core_call(rig->core, rig->reader,
+	          &(struct zd_args){.kind = ZD_REQ_FREE, .u.free.allocation = rig->into}, 0);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_close(rig->core, rig->team.session[rank]);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, read, 0);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_NOT_FOUND, "no group");
+}
+
+static void test_copy_fails(void **state)
+{
+	struct rig *rig = *state;
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the copy engine is broken");
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_DEVICE, "the copy engine is broken");
+	core_expect(rig->core, send_read(rig, 1), 0);
+	expect_bytes(rig, 1);
+}
+
+static void test_other_users(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t bob = core_open(rig->core, CORE_BOB), admin = core_open_admin(rig->core), alice = rig->reader;
+	core_expect_error(rig->core, send_wait(rig, bob, 0, 0), ZEROD_E_NOT_FOUND, "in job 'job' of uid 1001");
+	core_expect_error(rig->core, send_wait(rig, bob, CORE_ALICE, 0), ZEROD_E_PERMISSION, "uid 1001 reads");
+	rig->reader = bob;
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_NOT_FOUND, "no group");
+	rig->reader = alice;
+	const struct zd_reply *reply = core_expect(rig->core, send_wait(rig, admin, CORE_ALICE, 0), 0);
+	assert_int_equal(reply->u.commit_wait.group, rig->team.group);
+	assert_int_equal(reply->u.commit_wait.step, 1);
+}
+
+static void test_waits_end_with_the_group(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t second = send_wait(rig, rig->reader, 0, 1);
+	core_expect_waits(rig->core, second, "rank 0 to commit");
+	uint64_t first = core_commit(rig->core, rig->team.session[0], rig->team.group, 2);
+	core_commit(rig->core, rig->team.session[1], rig->team.group, 2);
+	core_expect(rig->core, first, 0);
+	assert_int_equal(core_expect(rig->core, second, 0)->u.commit_wait.step, 2);
+	uint64_t third = send_wait(rig, rig->reader, 0, 2);
+	core_close(rig->core, rig->team.session[1]);
+	core_expect_error(rig->core, third, ZEROD_E_PEER_LOST, "rank 1");
+	core_close(rig->core, rig->team.session[0]);
+	core_expect_error(rig->core, send_wait(rig, rig->reader, 0, 2), ZEROD_E_NOT_FOUND, "no group 'world'");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        CORE_FIXTURE_TEST(test_update_waits_for_copies_alone, setup, teardown),
+	        CORE_FIXTURE_TEST(test_save_waits_for_reads_of_the_shadow, setup_shadow, teardown),
+	        CORE_FIXTURE_TEST(test_last_commit_outlives_ranks, setup_shadow, teardown),
+	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
+	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),
+	        CORE_FIXTURE_TEST(test_other_users, setup, teardown),
+	        CORE_FIXTURE_TEST(test_waits_end_with_the_group, setup, teardown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -73,8 +73,9 @@ class Mistakes(unittest.TestCase):
                 for registered in (nn.Parameter(other), nn.Buffer(other)):
                     with self.assertRaisesRegex(ValueError, "^one shares memory with other"):
                         zt.shard(module_of(whole, registered))
-            module = harness.shard(module_of(whole[:, :2], nn.Parameter(whole[:, 2:])))
-            self.assertEqual([p.whole().sum().item() for p in module.parameters()], [8, 16])
+            for apart in (nn.Parameter(whole[:, 2:]), nn.Buffer(whole[:, 2:].view(torch.bfloat16)), nn.Buffer(whole.to_sparse())):
+                module = harness.shard(module_of(whole[:, :2], apart))
+                self.assertEqual(module.one.whole().sum().item(), 8)
 
         harness.ranks(daemon.socket, 1, body)
 
@@ -83,12 +84,15 @@ class Mistakes(unittest.TestCase):
         def body(rank: int) -> None:
             module = harness.shard(models.MLP())
             weight, bias = module.first.weight, module.first.bias
-            optimizer = zt.SGD(module.parameters(), lr=0.1)
-            row = weight.detach()[0]
-            models.mlp_loss(module, rank, 0)
-            optimizer.step()
-            with self.assertRaisesRegex(RuntimeError, "first.weight.*before first.weight was written or stepped"):
-                row + 1
+            optimizer = zt.AdamW(module.parameters(), lr=0.1)
+            for _ in range(2):
+                models.mlp_loss(module, rank, 0)
+                rows = [weight.detach()[0], *(each["exp_avg"][0] for each in optimizer.state.values() if each["exp_avg"].dim() == 2)]
+                optimizer.step()
+                optimizer.zero_grad()
+            for row in rows:
+                with self.assertRaisesRegex(RuntimeError, "weight.*before .*weight was written or stepped"):
+                    row + 1
             for given in (torch.zeros(bias.shape, device=models.DEVICE), bias.detach() * 2, module.layers[0][0].bias.data):
                 bias.data = given
                 models.mlp_loss(module, rank, 0)
@@ -98,6 +102,33 @@ class Mistakes(unittest.TestCase):
                     models.mlp_loss(module, rank, 0)
             bias.data = torch.ones(bias.shape, device=models.DEVICE)
             models.mlp_loss(module, rank, 0)
+
+        harness.ranks(daemon.socket, 2, body)
+
+    def test_inference_mode(self) -> None:
+        """reads in inference mode, of tensors that were made outside of it"""
+        def body(rank: int) -> None:
+            module = harness.shard(harness.seeded(models.MLP))
+            weight = module.first.weight
+            with torch.inference_mode():
+                for read in (weight.detach(), weight.data, weight[:], module.state_dict()["first.weight"], weight * 1):
+                    found = read.whole() if hasattr(read, "whole") else read + 0
+                    self.assertTrue(torch.equal(found, weight.whole()))
+
+        harness.ranks(daemon.socket, 2, body)
+
+    def test_failed_use(self) -> None:
+        """an error of torch's where a gathered weight is put into its place: its gather is given back, and training goes on"""
+        def body(rank: int) -> None:
+            module = harness.shard(models.MLP())
+            optimizer = models.sgd(module)
+            x = torch.ones(2, 13, device=models.DEVICE)
+            with self.assertRaises((RuntimeError, NotImplementedError)):
+                torch.func.jvp(module, (x,), (x,))
+            for step in range(2):
+                models.mlp_loss(module, rank, step)
+                optimizer.step()
+                optimizer.zero_grad()
 
         harness.ranks(daemon.socket, 2, body)
 

@@ -85,6 +85,7 @@ READS: dict[str, Callable[[Parameters], Any]] = {
     **{f"norm {kind}, foreach={foreach}": partial(clipped, kind, foreach)
        for kind in (1.0, 2.0, 3.0, INFINITY, -INFINITY) for foreach in (None, False)},
     **{f"clipped values, foreach={foreach}": partial(values_clipped, foreach) for foreach in (None, False)},
+    "any and all": lambda ps: [(p.any(), p.all()) for p in ps],
     "gradients' data = values": gradients_replaced,
     "a moving average": moved_average,
     "AveragedModel": partial(averaged, {}),
@@ -169,6 +170,19 @@ def written(write: Callable[[Parameters], Any], program: Program) -> Any:
     return [value.to(dtype) for value in seen + module()], state(module)
 
 
+def adopted(program: Program) -> Any:
+    """The optimizer's first moment is the gradient itself, which then gets other memory."""
+    module = program.shard(cases.Table)
+    optimizer = optim.Adam(module.parameters(), lr=0.1)
+    for step in range(4):
+        program.backward(lambda rank: module(rank))
+        if step == 1:
+            optimizer.state[module.matrix]["exp_avg"] = module.matrix.grad
+        optimizer.step()
+        optimizer.zero_grad()
+    return state(module)
+
+
 REFUSED: dict[str, Callable[[nn.Parameter], Any]] = {
     "data_ptr": lambda p: p.data_ptr(),
     "data_ptr of data": lambda p: p.data.data_ptr(),
@@ -193,7 +207,7 @@ class Shapes(unittest.TestCase):
         """the next forward of each rank sees writes outside of a forward"""
         for world, options in ((1, {}), (2, {}), (3, {}), (2, {"param_dtype": torch.bfloat16})):
             with self.subTest(world=world, **options):
-                cases.check(daemon.socket, world, {name: partial(written, write) for name, write in WRITES.items()}, **options)
+                cases.check(daemon.socket, world, {"a gradient in the state": adopted, **{name: partial(written, write) for name, write in WRITES.items()}}, **options)
 
     def test_refused(self) -> None:
         """operations that would use one rank's part as the whole raise an error that names the parameter"""

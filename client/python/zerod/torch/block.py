@@ -134,10 +134,11 @@ class Block:
         assert tickets is not None
         stream = context.stream()
         handle = None if stream is None else stream.handle
-        held = 0
+        held = waited = 0
         try:
             for unit, ticket in zip(self.units, tickets):
                 data = c_void_p()
+                waited += 1
                 status = _wait(context.client.handle, ticket, handle, data)
                 if status == s.Status.SLOT_CONFLICT:  # more blocks are held at once than there are slots
                     data.value = unit.unit.gather(stream, _NO_SLOT)
@@ -148,11 +149,11 @@ class Block:
                     raise context.client.error(status)
                 held += 1
                 unit.place(data.value or 0)
-        except zerod.ZerodError:  # a rank that receives Mismatch can go on
+        except BaseException:  # the program can go on, as a rank can that receives Mismatch
             with suppress(zerod.ZerodError):  # of a daemon that has ended
                 for unit in self.units[:held]:
                     unit.unit.release(stream)
-                self._forget(self.units[held + 1:], tickets[held + 1:])
+                self._forget(self.units[waited:], tickets[waited:])
             raise
         context.counts.gathers += len(self.units)
 

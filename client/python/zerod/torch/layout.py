@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import takewhile
 from typing import Any, Callable, Collection, Iterable, Optional, Union
 
 import torch
@@ -148,27 +149,45 @@ def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype], ig
 
 def _check_memory(root: nn.Module, members: list[Member], ignored: "Collection[nn.Parameter]") -> None:
     """ValueError where a parameter shares an element with another tensor of the module's: sharded, they would soon differ."""
-    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for name, tensor in [*((member.name, member.parameter) for member in members), *root.named_buffers()]:
-        if not tensor.is_meta and tensor.numel():
-            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor))
-    for parameter in ignored:
-        if not parameter.is_meta:
-            by_storage.get(parameter.untyped_storage().data_ptr(), []).append(("a parameter of ignored_params", parameter))
+    by_storage: dict[int, list[tuple[int, int, str, torch.Tensor]]] = {}
+    named = [*((member.name, member.parameter) for member in members), *root.named_buffers(),
+             *(("a parameter of ignored_params", parameter) for parameter in ignored)]
+    for name, tensor in named:
+        with suppress(RuntimeError, NotImplementedError):  # it has no storage: sparse and nested tensors
+            storage = tensor.untyped_storage().data_ptr()
+            if storage and tensor.numel():  # 0: a meta tensor
+                by_storage.setdefault(storage, []).append((*_span(tensor), name, tensor))
+    sharded = {id(member.parameter) for member in members}
     for some in by_storage.values():
-        for (name, one), (other, another) in combinations(some, 2):
-            if isinstance(one, nn.Parameter) and one not in ignored and _overlap(one, another):
-                raise ValueError(f"{name} shares memory with {other}, which is another object: register one parameter under both names, or "
-                                 "give each its own memory by clone()")
+        some.sort(key=lambda each: each[0])
+        for i, (_, end, name, one) in enumerate(some):
+            for _, _, other, another in takewhile(lambda each: each[0] < end, some[i + 1:]):
+                if (id(one) in sharded or id(another) in sharded) and _overlap(one, another):
+                    if id(one) not in sharded:
+                        name, other = other, name
+                    raise ValueError(f"{name} shares memory with {other}, which is another object: register one parameter under both "
+                                     "names, or give each its own memory by clone()")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of its storage that the tensor has, and the one behind the last."""
+    first = tensor.storage_offset() * tensor.element_size()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return first, first + (last + 1) * tensor.element_size()
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors over one storage have an element in common."""
-    if one.dtype != other.dtype:
-        return True
-    marks = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
-    marks.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
-    return bool(marks.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+    """Whether two tensors over one storage have a byte in common. Their spans have."""
+    first, marks = min(_span(one)[0], _span(other)[0]), None
+    for tensor in (one, other):
+        size = tensor.element_size()
+        if marks is None:
+            marks = torch.zeros(max(_span(one)[1], _span(other)[1]) - first, dtype=torch.bool)
+        its = marks.as_strided((*tensor.shape, size), (*(size * stride for stride in tensor.stride()), 1), _span(tensor)[0] - first)
+        if tensor is other:
+            return bool(its.any())
+        its.fill_(True)
+    return False
 
 
 def _innermost(blocks: list[BlockPlan], path: str) -> int:

@@ -192,7 +192,7 @@ class _Optimizer(UnitOptimizer):
             first, last = unit.bounds(unit.members[index])
             step = self._count(unit, index, parameter)
             unit.parts[index].writes += 1
-            addresses = {_STATE[name]: values.read_local().data_ptr() for name, values in self._ranges[unit][index].items()}
+            addresses = {_STATE[name]: values.writable_local().data_ptr() for name, values in self._ranges[unit][index].items()}
             run = _Run(unit, index, first, last, {"values": gradient.data_ptr(), **addresses}, group, step, scale)
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)

@@ -76,8 +76,9 @@ def _flat(state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
 
 
 def _objects(optimizer: optim.Optimizer, parameters: list[Any]) -> list[Any]:
+    state = _flat(optimizer.state)
     return [sharded.viewed, *parameters, *[parameter if part_of(parameter) is None else parameter.read_local() for parameter in parameters],
-            *optimizer.state, *_flat(optimizer.state)]
+            *optimizer.state, *state, *[value._local if value.__class__ is ShardedTensor else None for value in state]]
 
 
 def _same(some: list[Any], others: list[Any]) -> bool:

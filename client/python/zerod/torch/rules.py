@@ -91,8 +91,9 @@ class View(torch.Tensor):
     @staticmethod
     def __new__(cls, plain: torch.Tensor, of: str, origin: Any, writes: int) -> "View":
         """origin.writes: what `writes` was when the copy was made, and is while it has the origin's values."""
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)
+        with sharded.usual_mode():
+            made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)
         made._plain, made.of, made.origin, made.writes = plain, of, origin, writes
         sharded.hide_pointer(made)
         return made
@@ -403,7 +404,9 @@ def _reduction(op: str, here: Callable[[torch.Tensor], Any], empty: float, mean:
         value = tensor.part.owner.agree([float(here(values)) if values.numel() else empty], op)[0]
         dtype = kwargs.get("dtype")
         if dtype is None:
-            dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.int64 if op == "sum" else torch.bool
+            dtype = torch.int64 if op == "sum" else torch.bool
+            if tensor.dtype.is_floating_point and here not in (torch.any, torch.all):
+                dtype = tensor.dtype
         return torch.tensor(value / tensor.part.numel if mean else value, device=tensor.device).to(dtype)
 
     return reduce

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional, Protocol
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 as_plain = torch._C.DisableTorchFunctionSubclass  # inside of it no gathered leaf takes a sharded parameter's place
 hide_pointer = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]  # C++ that asks for it raises, in place of 0
 _NO_POINTER = "{} is sharded: its values are not one block of memory. whole() gives them"
+
+
+def usual_mode() -> Any:
+    """Torch makes no view of a tensor that is made in inference mode, where the other one is not."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 class NeedsWhole(RuntimeError):
@@ -43,7 +49,7 @@ class Source(Protocol):
 class Part:
     """Elements begin to end of a row-major tensor of `shape` are this rank's. `place`: its unit, and its index in that."""
 
-    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place", "writes")
+    __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place", "writes", "assignments", "__weakref__")
 
     def __init__(self, name: str, shape: torch.Size, begin: int, end: int, owner: "Model", place: Any) -> None:
         self.name = name
@@ -53,6 +59,7 @@ class Part:
         self.owner = owner
         self.place = place
         self.writes = 0  # to the parameter
+        self.assignments = 0  # to its .data
 
     def same(self, other: "Part") -> bool:
         return self is other or (self.shape, self.begin, self.end) == (other.shape, other.begin, other.end)
@@ -108,24 +115,27 @@ class Scaled:
 class Assigned:
     """The x of `p.data = x`. In PyTorch it shares p's memory from then on, so that a write to x is one to p. Here p has a copy."""
 
-    def __init__(self, value: torch.Tensor) -> None:
-        self.value: Callable[[], Optional[torch.Tensor]] = lambda: value
-        self.guarded, self.writes = self._noted(value)
+    def __init__(self, value: Any) -> None:
+        part = value.part if getattr(value, "guarded", False) else None
+        self.value: Callable[[], Any] = weakref.ref(part) if part is not None else lambda: value
+        self.noted = self._note(part or value)
 
     @staticmethod
-    def _noted(value: Any) -> "tuple[bool, int]":
-        guarded = getattr(value, "guarded", False)
-        return guarded, value.part.writes if guarded else value._version
+    def _note(value: Any) -> "tuple[int, int]":
+        return (value.assignments, value.writes) if isinstance(value, Part) else (0, value._version)
 
     def is_written(self) -> bool:
         """Whether x was written since the last use of p, which this is one of."""
-        value, before = self.value(), (self.guarded, self.writes)
+        value = self.value()
         if value is None:
             return False
-        self.guarded, self.writes = self._noted(value)
-        if not self.guarded:  # its memory is the program's to free
+        before, self.noted = self.noted, self._note(value)
+        if not isinstance(value, Part):  # its memory is the program's to free
             self.value = weakref.ref(value)
-        return self.guarded == before[0] and self.writes != before[1]
+        if self.noted[0] != before[0]:  # that parameter has got other memory in PyTorch, and p has kept this one
+            self.value = lambda: None
+            return False
+        return self.noted != before
 
 
 class ShardedTensor(torch.Tensor):
@@ -152,8 +162,9 @@ class ShardedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = False) -> "ShardedTensor":
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, part.shape, dtype=local.dtype, device=local.device, requires_grad=requires_grad)
+        with usual_mode():
+            made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls, part.shape, dtype=local.dtype, device=local.device, requires_grad=requires_grad)
         made._local, made.part = local, part
         hide_pointer(made)
         return made
@@ -237,13 +248,15 @@ class ShardedTensor(torch.Tensor):
             if self._is_alias():
                 self._leave(torch.empty_like(self.read_local()).copy_(values))
                 return
-            others = [each for each in (reference() for reference in self.aliases or ()) if each is not None and each is not self]
-            former = self.read_local().clone() if others else None
-            for each in others:
-                each._leave(former)
             if self.guarded:
                 self.part.owner.assigned.pop(self.part, None)
-            self.write_local(values)
+                self.part.assignments += 1
+            local = self.writable_local()
+            others = [each for each in (reference() for reference in self.aliases or ()) if each is not None and each is not self]
+            former = local.clone() if others else None
+            for each in others:
+                each._leave(former)
+            local.copy_(values)
         if self.guarded and not value.is_inference():
             self.part.owner.assigned[self.part] = Assigned(value)
 

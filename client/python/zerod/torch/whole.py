@@ -134,11 +134,13 @@ ATTRIBUTES = ("_zerod_model", "_apply", "_zerod_part_of", "__deepcopy__", "__red
 def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
     """The function behind to(), half(), cpu() and the like: it changes buffers and ignored parameters, and raises if others would."""
     for dtype in {unit.source_dtype for unit in model.units}:
-        before = torch.empty(0, dtype=dtype, device=model.context.device)
-        after = change(before)
+        before = torch.ones(1, dtype=dtype, device=model.context.device)
+        after = change(before.clone())
         if (after.dtype, after.device) != (before.dtype, before.device):
             raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
                                f"{after.dtype} on {after.device}. Change it before shard(), or use param_dtype")
+        if not torch.equal(after, before):
+            raise RuntimeError("a sharded model's parameters keep their values in _apply() and to_empty(): write them by copy_()")
     for part in owner.modules() if recurse else (owner,):
         for parameter in part._parameters.values():
             if parameter is not None and part_of(parameter) is None:

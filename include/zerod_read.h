@@ -17,7 +17,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* Whose commits. */
+/* A group whose commits are read. */
 struct zerod_commit_source {
 	size_t struct_size;
 	const char *job, *group; /* as in zerod_group_options */

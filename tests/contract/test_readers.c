@@ -142,7 +142,8 @@ static void test_update_after_the_commit(void **state)
 		r.units[0].version[1] = 2;
 		r.step = 2;
 		contract_run(r.c, commit, &r);
-		FAILS(r.client, read_bytes(&r, "b", 0, 4), ZEROD_E_STALE_VERSION, "the last commit is step 2");
+		FAILS(r.client, read_bytes(&r, "b", 0, 4), ZEROD_E_STALE_VERSION,
+		      "the last commit is step 2");
 		OK(r.client, await_commit(&r, 1, 0));
 		expect(&r, 0, 2);
 		expect(&r, 1, 1);
@@ -205,7 +206,8 @@ static void test_wrong_reads(void **state)
 	options.group = r.commit.group;
 	options.step = 2;
 	options.unit = "a";
-	FAILS(r.client, zerod_unit_read(r.client, &options, NULL), ZEROD_E_STATE, "the last commit is step 1");
+	FAILS(r.client, zerod_unit_read(r.client, &options, NULL), ZEROD_E_STATE,
+	      "the last commit is step 1");
 	options.step = 1;
 	OK(r.client, zerod_unit_read(r.client, &options, &info));
 	CHECK(info.numel == NUMEL && info.dtype == ZEROD_FLOAT32);

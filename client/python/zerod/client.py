@@ -138,10 +138,12 @@ class Client(Handle):
         install(options)
         private = private and socket_path is None and not os.environ.get("ZEROD_SOCKET")
         self.is_private = private and private_daemon.wanted()
+        self.socket_path = socket_path  # None: of the environment, or the system's
         handle = c_void_p()
         for _ in range(private_daemon.TRIES):
             if self.is_private:
-                options.socket_path = private_daemon.socket_path().encode()
+                self.socket_path = private_daemon.socket_path()
+                options.socket_path = self.socket_path.encode()
             status = calls.connect(byref(options), byref(handle))
             if not self.is_private or status not in private_daemon.ENDING:
                 break

@@ -62,7 +62,7 @@ class Reader:
         return self.client.commit_wait(after=after, deadline_ms=deadline_ms, **self.source)
 
     def weights(self, committed: s.Committed) -> list[Weight]:
-        """What the commit has. NotFound: zerod.torch.share() was not called. NotHeld: see tensors()."""
+        """Lists what the commit has. NotFound: zerod.torch.share() was not called. NotHeld: see tensors()."""
         info = self.client.unit_read(committed, WEIGHTS)
         found = json.loads(bytes(self._read(committed, WEIGHTS, info.numel, (info.numel,), s.DType.UINT8).numpy()))
         return [Weight(name, unit, offset, tuple(shape), dtype) for name, unit, offset, shape, dtype in found]

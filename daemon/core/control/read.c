@@ -109,8 +109,7 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index)
 {
 	uint32_t rank = 0;
-	while (rank < unit->group->local_world_size &&
-	       zd_shard_index(&unit->group->members[rank]) != index)
+	while (rank < unit->group->local_world_size && zd_shard_index(&unit->group->members[rank]) != index)
 		rank++;
 	return rank < unit->group->local_world_size ? &unit->parts[rank] : NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads of the last commit by a session that is no rank: what they wait for, what waits for them, and what ends
- * meanwhile.
+ * Reads of the last commit by a session that is no rank: what they wait for, what waits for them, and what
+ * ends meanwhile.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -170,9 +170,12 @@ static void test_copy_fails(void **state)
 static void test_other_users(void **state)
 {
 	struct rig *rig = *state;
-	uint64_t bob = core_open(rig->core, CORE_BOB), admin = core_open_admin(rig->core), alice = rig->reader;
-	core_expect_error(rig->core, send_wait(rig, bob, 0, 0), ZEROD_E_NOT_FOUND, "in job 'job' of uid 1001");
-	core_expect_error(rig->core, send_wait(rig, bob, CORE_ALICE, 0), ZEROD_E_PERMISSION, "uid 1001 reads");
+	uint64_t bob = core_open(rig->core, CORE_BOB), admin = core_open_admin(rig->core),
+	         alice = rig->reader;
+	core_expect_error(rig->core, send_wait(rig, bob, 0, 0), ZEROD_E_NOT_FOUND,
+	                  "in job 'job' of uid 1001");
+	core_expect_error(rig->core, send_wait(rig, bob, CORE_ALICE, 0), ZEROD_E_PERMISSION,
+	                  "uid 1001 reads");
 	rig->reader = bob;
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_NOT_FOUND, "no group");
 	rig->reader = alice;
@@ -194,7 +197,8 @@ static void test_waits_end_with_the_group(void **state)
 	core_close(rig->core, rig->team.session[1]);
 	core_expect_error(rig->core, third, ZEROD_E_PEER_LOST, "rank 1");
 	core_close(rig->core, rig->team.session[0]);
-	core_expect_error(rig->core, send_wait(rig, rig->reader, 0, 2), ZEROD_E_NOT_FOUND, "no group 'world'");
+	core_expect_error(rig->core, send_wait(rig, rig->reader, 0, 2), ZEROD_E_NOT_FOUND,
+	                  "no group 'world'");
 }
 
 int main(void)

@@ -377,7 +377,8 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 def share(module: nn.Module, names: "Callable[[str], Optional[str]]" = lambda name: name) -> dict[str, str]:
     """Lets other processes read the parameters by zerod.reader. Every rank calls it, once, between two steps.
 
-    names: gives a parameter's name for readers, or None to leave it out. Returns the arguments of Reader(), {"job", "group"}.
+    names: gives a parameter's name for readers, or None to leave it out. Returns the arguments of Reader(): "job", "group", and
+    "socket_path" of a daemon of the job's own.
     Readers see commits: of commit(), or each step with durable=. Ignored parameters and buffers are not among the weights.
     """
     return shares.share(model_of(module), module, names)

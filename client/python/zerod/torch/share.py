@@ -49,7 +49,9 @@ def share(model: Model, module: nn.Module, names: Names) -> dict[str, str]:
         tensor_at(shard.data, len(own), torch.uint8, device).copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
     context.group.publish([unit], context.stream())
     model.shared = names
-    return {"job": context.group.job, "group": context.group.name}
+    address = {"job": context.group.job, "group": context.group.name}
+    private = context.client.socket_path
+    return address if private is None else {**address, "socket_path": private}
 
 
 def commit(model: Model, step: Optional[int]) -> int:

@@ -349,8 +349,8 @@ class FlatUnit:
 
     def whole_parameters(self, values: "Optional[list[torch.Tensor]]" = None) -> None:
         """The parameter objects are plain ones again: with these values, or with no memory of their own."""
-        blank = torch.zeros((), dtype=self.source_dtype, device=self.context.device)
         for index, member in enumerate(self.members):
+            blank = torch.zeros((), dtype=self.source_dtype, device=self.context.device)
             value = blank.expand(member.shape) if values is None else values[index]
             with as_plain():
                 wanted = member.parameter.requires_grad

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/log.h"
@@ -19,6 +19,8 @@
 #include "main/service.h"
 #include "server/listener.h"
 #include "server/store.h"
+
+#define FIRST_PASSED 3
 
 static int npassed; /* sockets */
 static struct zd_stored *stored;
@@ -30,7 +32,7 @@ static void on_program_end(int status, void *arg)
 	(void)arg;
 	if (status != ZD_EXIT_CONFIG)
 		return;
-	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
+	for (int sock = FIRST_PASSED; sock < FIRST_PASSED + npassed; sock++)
 		zd_listener_reject(sock);
 }
 
@@ -39,17 +41,34 @@ static bool is_stored(const char *name)
 	return strcmp(name, "registry") == 0 || strncmp(name, "segment-", strlen("segment-")) == 0;
 }
 
+/* Returns how many descriptors the manager has passed to this process. */
+static int count_passed(void)
+{
+	const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+	int passed = 0;
+
+	if (!pid || !count || strtol(pid, NULL, 10) != getpid())
+		return 0;
+	while (passed < strtol(count, NULL, 10) && fcntl(FIRST_PASSED + passed, F_SETFD, FD_CLOEXEC) == 0)
+		passed++;
+	return passed;
+}
+
 /* The manager passes its sockets first. */
-static void sort_descriptors(char **names, int count)
+static void sort_descriptors(const char *names, int count)
 {
 	for (int i = 0; i < count; i++) {
-		if (!is_stored(names[i])) {
+		size_t bytes = strcspn(names, ":");
+		struct zd_stored one = {.fd = FIRST_PASSED + i};
+
+		(void)snprintf(one.name, sizeof(one.name), "%.*s", (int)bytes, names);
+		names += bytes + (names[bytes] == ':');
+		if (!is_stored(one.name)) {
 			npassed++;
 			continue;
 		}
 		stored = zd_realloc(stored, nstored + 1, sizeof(*stored));
-		(void)snprintf(stored[nstored].name, sizeof(stored[nstored].name), "%s", names[i]);
-		stored[nstored++].fd = SD_LISTEN_FDS_START + i;
+		stored[nstored++] = one;
 	}
 }
 
@@ -65,15 +84,13 @@ size_t zd_activation_take_stored(struct zd_stored **found)
 
 void zd_activation_open(void)
 {
-	char **names = NULL;
-	int count = sd_listen_fds_with_names(1, &names);
+	const char *names = getenv("LISTEN_FDNAMES");
 
-	if (count > 0)
-		sort_descriptors(names, count);
-	for (int i = 0; i < count; i++)
-		free(names[i]);
-	free(names);
-	for (int sock = SD_LISTEN_FDS_START; sock < SD_LISTEN_FDS_START + npassed; sock++)
+	sort_descriptors(names ? names : "", count_passed());
+	(void)unsetenv("LISTEN_PID"); /* the descriptors are not for programs that the daemon starts */
+	(void)unsetenv("LISTEN_FDS");
+	(void)unsetenv("LISTEN_FDNAMES");
+	for (int sock = FIRST_PASSED; sock < FIRST_PASSED + npassed; sock++)
 		(void)fcntl(sock, F_SETFL, O_NONBLOCK);
 	(void)on_exit(on_program_end, NULL);
 }
@@ -104,13 +121,22 @@ static int find_index(const struct zd_config *config, const char *path)
 	return -1;
 }
 
+static int option(int sock, int name)
+{
+	int value;
+	socklen_t bytes = sizeof(value);
+
+	return getsockopt(sock, SOL_SOCKET, name, &value, &bytes) == 0 ? value : -1;
+}
+
 static int adopt_one(const struct zd_config *config, int sock, struct zd_bound bounds[], struct zd_err *err)
 {
 	struct zd_bound bound = {.sock = sock};
 	socklen_t bytes = sizeof(bound.address) - 1; /* leaves a terminating zero */
 	int index;
 
-	if (sd_is_socket_unix(sock, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
+	if (option(sock, SO_DOMAIN) != AF_UNIX || option(sock, SO_TYPE) != SOCK_SEQPACKET ||
+	    option(sock, SO_ACCEPTCONN) != 1)
 		return zd_err_set(
 		        err, ZEROD_E_INVALID,
 		        "the service manager passed %d descriptors: expected listening Unix sockets of "
@@ -137,6 +163,6 @@ int zd_activation_adopt(const struct zd_config *config, struct zd_bound bounds[]
 	for (unsigned i = 0; i < 1 + config->nsockets; i++)
 		bounds[i] = (struct zd_bound){.sock = -1};
 	for (int i = 0; rc == 0 && i < npassed; i++)
-		rc = adopt_one(config, SD_LISTEN_FDS_START + i, bounds, err);
+		rc = adopt_one(config, FIRST_PASSED + i, bounds, err);
 	return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * activation.h - sockets on which the service manager listens for the daemon: sd_listen_fds(3).
+ * activation.h - sockets on which the service manager listens for the daemon, by the protocol of
+ * sd_listen_fds(3).
  */
 #ifndef ZD_MAIN_ACTIVATION_H
 #define ZD_MAIN_ACTIVATION_H

@@ -36,5 +36,8 @@ int zd_notify_store(struct zd_notify *notify, const char *name, int fd) __attrib
 void zd_notify_remove(struct zd_notify *notify, const char *name);
 /* Sends WATCHDOG=1; dropped if it cannot be sent. */
 void zd_notify_alive(struct zd_notify *notify);
+/* Returns the time within which the manager wants the next WATCHDOG=1, as sd_watchdog_enabled(3); 0: the
+ * manager does not watch this process. */
+uint64_t zd_notify_watchdog_us(void);
 
 #endif

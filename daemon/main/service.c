@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -358,7 +357,7 @@ static void on_watchdog(uv_timer_t *timer)
  * all. */
 static int open_handles(struct service *service, struct zd_err *err)
 {
-	uint64_t watchdog_us = 0;
+	uint64_t watchdog_us = zd_notify_watchdog_us();
 	int rc = 0;
 
 	(void)uv_timer_init(&service->loop.uv, &service->drain);
@@ -378,7 +377,7 @@ static int open_handles(struct service *service, struct zd_err *err)
 			rc = zd_loop_error(err, uv_rc, "catching signals");
 	}
 	/* Twice per watchdog period. */
-	if (sd_watchdog_enabled(0, &watchdog_us) > 0)
+	if (watchdog_us > 0)
 		(void)uv_timer_start(&service->watchdog, on_watchdog, 0, zd_max_u64(watchdog_us / 2000, 1));
 	return rc;
 }

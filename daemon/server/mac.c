@@ -2,8 +2,8 @@
 /*
  * mac.c - message authentication codes.
  *
- * libgcrypt is loaded into the daemon in any case, by libsystemd. Its secure memory is not used: it would
- * lock pages, and the key is in the daemon's memory all the time.
+ * libgcrypt's secure memory is not used: it would lock pages, and the key is in the daemon's memory all the
+ * time.
  */
 #include "server/mac.h"
 

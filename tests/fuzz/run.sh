@@ -34,8 +34,8 @@ daemon="$lib/libzd_main.a $lib/libzd_server.a $lib/libzd_executor.a $core $lib/l
 make -s --no-print-directory BUILD="$BUILD" CC="$CLANG" OPT=-O1 WERROR= SANFLAGS="$common -fsanitize=fuzzer-no-link" \
 	$daemon "$lib/libzerod.a"
 flags="-std=gnu11 -O1 -g -pthread -D_GNU_SOURCE -Iinclude -I. -Icommon -Idaemon -I$BUILD/gen
-	$(pkg-config --cflags libuv libprotobuf-c libsystemd libgcrypt inih)"
-libs="$(pkg-config --libs libuv libprotobuf-c libsystemd libgcrypt inih) -lm"
+	$(pkg-config --cflags libuv libprotobuf-c libgcrypt inih)"
+libs="$(pkg-config --libs libuv libprotobuf-c libgcrypt inih) -lm"
 
 link() { # target, source files..., archives
 	target=$1

@@ -74,6 +74,24 @@ static void test_states(void **state)
 	assert_false(read_note(scene, note));
 }
 
+/* The watchdog's variables are for the process that they name. */
+static void test_watchdog(void **state)
+{
+	char pid[16];
+
+	(void)state;
+	(void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	assert_int_equal(zd_notify_watchdog_us(), 0);
+	(void)setenv("WATCHDOG_USEC", "3000000", 1);
+	assert_int_equal(zd_notify_watchdog_us(), 3000000);
+	(void)setenv("WATCHDOG_PID", pid, 1);
+	assert_int_equal(zd_notify_watchdog_us(), 3000000);
+	(void)setenv("WATCHDOG_PID", "1", 1);
+	assert_int_equal(zd_notify_watchdog_us(), 0);
+	(void)unsetenv("WATCHDOG_USEC");
+	(void)unsetenv("WATCHDOG_PID");
+}
+
 static void test_manager_does_not_read(void **state)
 {
 	struct scene *scene = *state;
@@ -183,6 +201,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(test_states),
+	        cmocka_unit_test(test_watchdog),
 	        TEST(test_manager_does_not_read),
 	        TEST(test_manager_is_stuck),
 	        TEST(test_descriptors_wait),

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * table.c - rows as tables by libsmartcols, and objects as records.
+ * table.c - rows as tables, and objects as records.
  *
  * On a terminal no line is wider than the terminal: texts are cut, the longest first, and then the columns
- * with the highest `spare` are left out. libsmartcols cuts without an ellipsis and leaves out no column, so
- * the cells that it gets are as wide as they are to be.
+ * with the highest `spare` are left out.
  */
 #include "ctl.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
-
-#include <libsmartcols/libsmartcols.h>
 
 #include "base/mem.h"
 #include "base/text.h"
@@ -21,11 +19,13 @@
 #define GAP_WIDTH 2u
 #define LEAST_CUT 8u /* a text is cut to so many columns, or its title's, and no further */
 #define BOLD      "\033[1m"
+#define PLAIN     "\033[0m"
 #define RED       "\033[31m"
 #define YELLOW    "\033[33m"
 
 struct table {
 	const struct zd_ctl *ctl;
+	bool coloured;
 	struct zd_ctl_column *columns;
 	size_t ncolumns, nrows;
 	char **cells;   /* by row, then by column */
@@ -57,6 +57,16 @@ static bool wants_colours(const struct zd_ctl *ctl)
 }
 
 /* ---- Width --------------------------------------------------------------------------------------------- */
+
+static size_t terminal_width(void)
+{
+	struct winsize size = {.ws_col = 0};
+	const char *columns = getenv("COLUMNS");
+	size_t width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+	if (width == 0 && columns)
+		width = strtoul(columns, NULL, 10);
+	return width ? width : 80;
+}
 
 static bool is_shown(const struct table *table, size_t column)
 {
@@ -114,14 +124,9 @@ static void fit(struct table *table, size_t width)
 	while (most > 0 && line_width(table, most) > width)
 		most--;
 	for (size_t c = 0; c < table->ncolumns; c++) {
-		if (!is_shown(table, c))
-			continue;
 		/* Only a single column can still be too wide. */
-		table->widths[c] = zd_min_u64(cut_width(table, c, most), width);
-		for (size_t r = 0; r < table->nrows; r++) {
-			char **cell = &table->cells[r * table->ncolumns + c];
-			*cell = zd_ctl_cut(*cell, table->widths[c]);
-		}
+		if (is_shown(table, c))
+			table->widths[c] = zd_min_u64(cut_width(table, c, most), width);
 	}
 }
 
@@ -149,81 +154,72 @@ static void make_cells(struct table *table, const json_t *rows)
 	}
 }
 
-static int add_column(struct libscols_table *out, const struct table *table, size_t c)
+/* The bytes that would end a word of a line, or that a script could not read in every locale, as "\x20". */
+static void print_raw(const char *text)
 {
-	const struct zd_ctl_column *column = &table->columns[c];
-	const int flags = zd_ctl_is_number(column) ? SCOLS_FL_RIGHT : 0;
-	/* A title that is not shown would make its column wide all the same. */
-	char *title = zd_ctl_text("%s", table->ctl->no_headings ? "" : column->title);
-	title = zd_ctl_cut(title, table->widths[c]);
-	struct libscols_column *added = scols_table_new_column(out, title, 0, flags);
-	free(title);
-	return added ? scols_cell_set_color(scols_column_get_header(added), BOLD) : -1;
+	for (; *text; text++) {
+		const unsigned char byte = (unsigned char)*text;
+		if (byte <= ' ' || byte > '~' || byte == '\\')
+			printf("\\x%02x", byte);
+		else
+			putchar(byte);
+	}
 }
 
-/* Adds a row, whose cells libsmartcols then owns. */
-static int add_row(struct libscols_table *out, const struct table *table, size_t r)
+static size_t next_shown(const struct table *table, size_t column)
 {
-	struct libscols_line *line = scols_table_new_line(out, NULL);
-	size_t at = 0;
-	for (size_t c = 0; line && c < table->ncolumns; c++) {
-		char **cell = &table->cells[r * table->ncolumns + c];
-		if (!is_shown(table, c))
-			continue;
-		const char *colour = table->columns[c].format == ZD_CTL_STATE ? state_colour(*cell) : NULL;
-		if (scols_line_refer_data(line, at, *cell))
-			return -1;
-		*cell = NULL;
-		if (colour && scols_cell_set_color(scols_line_get_cell(line, at), colour))
-			return -1;
-		at++;
-	}
-	return line ? 0 : -1;
+	while (column < table->ncolumns && !is_shown(table, column))
+		column++;
+	return column;
 }
 
-static int print(const struct table *table, struct libscols_table *out)
+/* `cells`: NULL for the titles. A colour has its text alone, and no blanks end a line. */
+static void print_line(const struct table *table, char *const *cells)
 {
-	const struct zd_ctl *ctl = table->ctl;
-	if (scols_table_set_stream(out, stdout) || scols_table_enable_noencoding(out, 1) ||
-	    scols_table_set_termforce(out, SCOLS_TERMFORCE_NEVER) ||
-	    scols_table_set_column_separator(out, ctl->raw ? " " : GAP) ||
-	    scols_table_enable_raw(out, ctl->raw) || scols_table_enable_minout(out, !ctl->raw) ||
-	    scols_table_enable_noheadings(out, ctl->no_headings) ||
-	    scols_table_enable_colors(out, wants_colours(ctl)))
-		return -1;
-	for (size_t c = 0; c < table->ncolumns; c++) {
-		if (is_shown(table, c) && add_column(out, table, c))
-			return -1;
+	for (size_t c = next_shown(table, 0); c < table->ncolumns;) {
+		const struct zd_ctl_column *column = &table->columns[c];
+		const size_t next = next_shown(table, c + 1);
+		const bool right = zd_ctl_is_number(column), last = next == table->ncolumns;
+		char *text = zd_ctl_cut(zd_ctl_text("%s", cells ? cells[c] : column->title),
+		                        table->widths[c]);
+		const size_t width = zd_min_u64(zd_ctl_text_width(text), table->widths[c]);
+		const int fill = (int)(table->widths[c] - width);
+		const char *colour = NULL;
+		if (table->coloured && (!cells || column->format == ZD_CTL_STATE))
+			colour = cells ? state_colour(cells[c]) : BOLD;
+		if (table->ctl->raw)
+			print_raw(text);
+		else
+			printf("%*s%s%s%s%*s", right ? fill : 0, "", colour ? colour : "", text,
+			       colour ? PLAIN : "", right || last ? 0 : fill, "");
+		fputs(last ? "\n" : table->ctl->raw ? " " : GAP, stdout);
+		free(text);
+		c = next;
 	}
-	for (size_t r = 0; r < table->nrows; r++) {
-		if (add_row(out, table, r))
-			return -1;
-	}
-	return scols_print_table(out);
 }
 
 int zd_ctl_print_table(const struct zd_ctl *ctl, const json_t *rows, const struct zd_ctl_column *columns)
 {
-	struct table table = {.ctl = ctl};
+	struct table table = {.ctl = ctl, .coloured = wants_colours(ctl)};
 	int status = zd_ctl_choose_columns(ctl, columns, &table.columns);
 	if (status)
 		return status;
-	struct libscols_table *out = scols_new_table();
 	make_cells(&table, rows);
-	if (out && isatty(STDOUT_FILENO) && !ctl->wide && !ctl->raw) {
-		fit(&table, scols_table_get_termwidth(out));
+	if (isatty(STDOUT_FILENO) && !ctl->wide && !ctl->raw) {
+		fit(&table, terminal_width());
 		if (strcmp(ctl->verb, "watch") != 0)
 			tell_left_out(&table);
 	}
-	if (!out || print(&table, out))
-		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot print the table");
-	scols_unref_table(out);
+	if (!ctl->no_headings && table.nrows > 0)
+		print_line(&table, NULL);
+	for (size_t r = 0; r < table.nrows; r++)
+		print_line(&table, &table.cells[r * table.ncolumns]);
 	for (size_t i = 0; i < table.nrows * table.ncolumns; i++)
 		free(table.cells[i]);
 	free(table.cells);
 	free(table.widths);
 	free(table.columns);
-	return status;
+	return 0;
 }
 
 void zd_ctl_print_record(const struct zd_ctl *ctl, const json_t *row, const struct zd_ctl_column *columns)

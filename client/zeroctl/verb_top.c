@@ -69,7 +69,7 @@ static int fetch(struct zd_ctl *ctl, struct rows *rows)
 
 static void take_sample(struct top *top)
 {
-	struct rows rows = {NULL};
+	struct rows rows = {.status = NULL};
 	const int status = fetch(top->ctl, &rows);
 	const uint64_t at_ns = now_ns();
 	if (status) {

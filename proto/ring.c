@@ -60,8 +60,8 @@ static bool peek(const struct zd_ring_end *end, uint64_t *there, struct header *
 	*there = tail - end->place;
 	if (tail == 0 || *there == 0)
 		return false;
-	uint64_t word = __atomic_load_n((const uint64_t *)(end->ring->data + end->place % ZD_RING_BYTES),
-	                                __ATOMIC_ACQUIRE);
+	const uint64_t *place = (const uint64_t *)(end->ring->data + end->place % ZD_RING_BYTES);
+	uint64_t word = __atomic_load_n(place, __ATOMIC_ACQUIRE);
 	memcpy(header, &word, sizeof(*header));
 	return atomic_load_explicit(&end->ring->tail, memory_order_relaxed) != 0;
 }

@@ -172,8 +172,10 @@ void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_e
 void zc_wake(struct zerod_client *client, const struct zc_op *op);
 /* Wakes another thread that waits, which may have to read now. Called by a thread that stops waiting. */
 void zc_hand_over(struct zerod_client *client);
-/* Waits on the condition until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0 as
- * pthread_cond_wait(). */
+/* A condition whose deadlines are of zc_now_ns()'s clock. */
+void zc_cond_init(pthread_cond_t *wake);
+/* Waits on the condition of zc_cond_init() until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0
+ * as pthread_cond_wait(). */
 int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
 /* Does what zc_ask() does, with the lock, which is released meanwhile. */
 bool zc_ask_locked(struct zerod_client *client, uint64_t *due_ns);

@@ -31,6 +31,17 @@ void zc_outstanding_return(struct zerod_client *client, unsigned count)
 	zc_wake(client, NULL);
 }
 
+/* Not with pthread_cond_clockwait(): glibc has it since 2.30. */
+void zc_cond_init(pthread_cond_t *wake)
+{
+	pthread_condattr_t monotonic;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(wake, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
 int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns)
 {
 	struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
@@ -38,13 +49,14 @@ int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_
 
 	if (deadline_ns == UINT64_MAX)
 		return pthread_cond_wait(wake, lock);
-	return pthread_cond_clockwait(wake, lock, CLOCK_MONOTONIC, &until);
+	return pthread_cond_timedwait(wake, lock, &until);
 }
 
 void zc_waiter_sleep(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
 {
-	struct zc_waiter waiter = {.wake = PTHREAD_COND_INITIALIZER, .op = op};
+	struct zc_waiter waiter = {.op = op};
 
+	zc_cond_init(&waiter.wake);
 	if (client->interrupted && deadline_ns > zc_now_ns() + ZC_ASK_NS)
 		deadline_ns = zc_now_ns() + ZC_ASK_NS;
 	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);

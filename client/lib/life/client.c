@@ -134,7 +134,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	pthread_mutex_init(&client->cuda_lock, NULL);
 	pthread_mutex_init(&client->page_lock, NULL);
 	pthread_mutex_init(&client->lock, NULL);
-	pthread_cond_init(&client->named, NULL);
+	zc_cond_init(&client->named);
 	pthread_cond_init(&client->reopened, NULL);
 	zd_spin_init(&client->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
 	TAILQ_INIT(&client->finished);

@@ -39,15 +39,13 @@ endif
 # Other flags bring other warnings.
 WERROR ?= $(if $(CFLAGS),,-Werror)
 
-PKGS      := libuv libprotobuf-c libsystemd libgcrypt inih jansson smartcols
+PKGS      := libuv libprotobuf-c libgcrypt inih jansson
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 UV_LIBS   := $(shell pkg-config --libs libuv 2>/dev/null)
 PB_LIBS   := $(shell pkg-config --libs libprotobuf-c 2>/dev/null)
-SD_LIBS   := $(shell pkg-config --libs libsystemd 2>/dev/null)
 GC_LIBS   := $(shell pkg-config --libs libgcrypt 2>/dev/null)
 INI_LIBS  := $(shell pkg-config --libs inih 2>/dev/null)
 JSON_LIBS := $(shell pkg-config --libs jansson 2>/dev/null)
-COLS_LIBS := $(shell pkg-config --libs smartcols 2>/dev/null)
 CURSES_LIBS := $(shell pkg-config --libs ncursesw 2>/dev/null)
 ZLIB_LIBS := $(shell pkg-config --libs zlib 2>/dev/null)
 TEST_LIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
@@ -56,12 +54,14 @@ ifeq ($(origin NVCC),undefined)
 NVCC := $(firstword $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 endif
 FATBIN_GPUS := $(if $(NVCC),$(filter sm_80 sm_90 sm_100,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
-# For `make bundle`: static where Debian ships archives; what is left (libsystemd, libgcrypt, libsmartcols, libncursesw, cmocka) is copied beside.
+# For `make wheel` and `make bundle`: Debian's archives. Only tests need a shared library, cmocka's, which is copied.
 ifeq ($(BUNDLE),1)
 UV_LIBS   := -l:libuv_a.a -ldl
 PB_LIBS   := -l:libprotobuf-c.a
+GC_LIBS   := -l:libgcrypt.a -l:libgpg-error.a
 INI_LIBS  := -l:libinih.a
 JSON_LIBS := -l:libjansson.a
+CURSES_LIBS := -l:libncursesw.a -l:libtinfo.a
 ZLIB_LIBS := -l:libz.a
 override LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
 endif
@@ -133,7 +133,7 @@ A_SUPPORT := $(LIB)/libzd_test.a
 SO_CLIENT := $(LIB)/libzerod.so.0
 
 DAEMON_STACK := $(A_MAIN) $(A_SERVER) $(A_EXECUTOR) $(A_CORE) $(A_PROTO) $(A_DRIVER) $(A_BASE)
-DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(SD_LIBS) $(GC_LIBS) $(INI_LIBS)
+DAEMON_LIBS  := $(UV_LIBS) $(PB_LIBS) $(GC_LIBS) $(INI_LIBS)
 
 BIN := $(BUILD)/bin
 PROGRAMS := $(BIN)/zerod $(BIN)/zeroctl $(BIN)/zerobench
@@ -231,7 +231,9 @@ $(SO_CLIENT): $(call obj,$(CLIENT_SRC) $(PROTO_SRC) $(DRIVER_SRC) $(BASE_SRC)) $
 $(LIB)/libzerod.so: $(SO_CLIENT)
 	$(Q)ln -sf libzerod.so.0 $@
 
-$(BIN)/zerod: $(call obj,daemon/main/main.c) $(DAEMON_STACK)
+# Not all compilers do it by themselves.
+$(PROGRAMS): override LDFLAGS += -pie
+$(BIN)/zerod: $(call obj,daemon/main/main.c $(if $(filter 1,$(BUNDLE)),packaging/old_glibc.c)) $(DAEMON_STACK)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(LDLIBS)
@@ -240,7 +242,7 @@ $(call obj,client/zeroctl/top_screen.c): override CPPFLAGS += $(shell pkg-config
 $(BIN)/zeroctl: $(call obj,$(CTL_SRC)) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(COLS_LIBS) $(CURSES_LIBS) $(ZLIB_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(CURSES_LIBS) $(ZLIB_LIBS) $(LDLIBS)
 
 $(BIN)/zerobench: $(call obj,$(BENCH_SRC)) $(A_CLIENT)
 	$(say) LD $@
@@ -534,8 +536,8 @@ dist:  ## zerod-VERSION.tar.xz of the last commit, in $(BUILD): the same bytes e
 deb: dist  ## Debian packages of the last commit, in $(BUILD)/deb
 	@DEB=1 packaging/deps.sh
 	@BUILD="$(BUILD)" VERSION="$(VERSION)" packaging/deb.sh
-rpm: dist  ## the same as RPM packages, in $(BUILD)/rpm (rpmbuild)
-	@rpmbuild -ba $(RPMFLAGS) --define "_topdir $(abspath $(BUILD))/rpm" --define "_sourcedir $(abspath $(BUILD))" packaging/rpm/zerod.spec
+rpm: dist  ## the same as RPM packages, in $(BUILD)/rpm (rpmbuild, whose database knows no package on Debian)
+	@rpmbuild -ba $(if $(wildcard /etc/debian_version),--nodeps) $(RPMFLAGS) --define "_topdir $(abspath $(BUILD))/rpm" --define "_sourcedir $(abspath $(BUILD))" packaging/rpm/zerod.spec
 release:  ## the last commit as tarball, wheel and packages, with SHA256SUMS and NOTES.md, in $(BUILD)/release
 	@git diff --quiet HEAD || { echo 'make release: changes are not committed' >&2; exit 1; }
 	@$(MAKE) --no-print-directory wheel deb
@@ -556,9 +558,20 @@ PYTHON ?= python3
 .PHONY: install-python wheel check-wheel
 install-python: $(SO_CLIENT)  ## the Python package into PYTHON's environment, or under PYTHON_PREFIX, with the library beside it
 	@BUILD="$(BUILD)" $(PYTHON) client/python/backend.py install $(PYTHON_PREFIX)
-wheel: deps  ## the same as a wheel for pip, with zerod, zeroctl and zerobench in it, in $(BUILD)/wheel
-	@$(MAKE) --no-print-directory all BUILD=build/wheel-obj BUNDLE=1
-	@BUILD=build/wheel-obj VERSION=$(VERSION) packaging/bundle.sh build/wheel-bundle
+# By a compiler from PyPI that has the interfaces of each glibc, with the archives of Debian 12, which no newer glibc is needed for
+# (docs/adr/0016-wheel-for-an-older-glibc.md). ZIG= takes CC instead: the wheel then needs this machine's glibc, and its tag says so.
+ZIG ?= build/ziglang-0.17.1/ziglang/zig
+WHEEL_OBJ := build/wheel-$(if $(ZIG),zig,cc)
+WHEEL_TARGET := $(shell uname -m)-linux-gnu
+WHEEL_CC := CC="$(abspath $(ZIG)) cc -target $(WHEEL_TARGET).2.28 -idirafter /usr/include -idirafter /usr/include/$(WHEEL_TARGET)" \
+	LDFLAGS="-L/usr/lib/$(WHEEL_TARGET)" WERROR= ZIG_GLOBAL_CACHE_DIR=$(abspath build)/zig-cache
+build/ziglang-%/ziglang/zig: | deps
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target build/ziglang-$* ziglang==$*
+wheel: export WHEEL := 1
+wheel: deps $(ZIG)  ## the same as a wheel for pip, with zerod, zeroctl and zerobench in it, in $(BUILD)/wheel
+	@$(MAKE) --no-print-directory all BUILD=$(WHEEL_OBJ) BUNDLE=1 $(if $(ZIG),$(WHEEL_CC))
+	@BUILD=$(WHEEL_OBJ) VERSION=$(VERSION) packaging/bundle.sh build/wheel-bundle
+	@$(if $(ZIG),cp $(dir $(ZIG))LICENSE build/wheel-bundle/share/zerod/licenses/ziglang)
 	@BUNDLE=build/wheel-bundle $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
 check-wheel: wheel  ## what the wheel installs where nothing else of zerod's is
 	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" BUILD="$(BUILD)" tests/run.sh "$(PYTHON) tests/python/test_wheel.py Programs"

@@ -55,8 +55,10 @@ done | sort -u | while read -r library; do
 		;;
 	esac
 done
-for static in libuv1-dev libprotobuf-c-dev libinih-dev libjansson-dev zlib1g-dev; do
+for static in libuv1-dev libprotobuf-c-dev libgcrypt20-dev libgpg-error-dev libinih-dev libjansson-dev libncurses-dev zlib1g-dev; do
 	add_licence "$static"
 done
-strip --strip-debug "$out"/bin/* "$out"/tests/* 2>/dev/null || true
+# Debian's files refer to it.
+[ ! -f /usr/share/common-licenses/LGPL-2.1 ] || cp /usr/share/common-licenses/LGPL-2.1 "$out/share/zerod/licenses/"
+strip --strip-debug "$out"/bin/* "$out"/lib/*.so.* "$out"/tests/* 2>/dev/null || true
 du -sh "$out" | awk '{print "bundle: " $2 ", " $1}'

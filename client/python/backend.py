@@ -76,9 +76,6 @@ def _files(library: bool = True) -> "dict[str, bytes]":
 
 def _bundled(bundle: Path) -> "dict[str, bytes]":
     files = {f"zerod/bin/{name}": (bundle / "bin" / name).read_bytes() for name in PROGRAMS}
-    for path in sorted((bundle / "lib").glob("*.so.*")):
-        if path.name != LIBRARY and not path.name.startswith("libcmocka"):
-            files[f"zerod/lib/{path.name}"] = path.read_bytes()
     licences = [HERE.parents[1] / "LICENSE", *sorted((bundle / "share" / "zerod" / "licenses").iterdir())]
     files.update({f"{INFO}/licenses/{path.name}": path.read_bytes() for path in licences})
     files[f"{INFO}/entry_points.txt"] = SCRIPTS.encode()

@@ -35,7 +35,7 @@ chown zerod /etc/zerod/collectives.key                                # the daem
 systemctl edit zerod        # [Service]
                             # Environment=NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=WARN
 # a wheel: make check-wheel
-pip install zerod-*.whl     # made by `make wheel`, 5 MB, glibc 2.34 or newer: the package, the daemon and all programs
+pip install zerod-*.whl     # made by `make wheel`, 3 MB, glibc 2.28 or newer: the package, the daemon and all programs
 # packages to install and minutes: the tests of make check, make check-packages
 make demo     # builds, trains a small language model over four ranks through the daemon, compares it with an unsharded run
 make check    # builds, runs all tests that need no GPU

@@ -75,7 +75,7 @@ extern "C" {
 #define ZEROD_MUST_USE
 #endif
 #define ZEROD_VERSION_MAJOR 0
-#define ZEROD_VERSION_MINOR 1
+#define ZEROD_VERSION_MINOR 2
 #define ZEROD_VERSION_PATCH 0
 /* The version of the library that runs, as major * 1 000 000 + minor * 1000 + patch. */
 uint32_t zerod_version(void);

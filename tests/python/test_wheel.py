@@ -62,7 +62,7 @@ class Wheel(unittest.TestCase):
     def works(self, folder: Path) -> None:
         """The package in the folder loads the library beside it, and talks to a daemon."""
         package, library = run(sys.executable, "-c", PROGRAM, daemon.socket, PYTHONPATH=str(folder)).splitlines()
-        self.assertEqual(package, f"{folder}/zerod/__init__.py 1000 8")
+        self.assertEqual(package, f"{folder}/zerod/__init__.py 2000 8")
         self.assertEqual(library, f"{folder}/zerod/libzerod.so.0")
 
     def test_program(self) -> None:

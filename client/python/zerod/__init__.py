@@ -29,7 +29,7 @@ from .structs import (AgreeOp, AllocFlags, AllocOptions, BackwardEndFlags, Backw
 from .unit import Bucket, Gathered, Unit, absent, release_many
 
 __all__ = [name for name in dir() if not name.startswith("_")]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def version() -> int:

@@ -407,7 +407,7 @@ def _reduction(op: str, here: Callable[[torch.Tensor], Any], empty: float, mean:
             dtype = torch.int64 if op == "sum" else torch.bool
             if tensor.dtype.is_floating_point and here not in (torch.any, torch.all):
                 dtype = tensor.dtype
-        return torch.tensor(value / tensor.part.numel if mean else value, device=tensor.device).to(dtype)
+        return torch.tensor(value / tensor.part.numel if mean else value, dtype=torch.double, device=tensor.device).to(dtype)
 
     return reduce
 

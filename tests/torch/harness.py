@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Common parts of the tests of zerod.torch: ranks as forked processes, and the single process that they must equal.
 
-The reference sums the gradients of the same micro-batches in float32, in rank order, and scales the sum by 1/world,
+The reference sums the gradients of the same micro-batches in float32 or float64, in rank order, and scales the sum by 1/world,
 as the daemon does. Everything is compared bit for bit.
 """
 from __future__ import annotations
@@ -247,7 +247,8 @@ def reference(make: Callable[[], nn.Module], optimize: Callable, losses: Loss, w
                     gradient = kept[rank].pop(name, None) if local else theirs[name].grad
                     if gradient is not None:
                         sent = ours if local and world == 1 else theirs  # nothing is sent by a rank that is alone
-                        gradient = gradient.to(reduce_dtype or sent[name].dtype).float()
+                        gradient = gradient.to(reduce_dtype or sent[name].dtype)
+                        gradient = gradient.to(zerod.torch.environment.dtype_of_sums(gradient.dtype))
                         into[name] = into[name] + gradient if name in into else gradient.clone()
             for row, into in zip(sums, targets):
                 for name, value in row.items():

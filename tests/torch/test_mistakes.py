@@ -53,10 +53,11 @@ class Mistakes(unittest.TestCase):
                           {"stage": 4}, {"prefetch": -1}, {"persist_below": 0.5}, {"deadline_ms": None}):
                 with self.assertRaisesRegex(ValueError, f"^{list(wrong)[0]} is "):
                     zt.shard(models.MLP(), **wrong)
-            with self.assertRaisesRegex(ValueError, "torch.float64 cannot be sharded"):
-                zt.shard(models.MLP().double(), param_dtype=torch.bfloat16)
-            with self.assertRaisesRegex(ValueError, "weight is torch.complex64, which durable= does not support"):
-                zt.shard(nn.Linear(2, 2, dtype=torch.complex64), durable="complex")
+            with self.assertRaisesRegex(ValueError, "^0: parameters of torch.uint32 cannot be sharded"):
+                zt.shard(nn.ParameterList([nn.Parameter(torch.ones(2, dtype=torch.uint32), requires_grad=False)]))
+            for dtype in (torch.complex64, torch.float64):
+                with self.assertRaisesRegex(ValueError, f"weight is {dtype}, which durable= does not support: convert it"):
+                    zt.shard(nn.Linear(2, 2, dtype=dtype), durable="complex")
 
         harness.ranks(daemon.socket, 1, body)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import AbstractContextManager, contextmanager
+from functools import reduce
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 import torch
@@ -16,7 +17,7 @@ from zerod import structs as s
 from . import buffers, copies, durable as durables, footprint, offload as offloads, optimizer, overlap, placement, recovery, state
 from . import share as shares, whole
 from .context import Context, Settings
-from .environment import DTYPES, environment, job_name, members, next_environment, rows
+from .environment import DTYPES, dtype_of_sums, environment, job_name, members, next_environment, rows
 from .gradients import multiply
 from .join import Join
 from .layout import Policy, check_devices, check_same, names_of_ignored, plan as blocks_of
@@ -70,10 +71,11 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
     check_devices(plans, env.device, ignored)
     for unit in (unit for block in plans for unit in block.units):
         if unit.source_dtype not in DTYPES:
-            raise ValueError(f"{unit.members[0].name}: parameters of {unit.source_dtype} cannot be sharded, since the daemon sums in "
-                             "float32: convert them, or give them in ignored_params")
-        if durable is not None and unit.source_dtype.is_complex:
-            raise ValueError(f"{unit.members[0].name} is {unit.source_dtype}, which durable= does not support")
+            raise ValueError(f"{unit.members[0].name}: parameters of {unit.source_dtype} cannot be sharded: convert them, or "
+                             "give them in ignored_params")
+        if durable is not None and dtype_of_sums(unit.source_dtype) != torch.float32:
+            raise ValueError(f"{unit.members[0].name} is {unit.source_dtype}, which durable= does not support: convert it to "
+                             "float32")
     if durable is not None:
         if ignored:
             raise ValueError(f"durable= with ignored_params ({min(ignored.values())}): the daemon keeps sharded parameters only")
@@ -117,7 +119,8 @@ def _check(arguments: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {arguments[name]!r}: {', '.join(map(repr, values))} are possible")
     for name in ("param_dtype", "reduce_dtype", "output_dtype"):
         dtype = arguments[name]
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in DTYPES and dtype.is_floating_point):
+        known = isinstance(dtype, torch.dtype) and dtype in DTYPES and dtype.is_floating_point and dtype != torch.float64
+        if dtype is not None and not known:
             raise ValueError(f"{name} is {dtype!r}: give None, torch.float32, torch.bfloat16 or torch.float16")
     for name in ("persist_below", "prefetch", "deadline_ms"):
         if not isinstance(arguments[name], int) or arguments[name] < 0:
@@ -273,7 +276,8 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1.0:  # of NaN as well
         multiply(gradients, factor, unread)
-    return torch.tensor(norm, dtype=torch.promote_types(gradients[0].dtype.to_real(), torch.float32), device=model.device)
+    dtype = reduce(torch.promote_types, {gradient.dtype.to_real() for gradient in gradients}, torch.float32)
+    return torch.tensor(norm, dtype=dtype, device=model.device)
 
 
 def full_grad(parameter: nn.Parameter) -> Optional[torch.Tensor]:

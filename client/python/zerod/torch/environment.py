@@ -40,7 +40,14 @@ DTYPES = {
     torch.uint8: DType.UINT8,
     torch.bool: DType.BOOL,
     torch.complex64: DType.FLOAT32,  # two of them: sums are linear
+    torch.float64: DType.INT64,  # which the daemon gathers and does not sum
+    torch.complex128: DType.INT64,  # two of them
 }
+
+
+def dtype_of_sums(dtype: torch.dtype) -> torch.dtype:
+    """In which gradients of this dtype are summed."""
+    return dtype if dtype in (torch.float64, torch.complex64, torch.complex128) else torch.float32
 
 
 def check_torch() -> None:

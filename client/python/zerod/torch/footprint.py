@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Optional
 import torch
 
 from .context import Counts
+from .environment import dtype_of_sums
 from .layout import ALIGN_BYTES, BlockPlan, UnitPlan
 from .offload import Placement
 
@@ -66,9 +67,9 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
     casts = dtype != unit.source_dtype
     own = shard * unit.source_dtype.itemsize
     masters = 2 * shard if casts and halves else own if casts or placement.apart else 0
-    sum_bytes = shard * (8 if dtype.is_complex else 4)
+    sum_bytes = shard * dtype_of_sums(dtype).itemsize
     target = sum_bytes if trainable and not in_backward else 0
-    copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype not in (torch.float32, torch.complex64))
+    copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != dtype_of_sums(dtype))
     in_place = world == 1 and not placement.shards_on_host
     return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
                      masters=masters, state=2 * own if trainable else 0,

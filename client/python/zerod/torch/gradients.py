@@ -34,6 +34,7 @@ from .sharded import Scaled, ShardedTensor, as_plain
 from .tensors import tensor_at
 from .unit import FlatUnit, references_from_torch, unit_of
 from .updates import Updates
+from .whole import sum_of_ranks
 
 # Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
 _FLAG = 2.0**-60
@@ -230,6 +231,8 @@ class Gradients:
     def submit(self, unit: FlatUnit) -> None:
         """Hands over the gradients that the unit's leaves have; the leaves then have none."""
         self.begin()
+        if unit.summed_by_ranks:
+            return self._keep_all(unit)
         bucket = self._bucket(unit.gradient_dtype)
         stream = self.context.stream()
         entry = self._entry
@@ -272,6 +275,20 @@ class Gradients:
             if self.fetcher.runs_optimizer:
                 self._show_used(unit)
             self.fetcher.ready(unit)
+
+    def _keep_all(self, unit: FlatUnit) -> None:
+        """In place of submitting it."""
+        for index in range(len(unit.leaves)):
+            self.keep(unit, index)
+        unit.submitted = True
+        unit.missing = tuple(index for index, kept in enumerate(unit.kept) if kept is None)
+
+    def sum_kept(self) -> None:
+        """The step has begun: units that the ranks sum get their sums. Every rank calls it."""
+        for unit in self.updates.trainable:
+            if unit.summed_by_ranks:
+                unit.copied = sum_of_ranks(unit, unit.kept)
+                unit.kept = [None] * len(unit.members)
 
     def keep(self, unit: FlatUnit, index: int) -> None:
         """A leaf has its gradient, and none is handed over: it is added up, in the wider of its own dtype and the masters'."""
@@ -563,6 +580,9 @@ class Gradients:
     def end_step(self, stepped: set[int]) -> None:
         """Before the gradients' memory goes: of these parameters they are spent; others', and what the program holds, are copied."""
         settled, self._settled = self._settled, []
+        for unit in self.updates.trainable:
+            if unit.summed_by_ranks:
+                unit.copied = None
         count, shown_more = sys.getrefcount, references_from_torch
         with as_plain():
             for unit, index, holder in settled:

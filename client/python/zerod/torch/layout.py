@@ -235,7 +235,7 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"{name} has a gradient hook, which would never run: the daemon sums gradients. Remove it before shard()")
     if getattr(parameter, "grad_dtype", parameter.dtype) != parameter.dtype:  # torch 2.10 and newer
         raise ValueError(f"{name}.grad_dtype is {parameter.grad_dtype}, and a sharded parameter's gradient has its own dtype, "
-                         f"{parameter.dtype}: sums are float32, and param_dtype= computes with another dtype")
+                         f"{parameter.dtype}: param_dtype= computes with another dtype")
     if parameter.layout != torch.strided:
         raise ValueError(f"{name} has the layout {parameter.layout}")
 

@@ -592,11 +592,12 @@ class Model:
 
     def _follow_requires_grad(self) -> None:
         """Parameters were frozen or unfrozen. Every rank does the same, and not inside a window of backwards."""
-        if self.gradients.keeps_any():
-            for unit in self.units:
+        keeps_any = self.gradients.keeps_any()
+        for unit in self.units:
+            if keeps_any or self.gradients.window and unit.summed_by_ranks:
                 if unit.trainable != unit.wants_gradients():
                     raise zerod.errors.error(s.Status.STATE, f"all of unit {unit.name!r} is frozen or unfrozen between a backward and "
-                                             "its step: call step() or zero_grad() first")
+                                             "its step: call step() first")
         self.refreeze = False
         changed = [unit.follow_requires_grad() for unit in self.units]
         if any(changed):

@@ -254,6 +254,7 @@ class OnDevice(Overlap):
     def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer,
                  units: "list[FlatUnit]") -> None:
         super().__init__(context, updates, gradients, optimizer, units)
+        units = [unit for unit in units if not unit.summed_by_ranks]  # step() steps the others
         self._units = set(units)
         try:
             for unit in units:

@@ -410,7 +410,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
             if args[1] == args[0].dtype:
                 return None
             raise NotImplementedError(f"{args[0].part.name}.grad_dtype = {args[1]}: a sharded parameter's gradient has its own dtype, "
-                                      f"{args[0].dtype}. Sums are float32, and shard(reduce_dtype=...) is the dtype before them")
+                                      f"{args[0].dtype}. shard(reduce_dtype=...) is the dtype of what a rank submits")
         if func in _SAME_AS and len(args) > 1 and args[0] is args[1] and args[0].own and torch.is_grad_enabled():
             raise NotImplementedError(f"{func.__name__}() of a sharded parameter ({args[0].part.name}) and itself, by which torch finds "
                                       "where its gradient is added up, for a backward of inputs and then of weights or for "

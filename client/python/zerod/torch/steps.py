@@ -99,6 +99,15 @@ class Steps:
         fetcher.copy_rest()
         backwards = gradients.window
         none = self._close_window(waits)
+        try:
+            gradients.sum_kept()
+        except BaseException:  # the other ranks receive Mismatch, or StepTorn if they have their sums
+            gradients.clear()
+            self.open = self.raised = self.context.replicas is None
+            if not self.open:
+                gradients.tell_rows(self.context.rank)
+                self._leave()
+            raise
         if self.context.replicas is not None:
             none = self._sum_rows(backwards, none)
         units = [unit for unit in self.updates.trainable if unit not in fetcher.stepped]
@@ -113,7 +122,7 @@ class Steps:
         """Whether a unit can be published before the others are stepped: nothing else is done to all of them."""
         context = self.context
         return context.world > 1 and context.replicas is None and context.durable is None and context.offload.value is None \
-            and not self.gradients.fetcher.runs_optimizer
+            and not self.gradients.fetcher.runs_optimizer and not any(unit.summed_by_ranks for unit in self.updates.trainable)
 
     def _begin_by_unit(self) -> None:
         """A signal handler's exception gives the step up, unless all ranks have begun it."""
@@ -205,7 +214,7 @@ class Steps:
 
     def _check_abandoned(self) -> None:
         """A step of an abandoned window has no target, which costs no message to find out."""
-        placed = next((unit for unit in self.updates.trainable if unit.placed), None)
+        placed = next((unit for unit in self.updates.trainable if unit.placed and not unit.summed_by_ranks), None)
         with suppress(zerod.InvalidState):
             if placed is not None:
                 placed.unit.target()
@@ -232,7 +241,7 @@ class Steps:
             self._leave()
             raise zerod.errors.error(zerod.Status.MISMATCH, f"rows of the mesh have run {-least} and {most} backwards "
                                      f"since the last step, this one {backwards}")
-        replicas.sum([unit.targets(unit.unit.target().data or 0) for unit in self.updates.trainable if unit.shard.true_numel],
+        replicas.sum([unit.target() for unit in self.updates.trainable if unit.shard.true_numel],
                      self.context.settings.op == s.ReduceOp.MEAN)
         return {flag for flag, found in enumerate(used) if not found}
 
@@ -245,7 +254,7 @@ class Steps:
         for unit in units:
             gradient = unit.host_gradient()
             if gradient is not None and unit not in self.gradients.fetcher.fetched:
-                offload.fetch(gradient, unit.targets(unit.unit.target().data or 0))
+                offload.fetch(gradient, unit.target())
         offload.wait()
 
     # ---- Agreements inside of a step ----

@@ -20,7 +20,7 @@ from zerod import structs as s
 from zerod.memory import KDLCPU
 
 from .context import Context
-from .environment import DTYPES, MOST_UNIT_BYTES, short_name
+from .environment import DTYPES, MOST_UNIT_BYTES, dtype_of_sums, short_name
 from .layout import Member, UnitPlan
 from .sharded import Part, ShardedParameter, ShardedTensor, ShardedWrite, as_plain, become
 from .tensors import Places, tensor_at
@@ -95,9 +95,10 @@ class FlatUnit:
         self.name = plan.name
         self.dtype = plan.dtype
         self.source_dtype = plan.source_dtype
-        self.sum_dtype = torch.complex64 if plan.dtype.is_complex else torch.float32
         reduce_dtype = None if plan.dtype.is_complex else context.settings.reduce_dtype
         self.gradient_dtype = reduce_dtype or plan.dtype  # on their way to the sum
+        self.sum_dtype = dtype_of_sums(self.gradient_dtype)
+        self.summed_by_ranks = self.sum_dtype.to_real() == torch.float64  # in a step, whole.sum_of_ranks()
         width = plan.dtype.itemsize // DTYPES[plan.dtype].itemsize  # elements of the daemon's in one
         self.trainable = self.planned = plan.trainable
         self.placement = plan.placement
@@ -108,7 +109,8 @@ class FlatUnit:
         named = width == 1 and len(plan.members) <= s.MAX_VIEWS and all(len(name.encode()) <= MOST_UNIT_BYTES for name in names)
         self.named_views = named and all(len(member.shape) <= s.MAX_DIMS for member in plan.members)
         views = [s.view(m.name, m.offset, tuple(m.shape)) for m in plan.members] if self.named_views else None
-        if not plan.trainable or not (plan.source_dtype.is_floating_point or plan.source_dtype.is_complex):
+        floating = plan.source_dtype.is_floating_point or plan.source_dtype.is_complex
+        if not plan.trainable or self.summed_by_ranks or not floating:
             flags |= s.UnitFlags.FROZEN
         if plan.placement.shards_on_host:
             flags |= s.UnitFlags.ON_HOST
@@ -184,7 +186,7 @@ class FlatUnit:
             leaf.requires_grad_(want)
         self.wants, self.expected = wants, sum(wants)
         before, self.trainable = self.trainable, any(wants)
-        if before != self.trainable:
+        if before != self.trainable and not self.summed_by_ranks:
             self.unit.set_frozen(before)
         return before != self.trainable
 
@@ -212,6 +214,10 @@ class FlatUnit:
             self.fetched = self.context.offload.allocate(f"{self.name}:gradient", self.shard.true_numel, self.source_dtype,
                                                          copied=True)
         return self.fetched
+
+    def target(self) -> torch.Tensor:
+        """This rank's slice of the sum, in an open step."""
+        return self.targets(self.unit.target().data or 0) if self.copied is None else self.copied
 
     def reduced(self) -> list[torch.Tensor]:
         """The parameters' parts of the reduced gradient, where the optimizer reads it."""
@@ -276,12 +282,12 @@ class FlatUnit:
         """The parameters' parts of it."""
         return self._cut(self.own)
 
-    def whole_of(self, parameters: "Sequence[torch.Tensor]") -> torch.Tensor:
-        """The unit, padded, on the device of computation. Parameters on the meta device count as zeros."""
+    def whole_of(self, parameters: "Sequence[Optional[torch.Tensor]]") -> torch.Tensor:
+        """The unit, padded, on the device of computation. Parameters on the meta device count as zeros, and so does None."""
         whole = torch.zeros(self.shard.padded_numel, dtype=self.source_dtype, device=self.context.device)
         with torch.no_grad():
             for view, parameter in zip(self.split(whole), parameters):
-                if not parameter.is_meta:
+                if parameter is not None and not parameter.is_meta:
                     view.copy_(parameter)
         return whole
 

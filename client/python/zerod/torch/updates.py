@@ -138,12 +138,13 @@ class Updates:
             unit.next_version()
             if unit.halves is not None:
                 unit.halves.close(writes=True)
-            if unit.master is None or unit.placement.optimizer_on_host and not on_device:
+            if unit.master is None or unit.placement.optimizer_on_host and not on_device or unit.source_dtype == torch.float64:
                 plain.append(unit)
             else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
-        if context.offload.optimizer:
-            context.offload.write_shards([unit for unit in plain if unit.master is not None], note=not early)
+        rounded = [unit for unit in plain if unit.master is not None]
+        if rounded or context.offload.optimizer:
+            context.offload.write_shards(rounded, note=not early)
         for stream, some in self._by_stream(plain):
             context.group.publish([unit.unit for unit in some], stream, ticket=ticket, **options)
         for dtype, masters in by_dtype.items():

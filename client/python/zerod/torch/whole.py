@@ -9,12 +9,13 @@ from __future__ import annotations
 import weakref
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch import nn
 
 import zerod
+from zerod import structs as s
 
 from .context import Context
 from .environment import DTYPES
@@ -31,8 +32,11 @@ _READS = [0.0] * 11  # as many values as no other agreement has
 
 # ---- Reading ----
 
-def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list[torch.Tensor]:
-    """Returns numel elements of each rank: those that it gives, and others behind. Every rank calls it."""
+def passed(context: Context, name: str, local: torch.Tensor, numel: int, reader: Optional[int] = None) -> list[torch.Tensor]:
+    """Returns numel elements of each rank: those that it gives, and others behind. Every rank calls it.
+
+    reader: the one rank that receives them. The others return [].
+    """
     try:
         context.agree(_READS, zerod.AgreeOp.MIN)
     except zerod.Mismatch as differs:
@@ -40,19 +44,40 @@ def passed(context: Context, name: str, local: torch.Tensor, numel: int) -> list
                                  f"ranks must read them at the same place of the program: {differs}") from None
     group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
     room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
-    made = context.environment.register(group, context.passing_name(name), DTYPES[local.dtype], context.world * room)
+    dtype, found = DTYPES[local.dtype], []
+    count = context.world * room * local.dtype.itemsize // dtype.itemsize
+    made = context.environment.register(group, context.passing_name(name), dtype, count)
     try:
         shard = made.shard()
         group.update_begin([made])
         if local.numel():
             tensor_at(shard.data, local.numel(), local.dtype, device).copy_(local)
         group.publish([made], stream)
-        whole = tensor_at(context.environment.with_room(made.gather, stream), context.world * room, local.dtype, device).clone()
-        made.release(stream, None)
+        if reader is None or reader == context.rank:
+            address = context.environment.with_room(made.gather, stream)
+            whole = tensor_at(address, context.world * room, local.dtype, device).clone()
+            made.release(stream, None)
+            found = [whole[rank * room:rank * room + numel] for rank in range(context.world)]
         group.barrier()  # the unit goes when nobody reads it any more
     finally:
         made.unregister()
-    return [whole[rank * room:rank * room + numel] for rank in range(context.world)]
+    return found
+
+
+def sum_of_ranks(unit: FlatUnit, gradients: "Sequence[Optional[torch.Tensor]]") -> torch.Tensor:
+    """This rank's slice of the sum, or mean, of all ranks' gradients of the unit's members. Every rank calls it. None is zeros.
+
+    The daemon does not sum in float64. Here each rank gathers its slice of all ranks' gradients and adds them up in their order.
+    """
+    context, whole = unit.context, unit.whole_of(gradients)
+    parts = [whole]
+    if context.world > 1:
+        parts = [part for rank, values in enumerate(whole.split(unit.shard.shard_numel))
+                 for part in passed(context, f"{unit.name}:sum", values, values.numel(), reader=rank)]
+    total = sum(parts[1:], parts[0])[:unit.shard.true_numel]
+    if context.settings.op == s.ReduceOp.MEAN:
+        total.mul_(1 / context.world)
+    return total.to("cpu" if unit.placement.shards_on_host else context.device)
 
 
 def gather(part: Part, local: torch.Tensor) -> torch.Tensor:
@@ -65,7 +90,7 @@ def gather(part: Part, local: torch.Tensor) -> torch.Tensor:
     counts = [max(min(member.offset + member.numel, (rank + 1) * step) - max(member.offset, rank * step), 0)
               for rank in range(context.world)]
     bits = local.detach().to(context.device)
-    if bits.dtype.is_complex or bits.dtype not in DTYPES:
+    if bits.dtype not in DTYPES:
         bits = bits.view({8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[bits.dtype.itemsize])
     found = passed(context, f"{unit.name}:{index}", bits, max(counts))
     whole = torch.cat([each[:count] for each, count in zip(found, counts)])

@@ -221,7 +221,7 @@ static void test_wrong_reads(void **state)
 	end(&r);
 }
 
-/* ---- Readers beside ranks that do not wait for them ----------------------------------------------------- */
+/* ---- Readers beside ranks that do not wait for them ---------------------------------------------------- */
 
 static void train(struct contract_rank *rank, void *arg)
 {

@@ -73,6 +73,15 @@ class Examples(unittest.TestCase):
         self.assertEqual(after[1], before[1])
         self.assertIn("step 30, after", second)
 
+    def test_rl(self) -> None:
+        """rl.py: an engine in another process generates with the weights of each commit"""
+        try:
+            import transformers  # noqa: F401
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        rewards = [float(each) for each in re.findall(r"reward ([0-9.]+)", run("rl.py", "--updates", "20"))]
+        self.assertGreater(rewards[-1], 3 * rewards[0])
+
     def test_durable(self) -> None:
         """durable.py ends with the bits of a run without kills"""
         environment = {**os.environ, "ZEROD_SOCKET": daemon.socket, "PYTHONPATH": str(support.ROOT / "client" / "python")}

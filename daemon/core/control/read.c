@@ -19,7 +19,7 @@
 #include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 
-/* ---- Waits for commits ---------------------------------------------------------------------------------- */
+/* ---- Waits for commits --------------------------------------------------------------------------------- */
 
 static struct zd_group *find_group(struct zd_engine *e, const struct zd_session *session, uint64_t id)
 {
@@ -103,7 +103,7 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 	return 0;
 }
 
-/* ---- Reads ---------------------------------------------------------------------------------------------- */
+/* ---- Reads --------------------------------------------------------------------------------------------- */
 
 /* A rank that has the shard of that index. Replicas of a hybrid group have equal ones. */
 static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index)

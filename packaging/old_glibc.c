@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * old_glibc.c - what Debian's archives need of a glibc newer than the wheel's, so that the daemon links with the older one.
+ * old_glibc.c - what Debian's archives need of a glibc that is newer than the wheel's.
  */
 
 /* glibc has it since 2.32. libgpg-error omits locks if it is set; zero is right for any program. */

@@ -154,6 +154,7 @@ EDITS: dict[str, Sequence[Callable[[Job], Any]]] = {
     "one scaled before the step": [backward, backward, scale],
     "one of two optimizers steps twice": [backward, lambda job: job.a.step(), drop, backward],
     "kept by the program": [backward, keep, to_none, backward, lambda job: (job.kept, job.first.grad, job.bias.grad)],
+    "all dropped, and some kept": [backward, keep, over, all_none, backward, lambda job: (job.kept, job.first.grad)],
     "kept across the step": [backward, keep, Job.end, backward, lambda job: job.kept],
     "an own tensor before the step": [backward, own],
     "an own tensor between backwards": [backward, own, backward],

@@ -113,6 +113,10 @@ class Reader:
     def _read(self, committed: s.Committed, unit: str, nbytes: int, shape: tuple[int, ...], dtype: s.DType,
               offset_bytes: int = 0) -> Memory:
         staging = self._staging
+        if staging is not None and not self.client.is_host:
+            import torch
+
+            torch.cuda.synchronize()  # streams may still copy what was read before
         if staging is None or staging.nbytes < nbytes:
             self._staging = None
             if staging is not None:

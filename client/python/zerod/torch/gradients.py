@@ -175,11 +175,11 @@ class Gradients:
             self.begin_step()
             self.finish_step()
             return
-        for (unit, index, _), is_shown in zip(self._waiting, shown):
+        for each, is_shown in zip(self._waiting, shown):  # a name for a holder would count as a reference of the program's
             if not is_shown:
-                unit.kept[index] = None
+                each[0].kept[each[1]] = None
         self.complete_end()
-        if not any(shown):
+        if not any(shown) and not self._are_held():
             if self.window:
                 self.abandon_window()
             self._waiting.clear()
@@ -192,6 +192,14 @@ class Gradients:
                 self._show(lambda unit, index: unit.kept[index] is not None)
         else:
             self._waiting = [each for each, is_shown in zip(self._waiting, shown) if is_shown]
+
+    def _are_held(self) -> bool:
+        """Whether the program has gradients of this window that no parameter shows."""
+        if not self.window:
+            return False
+        count = sys.getrefcount
+        return any(count(holder) > _SPARE + 1 or holder.aliases and any(each() is not None for each in holder.aliases[1:])
+                   for _, _, holder in self._waiting)
 
     def begin(self) -> None:
         """The first gradient of a backward is there."""

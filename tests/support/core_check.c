@@ -168,7 +168,8 @@ static void check_part(const struct zd_part *part, struct found *found)
 	found->context_parts += part->context != NULL;
 	if (part->state == ZD_PART_ABSENT) {
 		zd_assert(!part->context);
-		zd_assert(!part->shard.block && !part->buffer && part->readers == 0 && part->viewers == 0);
+		zd_assert(!part->shard.block && !part->buffer && part->readers == 0 && part->viewers == 0 &&
+		          part->shadow_readers == 0);
 		return;
 	}
 	/* The rank of a DYING part may have joined again, on another device. */
@@ -179,7 +180,7 @@ static void check_part(const struct zd_part *part, struct found *found)
 	             zd_unit_purpose(part->unit, device->config.host_memory), ZD_BLOCK_PART, part);
 	zd_assert(part->shard.bytes == zd_unit_part_bytes(part->unit));
 	if (part->state == ZD_PART_DYING) {
-		zd_assert(part->readers > 0 && !part->buffer);
+		zd_assert(part->readers + part->shadow_readers > 0 && !part->buffer);
 		found->quarantine[index] += part->shard.bytes;
 		return;
 	}
@@ -194,11 +195,10 @@ static void check_part(const struct zd_part *part, struct found *found)
 	if (part->context)
 		zd_assert(part->context->context && part->context->member == member);
 	/* A shard under update has no readers (exceptions: a load, an update granted early, stale buffers,
-	 * reads of the shadow, the rest of a session that ends). The outcome of a commit is not awaited. */
+	 * the rest of a session that ends), and the outcome of a commit is not awaited. */
 	if (zd_part_is_written(part))
 		zd_assert((part->state == ZD_PART_LOADING || part->early || member->session->ends ||
-		           member->detaching ||
-		           part->readers == count_stale_readers(part) + part->shadow_readers) &&
+		           member->detaching || part->readers == count_stale_readers(part)) &&
 		          !part->unit->group->voted_step);
 	zd_assert(!part->early || zd_part_is_written(part));
 	if (part->buffer)

@@ -96,8 +96,10 @@ class Readers(unittest.TestCase):
                 zt.commit(module, 5)
             with Reader(group.job, group.name) as reader:
                 committed = reader.wait()
-                with self.assertRaisesRegex(NotFound, "has no unit 'zerod.weights'"):
-                    reader.weights(committed)
+                with self.assertRaisesRegex(NotFound, "no group 'model0' in job '.*.weights'"):
+                    reader.weights()
+                zt.share(module)
+                zt.share(module, lambda name: f"{name}.longer")
                 zt.share(module)
                 zt.commit(module)
                 committed = reader.wait(committed.step)

@@ -9,6 +9,7 @@
  */
 #include <zerod.h>
 #include <zerod_optimizer.h>
+#include <zerod_read.h>
 
 _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for machines of 64 bits");
 
@@ -97,6 +98,19 @@ SOLID(OF(job) OF(name) OF(bytes) OF(alignment) OF(device) OF(flags) OF(deadline_
 #define T struct zerod_optimizer_step
 SOLID(OF(rule) OF(flags) OF(step) OF(lr) OF(weight_decay) OF(beta1) OF(beta2) OF(eps) OF(dampening) OF(scale)
               OF(overflow));
+#undef T
+#define T struct zerod_commit_source
+SOLID(OF(job) OF(group) OF(uid) OF(deadline_ms));
+#undef T
+#define T struct zerod_committed
+SOLID(OF(group) OF(step));
+#undef T
+#define T struct zerod_unit_read_options
+SOLID(OF(group) OF(step) OF(unit) OF(offset_bytes) OF(bytes) OF(into) OF(into_offset_bytes) OF(deadline_ms)
+              OF(reserved));
+#undef T
+#define T struct zerod_unit_info
+SOLID(OF(numel) OF(dtype) OF(reserved));
 #undef T
 #define T struct zerod_optimizer_part
 SOLID(OF(unit) OF(offset_numel) OF(numel) OF(low) OF(m) OF(v) OF(values));

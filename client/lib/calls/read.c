@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* read.c - reads of a group's last commit. */
+#include <stdbool.h>
+#include <unistd.h>
+
 #include <zerod_read.h>
 
 #include "client/lib/base/enter.h"
@@ -7,6 +10,8 @@
 #include "client/lib/base/options.h"
 #include "client/lib/calls/alloc.h"
 #include "client/lib/conn/request.h"
+
+#define BUSY_US 200 /* a shard is saved in less than that, if it is small */
 
 struct committed {
 	struct zerod_committed made;
@@ -97,6 +102,8 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	Zd__UnitRead read = ZD__UNIT_READ__INIT;
 	struct zerod_unit_read_options options;
 	struct info result = {0};
+	uint64_t until;
+	bool busy;
 	ZC_INSIDE(client);
 	int rc = zc_enter(client, &result.err);
 
@@ -117,7 +124,13 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	read.allocation_offset = options.into_offset_bytes;
 	request.body_case = ZD__REQUEST__BODY_UNIT_READ;
 	request.unit_read = &read;
-	rc = zc_call(client, &request, options.deadline_ms, take_info, &result);
+	until = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
+	do {
+		rc = zc_call(client, &request, options.deadline_ms, take_info, &result);
+		busy = rc == ZEROD_E_BUSY && zc_now_ns() < until;
+		if (busy)
+			(void)usleep(BUSY_US);
+	} while (busy);
 	if (!rc && info)
 		zc_result_fill(info, &result.made, sizeof(result.made));
 	return rc;

@@ -10,6 +10,7 @@ No rank takes part, and none waits for a reader. docs/readers.md says which comm
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
@@ -17,33 +18,43 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 from . import structs as s
 from .client import Allocation, Client
 from .errors import NotHeld
-from .memory import Memory
 
-WEIGHTS = "zerod.weights"  # the unit that says where the weights are
+WEIGHTS = "zerod.weights"  # the unit that says where the weights are, in a group of its own
+
+
+def weights_job(job: str) -> str:
+    """The job of that group, which has the name of the weights' group. It is not durable where that one is."""
+    name = f"{job}.weights"
+    return name if len(name.encode()) <= 63 else hashlib.sha256(job.encode()).hexdigest()[:40] + ".weights"
 
 
 class Weight(NamedTuple):
-    """A tensor of the model: `shape` elements of `dtype`, a name of torch's, from an offset of a unit on."""
+    """A tensor of the model: `shape` elements of torch's `dtype`, from an offset of a unit on."""
 
     name: str
     unit: str
     offset_bytes: int
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Any
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
 
 
 class Reader:
     """Of the last commit of one group. A context manager. It is used by one thread at a time.
 
-    uid: of the job's user, where root reads another user's. device: the daemon's number of the device to whose memory units
-    are copied. None: on GPUs torch's current one. The memory is as large as the largest unit.
+    uid: of the job's user as the daemon sees it, where root reads another user's. device: the daemon's number of the device to
+    whose memory units are copied. None: on GPUs torch's current one. The memory is as large as the largest unit.
+    ConnectionFailed, after the daemon has ended: make another Reader.
     """
 
     def __init__(self, job: str, group: str = "world", uid: int = 0, device: Optional[int] = None,
                  socket_path: Optional[str] = None) -> None:
         self.client = Client(socket_path)
         self.source: dict[str, Any] = {"job": job, "group": group, "uid": uid}
-        self.device = _current_device(self.client) if device is None else device
+        self.device = _device(self.client, device)
         self._staging: Optional[Allocation] = None
 
     def __enter__(self) -> "Reader":
@@ -61,21 +72,25 @@ class Reader:
         """The last commit, when that is of a step after `after`. NotFound: no such job, or it has ended. Deadline."""
         return self.client.commit_wait(after=after, deadline_ms=deadline_ms, **self.source)
 
-    def weights(self, committed: s.Committed) -> list[Weight]:
-        """Lists what the commit has. NotFound: zerod.torch.share() was not called. NotHeld: see tensors()."""
-        info = self.client.unit_read(committed, WEIGHTS)
-        found = json.loads(bytes(self._read(committed, WEIGHTS, info.numel, (info.numel,), s.DType.UINT8).numpy()))
-        return [Weight(name, unit, offset, tuple(shape), dtype) for name, unit, offset, shape, dtype in found]
+    def weights(self) -> list[Weight]:
+        """Lists the model's weights. NotFound: zerod.torch.share() was not called."""
+        import torch
+
+        described = self.client.commit_wait(weights_job(self.source["job"]), self.source["group"], uid=self.source["uid"])
+        numel = self.client.unit_read(described, WEIGHTS).numel
+        text = self._read(described, WEIGHTS, 0, numel)
+        return [Weight(name, unit, offset, torch.Size(shape), getattr(torch, dtype))
+                for name, unit, offset, shape, dtype in json.loads(bytes(text.cpu().numpy()))]
 
     def tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None) -> "Iterator[tuple[str, Any]]":
-        """(name, torch.Tensor) of all weights, or of those named, in the order of their units.
+        """(name, torch.Tensor) of all weights, or of those named, in the order of their units. KeyError: an unknown name.
 
-        A tensor is valid until the next one of another unit: copy what is kept. KeyError: a name that the model does not
-        have. NotHeld: the commit is no longer held, so what came before it counts only if that was all.
+        Tensors of one unit share memory of torch's. NotHeld: the commit is no longer held, and what came before it is of the
+        commit, but not all of it.
         """
         wanted = None if names is None else set(names)
         by_unit: dict[str, list[Weight]] = {}
-        for weight in self.weights(committed):
+        for weight in self.weights():
             if wanted is None or weight.name in wanted:
                 by_unit.setdefault(weight.unit, []).append(weight)
         missing = sorted((wanted or set()) - {weight.name for some in by_unit.values() for weight in some})
@@ -99,38 +114,39 @@ class Reader:
                 after = committed.step
 
     def _tensors_of(self, committed: s.Committed, unit: str, some: list[Weight]) -> "Iterator[tuple[str, Any]]":
+        first = min(weight.offset_bytes for weight in some)
+        values = self._read(committed, unit, first, max(weight.offset_bytes + weight.nbytes for weight in some) - first)
+        for weight in some:
+            at = weight.offset_bytes - first
+            yield weight.name, values[at:at + weight.nbytes].view(weight.dtype).view(weight.shape)
+
+    def _read(self, committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> Any:
+        """The bytes, in memory of torch's."""
         import torch
 
-        sizes = [max(int(torch.Size(weight.shape).numel()), 0) * getattr(torch, weight.dtype).itemsize for weight in some]
-        first = min(weight.offset_bytes for weight in some)
-        nbytes = max(weight.offset_bytes + size for weight, size in zip(some, sizes)) - first
-        values = torch.from_dlpack(self._read(committed, unit, nbytes, (nbytes,), s.DType.UINT8, first)) if nbytes else torch.empty(
-            0, dtype=torch.uint8)
-        for weight, size in zip(some, sizes):
-            at = weight.offset_bytes - first
-            yield weight.name, values[at:at + size].view(getattr(torch, weight.dtype)).view(weight.shape)
-
-    def _read(self, committed: s.Committed, unit: str, nbytes: int, shape: tuple[int, ...], dtype: s.DType,
-              offset_bytes: int = 0) -> Memory:
+        if nbytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
         staging = self._staging
-        if staging is not None and not self.client.is_host:
-            import torch
-
-            torch.cuda.synchronize()  # streams may still copy what was read before
         if staging is None or staging.nbytes < nbytes:
             self._staging = None
             if staging is not None:
                 staging.free()
-            staging = self._staging = self.client.alloc(f"reader-{os.getpid()}", max(nbytes, 1), self.device, "staging")
+            staging = self._staging = self.client.alloc(f"reader-{os.getpid()}", nbytes, self.device, "staging")
         self.client.unit_read(committed, unit, staging, nbytes, offset_bytes)
-        return staging.memory(shape, dtype)
+        copied = torch.from_dlpack(staging.memory((nbytes,), s.DType.UINT8)).clone()
+        if copied.is_cuda:  # the next read goes there
+            torch.cuda.current_stream(copied.device).synchronize()
+        return copied
 
 
-def _current_device(client: Client) -> int:
-    if client.is_host:
-        return 0
+def _device(client: Client, device: Optional[int]) -> int:
+    """The daemon's number of the device. On GPUs the client learns torch's."""
+    if client.is_host or device is not None and client.is_host_memory(device):
+        return device or 0
     import torch
 
-    client.cuda_ordinal = torch.cuda.current_device()
-    uuid = str(torch.cuda.get_device_properties(client.cuda_ordinal).uuid)
-    return [info.name.decode() for info in client.devices()].index(uuid if uuid.startswith("GPU-") else "GPU-" + uuid)
+    uuids = [str(torch.cuda.get_device_properties(i).uuid).removeprefix("GPU-") for i in range(torch.cuda.device_count())]
+    names = [info.name.decode().removeprefix("GPU-") for info in client.devices()]
+    found = names.index(uuids[torch.cuda.current_device()]) if device is None else device
+    client.cuda_ordinal = uuids.index(names[found])
+    return found

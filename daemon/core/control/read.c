@@ -9,8 +9,11 @@
  * has one (shadow.c). If neither holds it, or another step was committed, the read is rejected with
  * STALE_VERSION. So all reads that name one step belong to one commit.
  *
- * The daemon itself makes the copies, which count as readers of the shard. An update waits for those under
- * way, and for nothing that the reader's process does.
+ * The daemon itself makes the copies. An update waits for those of the shard that are under way, and for
+ * nothing that the reader's process does: from its request on no read of the shard begins. Until the shadow
+ * is saved, reads are BUSY.
+ *
+ * From the first copy on a read has no deadline, since its caller may not continue while they write.
  */
 #include <stdio.h>
 
@@ -26,6 +29,16 @@ static struct zd_group *find_group(struct zd_engine *e, const struct zd_session 
 	struct zd_group *group;
 	HASH_FIND(hh, e->groups, &id, sizeof(id), group);
 	return group && (session->admin || group->job->owner->uid == session->uid) ? group : NULL;
+}
+
+static int check_daemons(const struct zd_group *group, struct zd_err *err)
+{
+	if (!group->cluster)
+		return 0;
+	return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+	                  "group '%s' spans daemons, or its collectives are NCCL's; readers copy between the "
+	                  "shards of one daemon only",
+	                  group->name);
 }
 
 static int find_named(struct zd_engine *e, const struct zd_session *session, const struct zd_args *args,
@@ -47,12 +60,7 @@ static int find_named(struct zd_engine *e, const struct zd_session *session, con
 	if (!*group)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group '%s' in job '%s' of uid %u", name,
 		                  job_name, uid);
-	if ((*group)->cluster)
-		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "group '%s' spans daemons, or its collectives are NCCL's; readers copy "
-		                  "between the shards of one daemon only",
-		                  name);
-	return 0;
+	return check_daemons(*group, err);
 }
 
 static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -120,15 +128,21 @@ static int locate(const struct zd_part *part, bool *in_shadow, struct zd_err *er
 	const struct zd_unit *unit = part->unit;
 	enum zd_shadow_state shadow = zd_part_shadow(part);
 	unsigned long long step = unit->group->committed_step;
-	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING || unit->move)
-		return zd_err_set(err, ZEROD_E_STALE_VERSION, "unit '%s': rank %u's shard of step %llu %s",
-		                  unit->name, zd_world_rank(zd_part_member(part)), step,
-		                  unit->move ? "is being moved" : "has gone");
+	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING)
+		return zd_err_set(err, ZEROD_E_STALE_VERSION,
+		                  "unit '%s': rank %u's shard of step %llu has gone", unit->name,
+		                  zd_world_rank(zd_part_member(part)), step);
+	if (part->state == ZD_PART_MOVING)
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is being moved", unit->name);
 	if (zd_part_committed(part) == part->first)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' was not published before step %llu",
 		                  unit->name, step);
 	*in_shadow = shadow == ZD_SHADOW_SAVED || shadow == ZD_SHADOW_DUE || shadow == ZD_SHADOW_RESTORING;
-	if (!*in_shadow && (zd_part_is_written(part) || part->version != zd_part_committed(part)))
+	if (!*in_shadow && shadow != ZD_SHADOW_NONE && part->state == ZD_PART_UPDATE_WAIT)
+		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
+		                  unit->name, zd_world_rank(zd_part_member(part)), step);
+	if (!*in_shadow && (zd_part_is_written(part) || part->state == ZD_PART_UPDATE_WAIT ||
+	                    part->version != zd_part_committed(part)))
 		return zd_err_set(err, ZEROD_E_STALE_VERSION,
 		                  "unit '%s': rank %u has updated its shard after step %llu, and the group "
 		                  "has no shadows",
@@ -172,9 +186,11 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 	struct zd_request *req = op->owner;
 	struct zd_unit *unit = req->u.unit_read.unit;
 	struct zd_part *part = &unit->parts[op->aux / 2];
-	part->shadow_readers -= op->aux % 2;
 	zd_allocation_op_end(e, req->u.unit_read.into);
-	zd_part_reader_done(e, part);
+	if (op->aux % 2)
+		zd_part_shadow_reader_done(e, part);
+	else
+		zd_part_reader_done(e, part);
 	zd_unit_unref(e, unit);
 	zd_request_op_done(e, op, status, error, result);
 }
@@ -194,12 +210,24 @@ static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *pa
 	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
 	command.u.copy.dst.bytes = end - at;
 	command.u.copy.dst_device = into->device->index;
-	part->readers++;
+	part->readers += !in_shadow;
 	part->shadow_readers += in_shadow;
 	part->unit->refs++;
 	into->pending++;
 	req->pending_ops++;
 	zd_op_submit(e, part->unit->group->job, &command, copied, req, 2 * (uint64_t)part->rank + in_shadow);
+}
+
+/* No processor copies between the host memory of two devices' nodes. */
+static int check_nodes(const struct zd_part *part, const struct zd_allocation *into, struct zd_err *err)
+{
+	const struct zd_device *from = part->shard.segment->device;
+	if (!from->config.host_memory || !into->device->config.host_memory || from == into->device)
+		return 0;
+	return zd_err_set(
+	        err, ZEROD_E_UNSUPPORTED,
+	        "unit '%s' is in the host memory of device %u, and the allocation in that of device %u",
+	        part->unit->name, from->index, into->device->index);
 }
 
 /* For each shard in the range: checks it, or copies from it. */
@@ -215,6 +243,8 @@ static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies,
 		zd_assert(part != NULL); /* the group does not span daemons */
 		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
 		status = locate(part, &in_shadow, err);
+		if (status == 0)
+			status = check_nodes(part, req->u.unit_read.into, err);
 		if (status == 0 && copies)
 			copy(e, req, part, in_shadow, at, stop);
 	}
@@ -233,17 +263,19 @@ static int read_find(struct zd_engine *e, struct zd_request *req, const struct z
 	if (!group || group->over)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu",
 		                  ZD_ID_NUMBER(args->u.unit_read.group));
-	status = check_step(group, args->u.unit_read.step, err);
+	status = check_daemons(group, err);
+	if (status == 0 && args->u.unit_read.bytes > 0)
+		status = zd_allocation_find(e, session, args->u.unit_read.allocation, &req->u.unit_read.into,
+		                            err);
+	if (status == 0)
+		status = check_step(group, args->u.unit_read.step, err);
 	if (status != 0)
 		return status;
 	req->u.unit_read.unit = zd_unit_find_name(group, args->u.unit_read.unit, false);
 	if (!req->u.unit_read.unit)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "group '%s' has no unit '%.64s'", group->name,
 		                  args->u.unit_read.unit);
-	if (args->u.unit_read.bytes > 0)
-		status = zd_allocation_find(e, session, args->u.unit_read.allocation, &req->u.unit_read.into,
-		                            err);
-	return status != 0 ? status : check_range(args, req->u.unit_read.unit, req->u.unit_read.into, err);
+	return check_range(args, req->u.unit_read.unit, req->u.unit_read.into, err);
 }
 
 static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -252,35 +284,56 @@ static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const st
 	int status = read_find(e, req, args, err);
 	if (status != 0)
 		return status;
+	req->device = req->u.unit_read.into ? req->u.unit_read.into->device : &e->devices[0];
+	req->u.unit_read.step = args->u.unit_read.step;
 	req->u.unit_read.offset = args->u.unit_read.offset;
 	req->u.unit_read.bytes = args->u.unit_read.bytes;
 	req->u.unit_read.into_offset = args->u.unit_read.allocation_offset;
-	status = walk_shards(e, req, false, err);
-	if (status != 0)
-		return status;
-	req->device = req->u.unit_read.into ? req->u.unit_read.into->device : &e->devices[0];
 	req->u.unit_read.unit->refs++;
-	return walk_shards(e, req, true, err);
+	if (req->u.unit_read.into)
+		req->u.unit_read.into->pending++; /* it may be freed meanwhile */
+	return 0;
 }
 
 static void unit_read_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	zd_unit_unref(e, req->u.unit_read.unit);
+	if (req->u.unit_read.into)
+		zd_allocation_op_end(e, req->u.unit_read.into);
+}
+
+/* Begins the copies. In the queue, where the request has been admitted. */
+static int unit_read_copy(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	int status = check_step(req->u.unit_read.unit->group, req->u.unit_read.step, err);
+	if (status == 0 && !req->queued && req->u.unit_read.bytes > 0) {
+		req->goes_on = true;
+		return zd_wait_for(req, ZD_WAIT_READ, 0, 0, 0);
+	}
+	if (status == 0)
+		status = walk_shards(e, req, false, err);
+	if (status != 0)
+		return status;
+	req->u.unit_read.copied = true;
+	zd_request_drop_deadline(e, req);
+	return walk_shards(e, req, true, err);
 }
 
 static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.unit_read.unit;
-	(void)err;
-	if (req->pending_ops > 0) {
-		int wait = zd_wait_for(req, ZD_WAIT_READ, 0, 0, 0);
+	int status = req->u.unit_read.copied ? 0 : unit_read_copy(e, req, err);
+	if (status == 0 && req->pending_ops > 0)
+		status = zd_wait_for(req, ZD_WAIT_READ, 0, 0, 0);
+	if (status == ZD_WAIT)
 		req->wait.unit = unit;
-		return wait;
+	if (status == 0) {
+		e->reply.u.unit_read.dtype = unit->dtype;
+		e->reply.u.unit_read.numel = unit->numel;
 	}
-	e->reply.u.unit_read.dtype = unit->dtype;
-	e->reply.u.unit_read.numel = unit->numel;
-	unit_read_cancel(e, req);
-	return 0;
+	if (status != ZD_WAIT)
+		unit_read_cancel(e, req);
+	return status;
 }
 
 const struct zd_request_type zd_req_commit_wait = {.name = "commit_wait",

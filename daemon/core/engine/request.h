@@ -151,7 +151,8 @@ struct zd_request {
 		struct {
 			struct zd_unit *unit;       /* with a reference */
 			struct zd_allocation *into; /* NULL: nothing is copied */
-			uint64_t offset, bytes, into_offset;
+			uint64_t step, offset, bytes, into_offset;
+			bool copied; /* the copies have begun */
 		} unit_read;
 		struct {
 			struct zd_part *part;

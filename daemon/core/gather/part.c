@@ -48,7 +48,7 @@ static void drop(struct zd_engine *e, struct zd_part *part)
 			unit->parts[rank].buffer->stale = true;
 	}
 	zd_uncharge(e, unit->group->job, device, ZD_CHARGE_SHARD, part->shard.bytes);
-	if (part->readers == 0) {
+	if (part->readers + part->shadow_readers == 0) {
 		part_absent(e, part);
 		return;
 	}
@@ -88,6 +88,15 @@ void zd_part_drop(struct zd_engine *e, struct zd_part *part)
 	zd_unit_unref(e, unit);
 }
 
+/* Frees the shard of a DYING part behind its last reader. */
+static void die(struct zd_engine *e, struct zd_part *part)
+{
+	if (part->readers + part->shadow_readers > 0)
+		return;
+	part->shard.segment->device->quarantine_bytes -= part->shard.bytes;
+	part_absent(e, part);
+}
+
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->readers > 0);
@@ -99,12 +108,19 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	zd_dirty(e, device); /* an update may be granted ahead of viewers */
 	if (part->readers > 0)
 		return;
-	if (part->state == ZD_PART_DYING) {
-		device->quarantine_bytes -= part->shard.bytes;
-		part_absent(e, part);
-	} else {
+	if (part->state == ZD_PART_DYING)
+		die(e, part);
+	else
 		zd_shadow_try(e, part);
-	}
+}
+
+void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
+{
+	zd_assert(part->shadow_readers > 0);
+	part->shadow_readers--;
+	zd_dirty(e, part->shard.segment->device); /* the next commit may be saved there */
+	if (part->state == ZD_PART_DYING)
+		die(e, part);
 }
 
 static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,

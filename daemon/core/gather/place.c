@@ -423,8 +423,9 @@ static int check_ready(struct zd_request *req, const struct zd_move *move)
 		const struct zd_part *part = &unit->parts[rank];
 		if (zd_shadow_is_owed(part))
 			return wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
-		if (part->readers > 0)
-			return wait_for(req, ZD_WAIT_READERS, rank, part->readers, part->viewers);
+		if (part->readers + part->shadow_readers > 0)
+			return wait_for(req, ZD_WAIT_READERS, rank, part->readers + part->shadow_readers,
+			                part->viewers);
 	}
 	return 0;
 }

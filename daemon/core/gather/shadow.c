@@ -219,7 +219,6 @@ void zd_shadow_check(const struct zd_part *part)
 	zd_assert((part->shadow != ZD_SHADOW_NONE) ==
 	          (part->unit->group->shadow && part->state != ZD_PART_ABSENT));
 	zd_assert(!copies || part->readers > 0);
-	zd_assert(part->readers >= part->shadow_readers);
 	zd_assert(part->shadow != ZD_SHADOW_SAVING || part->shadow_readers == 0);
 	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
 		return;

@@ -24,6 +24,7 @@
 #include "core/engine/promise.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
+#include "core/gather/commit.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 #include "core/gather/scope.h"
@@ -292,9 +293,12 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	enum zd_wait_kind kind = zd_shadow_is_owed(part)            ? ZD_WAIT_RESTORE
 	                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
 	                                                            : ZD_WAIT_READERS;
-	if (part->readers == 0 && kind != ZD_WAIT_RESTORE)
+	/* The save has not begun while the shadow is read. */
+	bool unsaved = zd_part_shadow(part) == ZD_SHADOW_FREE && part->shadow_readers > 0;
+	if (part->readers == 0 && kind != ZD_WAIT_RESTORE && !unsaved)
 		return 0;
-	int wait = zd_wait_for(req, kind, part->rank, part->readers, part->viewers);
+	int wait = zd_wait_for(req, kind, part->rank, part->readers + (unsaved ? part->shadow_readers : 0),
+	                       part->viewers);
 	req->wait.unit = part->unit;
 	return wait;
 }

@@ -57,6 +57,9 @@ static const struct field {
         IDS(UPDATE_BEGIN, update_begin, UNIT),
         IDS(PUBLISH, publish, UNIT),
         ID(COMMIT, commit.group, GROUP),
+        NO_IDS(COMMIT_WAIT),
+        ID(UNIT_READ, unit_read.group, GROUP),
+        ID(UNIT_READ, unit_read.allocation, ALLOCATION),
         ID(SET_PERSISTENT, set_persistent.unit, UNIT),
         ID(SET_SLOT, set_slot.unit, UNIT),
         ID(SET_FROZEN, set_frozen.unit, UNIT),
@@ -121,6 +124,11 @@ static struct zd_args args_of(enum zd_request_kind kind, const struct user *user
 	case ZD_REQ_UPDATE_BEGIN:
 	case ZD_REQ_PUBLISH:
 		args.u.publish.n_units = 1;
+		break;
+	case ZD_REQ_UNIT_READ:
+		args.u.unit_read.group = user->ids[GROUP];
+		args.u.unit_read.unit = (char *)"w";
+		args.u.unit_read.bytes = 4;
 		break;
 	case ZD_REQ_UNIT_LOAD:
 		args.u.unit_load.unit = user->ids[UNIT];

@@ -107,6 +107,8 @@ static void test_update_waits_for_copies_alone(void **state)
 	core_expect_waits(rig->core, read, "copies of unit 'w'");
 	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
 	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 1");
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
+	                  "rank 1 has updated its shard");
 	core_close(rig->core, rig->reader); /* nothing else of the reader counts */
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, update, 0);
@@ -130,6 +132,37 @@ static void test_save_waits_for_reads_of_the_shadow(void **state)
 	core_expect(rig->core, update, 0);
 	core_expect(rig->core, send_read(rig, 2), 0);
 	expect_bytes(rig, 2);
+}
+
+/* A shadow that holds the commit may be read while the shard is updated, and the update does not wait. */
+static void test_update_beside_reads_of_the_shadow(void **state)
+{
+	struct rig *rig = *state;
+	core_team_publish(&rig->team, rig->unit);
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1);
+	core_team_publish(&rig->team, rig->unit);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, read, 0);
+	expect_bytes(rig, 1);
+}
+
+/* Its caller may not go on while copies write its memory. */
+static void test_no_deadline_behind_the_first_copy(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_args args = {.kind = ZD_REQ_UNIT_READ,
+	                             .u.unit_read = {.group = rig->team.group,
+	                                             .unit = (char *)"w",
+	                                             .step = 1,
+	                                             .bytes = UNIT_BYTES,
+	                                             .allocation = rig->into}};
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = core_send_until(rig->core, rig->reader, 5, &args);
+	core_tick(rig->core, 10);
+	core_expect_waits(rig->core, read, "copies of unit 'w'");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, read, 0);
 }
 
 /* The ranks have gone, and their job is durable. */
@@ -206,6 +239,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        CORE_FIXTURE_TEST(test_update_waits_for_copies_alone, setup, teardown),
 	        CORE_FIXTURE_TEST(test_save_waits_for_reads_of_the_shadow, setup_shadow, teardown),
+	        CORE_FIXTURE_TEST(test_update_beside_reads_of_the_shadow, setup_shadow, teardown),
+	        CORE_FIXTURE_TEST(test_no_deadline_behind_the_first_copy, setup, teardown),
 	        CORE_FIXTURE_TEST(test_last_commit_outlives_ranks, setup_shadow, teardown),
 	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
 	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),

@@ -175,7 +175,7 @@ def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
     shard(module, **made.arguments)
     made.finish(module)
     if model is not None and model.shared is not None:
-        share(module, model.shared)
+        share(module, model.shared[1])
     return committed_step(module)
 
 
@@ -379,7 +379,7 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 
 
 def share(module: nn.Module, names: "Callable[[str], Optional[str]]" = lambda name: name) -> dict[str, str]:
-    """Lets other processes read the parameters by zerod.reader. Every rank calls it, once, between two steps.
+    """Lets other processes read the parameters by zerod.reader. Every rank calls it, between two steps.
 
     names: gives a parameter's name for readers, or None to leave it out. Returns the arguments of Reader(): "job", "group", and
     "socket_path" of a daemon of the job's own.

@@ -52,6 +52,7 @@ class Context:
         self.client = environment.client
         self.device = environment.device
         self.group = group
+        self.beside: Optional[zerod.Group] = None  # of share()
         self.rank, self.world = group.rank, group.world_size
         self.settings = settings
         self.offload = offload
@@ -71,6 +72,8 @@ class Context:
     def leave(self) -> None:
         """The model has gone: so do the group's memory, and that of the host."""
         with suppress(zerod.ZerodError):  # the daemon may have ended, or the connection
+            if self.beside is not None:
+                self.beside.leave()
             if self.durable is None:
                 self.group.leave()
             else:

@@ -11,15 +11,15 @@ from torch import nn
 
 import zerod
 from zerod import DType
-from zerod.reader import WEIGHTS
+from zerod.reader import WEIGHTS, weights_job
 
-from .environment import repeated
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
     from .model import Model
 
 Names = Callable[[str], Optional[str]]
+_REFUSALS = 1000
 
 
 def describe(model: Model, module: nn.Module, names: Names) -> bytes:
@@ -38,30 +38,46 @@ def describe(model: Model, module: nn.Module, names: Names) -> bytes:
 def share(model: Model, module: nn.Module, names: Names) -> dict[str, str]:
     """See zerod.torch.share()."""
     context = model.context
+    main = context.group
     model.settle()
     text = describe(model, module, names)
-    unit = context.environment.register(context.group, WEIGHTS, DType.UINT8, len(text))
+    if model.shared is not None and not model.shared[0].closed:
+        model.shared[0].leave()
+    group = context.client.join(job=weights_job(main.job), group=main.name, world_size=main.world_size, rank=main.rank,
+                                **context.environment.place(main.rank))
+    unit = context.environment.register(group, WEIGHTS, DType.UINT8, len(text))
     shard = unit.shard()
     own = text[shard.offset_numel:shard.offset_numel + shard.true_numel]
-    context.group.update_begin([unit])
+    group.update_begin([unit])
     if own:
         device = context.client.dlpack_device
         tensor_at(shard.data, len(own), torch.uint8, device).copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
-    context.group.publish([unit], context.stream())
-    model.shared = names
-    address = {"job": context.group.job, "group": context.group.name}
+    group.publish([unit], context.stream())
+    group.barrier()
+    group.commit(1)
+    model.shared = group, names
+    context.beside = group
+    address = {"job": main.job, "group": main.name}
     private = context.client.socket_path
     return address if private is None else {**address, "socket_path": private}
 
 
 def commit(model: Model, step: Optional[int]) -> int:
     """See zerod.torch.commit()."""
-    group = model.context.group
+    context = model.context
     model.settle()
-    last = int(group.info().committed_step)
+    last = int(context.group.info().committed_step)
     number = last + 1 if step is None else step
     if number <= last:
         raise ValueError(f"step {number} is not after step {last}, which is committed")
-    # Publishes wait for the device: until they have ended, the daemon refuses the commit, of all ranks at once.
-    repeated(time.monotonic() + 60, zerod.InvalidState, lambda: group.commit(number))
+    stream = context.stream()
+    if stream is not None:
+        stream.synchronize()
+    for _ in range(_REFUSALS):  # publishes end a moment after the streams. The daemon refuses the commit of all ranks at once
+        try:
+            context.group.commit(number)
+            return number
+        except zerod.InvalidState:
+            time.sleep(0.01)
+    context.group.commit(number)
     return number

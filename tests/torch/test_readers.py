@@ -108,7 +108,7 @@ class Readers(unittest.TestCase):
                 (name, bias), = reader.tensors(committed, ["first.bias"])
                 self.assertTrue(torch.equal(bias.cpu(), module.first.bias.whole().cpu()))
 
-        harness.ranks(daemon.socket, 1, body)
+        harness.ranks(daemon.socket, 2, body)
 
 
 if __name__ == "__main__":

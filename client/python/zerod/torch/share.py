@@ -43,6 +43,7 @@ def share(model: Model, module: nn.Module, names: Names) -> dict[str, str]:
     text = describe(model, module, names)
     if model.shared is not None and not model.shared[0].closed:
         model.shared[0].leave()
+        main.barrier()  # the next group of that name has none of its ranks
     group = context.client.join(job=weights_job(main.job), group=main.name, world_size=main.world_size, rank=main.rank,
                                 **context.environment.place(main.rank))
     unit = context.environment.register(group, WEIGHTS, DType.UINT8, len(text))

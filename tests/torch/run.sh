@@ -27,7 +27,9 @@ variants+=("ZEROD_LAG=1 ZEROD_POISON=0 tests/torch/test_halves.py") # and stream
 tests=()
 for test in tests/torch/test_*.py; do
 	case $test in
-	*/test_durable.py | */test_examples.py | */test_models.py) variants+=("$test") ;; # the longest ones
+	*/test_budget.py | */test_demo.py | */test_durable.py | */test_examples.py | */test_gradients.py | */test_models.py)
+		variants+=("$test") # the longest ones
+		;;
 	*) tests+=("$test") ;;
 	esac
 done

@@ -319,11 +319,11 @@ class Client(Handle):
     def unit_read(self, committed: s.Committed, unit: str, into: Optional[Allocation] = None, nbytes: int = 0,
                   offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0) -> s.UnitInfo:
         """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next one."""
-        info = s.UnitInfo()
+        handle, info = self.handle, s.UnitInfo()
         options = s.UnitReadOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                     into=None if into is None else into.handle, into_offset_bytes=into_offset_bytes,
                                     deadline_ms=deadline_ms)
-        self.check(calls.unit_read(self.handle, byref(options), byref(info)))
+        self.check(calls.unit_read(handle, byref(options), byref(info)))
         return info
 
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:

@@ -35,13 +35,19 @@ class Unused(models.MLP):
 
 class Mistakes(unittest.TestCase):
     def test_conversion(self) -> None:
-        """to(), float(), cpu() or cuda() that change nothing are allowed; others are refused, and training goes on"""
+        """to(), float(), cpu() or cuda() that change nothing are allowed; others and swap_tensors() are refused, and training goes on"""
         def convert(module: nn.Module, *_: Any) -> None:
             for same in (lambda: module.to(models.DEVICE), module.float, getattr(module.layers[0], models.DEVICE)):
                 same()
             for other in (module.half, lambda: module.to(torch.float64), lambda: module.layers[0].to("meta")):
                 with self.assertRaisesRegex(RuntimeError, "a sharded model keeps its dtype and device"):
                     other()
+            first, second, *_ = module.parameters()
+            for other, message in ((second, "of the sharded parameters .* and .*: the daemon"),
+                                   (nn.Parameter(torch.ones(3, device=models.DEVICE)), "different slots")):
+                for pair in ((first, other), (other, first)):
+                    with self.assertRaisesRegex(RuntimeError, message):
+                        torch.utils.swap_tensors(*pair)
 
         harness.compare(daemon.socket, 2, Unused, models.sgd, models.mlp_loss, before_step=lambda module, _: (
             convert(module) if hasattr(module, "_zerod_model") else None))

@@ -428,6 +428,20 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
         with as_plain():
             return func(*args, **kwargs)
 
+    # torch.utils.swap_tensors() swaps classes, attributes, what this tuple names, and then the values.
+    __slotnames__ = ("_swapped_with",)
+
+    @property
+    def _swapped_with(self) -> "ShardedParameter":
+        return self
+
+    @_swapped_with.setter
+    def _swapped_with(self, other: "ShardedParameter") -> None:
+        if other.part is not self.part:
+            self.__dict__, other.__dict__ = other.__dict__, self.__dict__
+            raise NotImplementedError(f"swap_tensors() of the sharded parameters {self.part.name} and {other.part.name}: the daemon "
+                                      "knows them by their units. Swap their values in `with full_parameters(model, write=True):`")
+
     def module_load(self, other: torch.Tensor, assign: bool = False) -> "ShardedParameter":
         """For load_state_dict() where torch swaps parameters: the values are written, and the same ones swapped in."""
         with torch.no_grad():

@@ -37,11 +37,14 @@ class Mistakes(unittest.TestCase):
     def test_conversion(self) -> None:
         """to(), float(), cpu() or cuda() that change nothing are allowed; others and swap_tensors() are refused, and training goes on"""
         def convert(module: nn.Module, *_: Any) -> None:
-            for same in (lambda: module.to(models.DEVICE), module.float, getattr(module.layers[0], models.DEVICE)):
+            for same in (lambda: module.to(models.DEVICE), module.float, getattr(module.layers[0], models.DEVICE),
+                         lambda: module.layers[0].to_empty(device=models.DEVICE)):
                 same()
             for other in (module.half, lambda: module.to(torch.float64), lambda: module.layers[0].to("meta")):
                 with self.assertRaisesRegex(RuntimeError, "a sharded model keeps its dtype and device"):
                     other()
+            with self.assertRaisesRegex(RuntimeError, r"parameters keep their values in _apply\(\)"):
+                module._apply(lambda values: values * 2)
             first, second, *_ = module.parameters()
             for other, message in ((second, "of the sharded parameters .* and .*: the daemon"),
                                    (nn.Parameter(torch.ones(3, device=models.DEVICE)), "different slots")):

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/run.sh [SECONDS] [FOLDER]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
+# tests/gpu/run.sh [SECONDS] [FOLDER] [PATTERN]: what has to be seen on real GPUs, on however many there are: the library's kernels and their
 # bandwidths, the contract suite, also with all units in host memory, the same with its ranks in two daemons and under NCCL's collectives where there are two GPUs and
 # NCCL is found, the suite again on four devices, also of two daemons, where there are fewer GPUs (tests/several), and the tests
 # of zerod.torch on them, strict clients' stale views, the daemon's communicators where NCCL is found, the examples, memory that goes back, and the stress: plain, with
 # trainers killed, with strict trainers, and beside matrix products (WITHOUT_LOAD=1 leaves these out, where there is no cuBLAS),
-# SECONDS each, 60 by default. JOBS programs run at a time (1). FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
+# SECONDS each, 60 by default. With PATTERN (grep -E) the commands of those that match it. JOBS programs run at a time (1). FOLDER is what make built, or a bundle; without it, the bundle that this script lies in, else
 # build. Needs no compiler. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -75,6 +75,9 @@ if [ "$gpus" -lt 4 ]; then
 fi
 commands+=("$strict" "$comm" tests/gpu/examples.sh tests/gpu/shrink.sh tests/gpu/torch.sh "$stress --seconds $seconds" "$stress --seconds $seconds --kill" "$stress --seconds $seconds --strict")
 [ "${WITHOUT_LOAD:-0}" = 1 ] || commands+=("$stress --seconds $seconds --load gemm:8192")
+if [ -n "${3-}" ]; then
+	mapfile -t commands < <(printf '%s\n' "${commands[@]}" | grep -E -- "$3")
+fi
 BUILD=$folder TEST_TIMEOUT=$((seconds + 900)) JOBS=${JOBS:-1} tests/run.sh "${commands[@]}"
 status=$?
 grep -hE '^(stress|in all):' "$folder"/logs/*stress*.log

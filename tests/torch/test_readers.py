@@ -3,6 +3,7 @@
 """zerod.reader beside ranks that train: each commit that is read has the weights of that step, bit by bit."""
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 import unittest
@@ -19,6 +20,7 @@ from zerod.reader import Reader
 from zerod.torch.environment import repeated
 
 STEPS = 6
+one_taken = multiprocessing.Event()
 
 
 def setUpModule() -> None:
@@ -39,6 +41,7 @@ def train(address: "dict[str, str]", options: "dict[str, Any]", rank: int) -> An
         optimizer.zero_grad()
         committed = zt.committed_step(module) if "durable" in options else zt.commit(module)
         assert committed == step, (committed, step)
+        assert one_taken.wait(60)
         seen[step] = {published(name): p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False) if published(name)}
     return seen
 
@@ -65,6 +68,7 @@ def read(address: "dict[str, str]") -> Any:
             except (NotFound, PeerLost):  # the job has ended
                 break
             seen[step] = found
+            one_taken.set()
     return seen
 
 
@@ -73,12 +77,12 @@ class Readers(unittest.TestCase):
         """a reader has the weights of each commit that it reads, under the names that share() was given"""
         for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {}), (2, {"offload": "all"}), (2, {"durable": "reads"})):
             with self.subTest(world=world, **options):
+                one_taken.clear()
                 address = {"job": f"job-{world}-{len(options)}", "group": "model0"}
                 if "durable" in options:
                     address = {"job": options["durable"], "group": "model"}
                 ranks = harness.start(daemon.socket, world, partial(train, address, options), address["job"])
                 *ran, seen = harness.collect([*ranks, harness.fork(partial(read, address))])
-                self.assertTrue(seen)
                 for step, weights in seen.items():
                     self.assertEqual(weights.keys(), ran[0][step].keys())
                     for name, tensor in weights.items():

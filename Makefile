@@ -573,8 +573,12 @@ wheel: deps $(ZIG)  ## the same as a wheel for pip, with zerod, zeroctl and zero
 	@BUILD=$(WHEEL_OBJ) VERSION=$(VERSION) packaging/bundle.sh build/wheel-bundle
 	@$(if $(ZIG),cp $(dir $(ZIG))LICENSE build/wheel-bundle/share/zerod/licenses/ziglang)
 	@BUNDLE=build/wheel-bundle $(PYTHON) client/python/backend.py wheel $(BUILD)/wheel
-check-wheel: wheel  ## what the wheel installs where nothing else of zerod's is
-	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" BUILD="$(BUILD)" tests/run.sh "$(PYTHON) tests/python/test_wheel.py Programs"
+build/auditwheel-%/auditwheel/main.py: | deps
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target build/auditwheel-$* auditwheel==$*
+AUDITWHEEL := build/auditwheel-6.8.2/auditwheel/main.py
+check-wheel: wheel $(AUDITWHEEL)  ## what the wheel installs where nothing else of zerod's is
+	@ZEROD_WHEEL="$$(ls -t $(BUILD)/wheel/*.whl | head -n 1)" AUDITWHEEL=$(abspath $(AUDITWHEEL)/../..) BUILD="$(BUILD)" \
+		tests/run.sh "$(PYTHON) tests/python/test_wheel.py Programs"
 
 .PHONY: count
 count:  ## lines of the product (without PTX and Markdown) and of the tests, as committed

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -147,10 +146,9 @@ class Programs(unittest.TestCase):
 
     def test_audit(self) -> None:
         """auditwheel finds the platform tag right: nothing newer or other is needed"""
-        if shutil.which("auditwheel") is None:
-            self.skipTest("auditwheel is not on $PATH")
         wheel = support.ROOT / os.environ["ZEROD_WHEEL"]
-        self.assertIn(f'platform tag: "{wheel.stem.rsplit("-", 1)[1]}"', " ".join(run("auditwheel", "show", str(wheel)).split()))
+        said = run(sys.executable, "-m", "auditwheel", "show", str(wheel), PYTHONPATH=os.environ["AUDITWHEEL"])
+        self.assertIn(f'platform tag: "{wheel.stem.rsplit("-", 1)[1]}"', " ".join(said.split()))
 
 
 if __name__ == "__main__":

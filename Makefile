@@ -460,6 +460,12 @@ check-page:  ## the page of zeroctl snapshot in node and Chromium, which are ins
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) tests/page/run.sh --need
 
+.PHONY: check-cost
+check-cost: deps  ## a gather and its release make at most 600 calls in the daemon, as valgrind counts them
+	@COST=1 packaging/deps.sh
+	@$(MAKE) --no-print-directory all
+	@BUILD=$(BUILD) tests/bench/gather_instructions.sh --most 600 $(BUILD)/bin/zerod
+
 check-gpu: deps  ## the contract suite and the stress on this machine's GPUs; STRESS_SECONDS each
 	@$(MAKE) --no-print-directory tests
 	@tests/gpu/run.sh $(STRESS_SECONDS) $(BUILD)

@@ -32,6 +32,7 @@ need '"${PYTHON:-python3}" -c "import numpy" || /usr/bin/python3 -c "import nump
 [ -n "${CI:-}" ] && need 'command -v clang-tidy' clang-tidy 'make tidy'
 [ -n "${CI:-}${ABI:-}" ] && need 'command -v abidiff' abigail-tools 'make check-abi'
 [ -n "${WHEEL:-}" ] && need '"${PYTHON:-python3}" -m pip --version' python3-pip 'make wheel'
+[ -n "${COST:-}" ] && need 'command -v valgrind' valgrind 'make check-cost'
 [ -n "${MODEL:-}" ] && need 'command -v spin' spin 'make check-model'
 [ -n "${SYSTEMD:-}" ] && need 'command -v systemd-nspawn' systemd-container 'make check-systemd'
 [ -n "${ONLY:-}${DEB:-}${PACKAGES:-}" ] && need 'command -v xz' xz-utils 'make dist'

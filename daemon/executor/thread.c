@@ -68,9 +68,11 @@ void zd_run_in_parts(uint64_t bytes, uint64_t part_bytes,
 	struct parts parts = {.bytes = bytes, .part_bytes = part_bytes, .fn = fn, .arg = arg};
 	pthread_t threads[MOST_THREADS - 1];
 	unsigned started = 0;
-	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	uint64_t most = zd_min_u64(MOST_THREADS, processors > 1 ? (uint64_t)processors : 1);
-	most = zd_min_u64(most, bytes / part_bytes + (bytes % part_bytes != 0));
+	uint64_t most = zd_min_u64(MOST_THREADS, bytes / part_bytes + (bytes % part_bytes != 0));
+	if (most > 1) { /* the answer takes some microseconds */
+		long processors = sysconf(_SC_NPROCESSORS_ONLN);
+		most = zd_min_u64(most, processors > 1 ? (uint64_t)processors : 1);
+	}
 	while (started + 1 < most) {
 		struct zd_err ignored;
 		if (zd_thread_start(&threads[started], "zd-parts", take_parts, &parts, &ignored) != 0)

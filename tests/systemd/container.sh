@@ -20,7 +20,7 @@ container_begin() {
 	CONTAINER_BEGUN=1 exec unshare --mount --propagation private "$0" # mounts end with the script
 }
 container_end() {
-	[ -z "$init" ] || inside systemctl poweroff --force --force 2>"$dir/poweroff"
+	[ -z "$init" ] || inside systemctl poweroff --force --force 2>"$dir/poweroff" || kill -KILL "$container"
 	[ -z "$container" ] || wait "$container" 2>>"$dir/poweroff"
 	[ -z "$root" ] || umount "$root" "$dir/files"
 	rm -rf "$dir"
@@ -37,15 +37,11 @@ container_boot() {
 	setsid systemd-nspawn -q -D "$root" --register=no --keep-unit -M zerod-test --private-network --console=pipe /lib/systemd/systemd \
 		--unit=basic.target >"$dir/console" 2>&1 </dev/null &
 	container=$!
-	until_true has_child || { cat "$dir/console"; exit 2; }
-	init=$(children_of $container)
 	until_true container_runs || { cat "$dir/console"; exit 2; }
 }
-has_child() {
-	[ -n "$(children_of $container)" ]
-}
 container_runs() {
-	inside systemctl is-system-running 2>&1 | grep -qE 'running|degraded'
+	init=$(children_of $container) # at first another process, which starts this one
+	[ -n "$init" ] && inside systemctl is-system-running 2>&1 | grep -qE 'running|degraded'
 }
 inside() {
 	nsenter -t "$init" -m -u -i -n -p -C -- "$@"

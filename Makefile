@@ -290,10 +290,10 @@ $(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN
 
 $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN)) $(filter $(BUILD)/tests/unit/executor/test_cuda%,$(UNIT_BIN)): | $(DOUBLE_SO)
 
-$(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_BASE)
+$(SIM_BIN): $(call obj,$(SIM_SRC)) $(A_CORE) $(A_PROTO) $(A_BASE)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(LDLIBS)
 
 # The daemon with executors of its own: they are found before the host backend's.
 $(SIMBACKEND_BIN): $(call obj,$(SIMBACKEND_SRC)) $(DAEMON_STACK)

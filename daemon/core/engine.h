@@ -24,7 +24,6 @@
 #include "core/command.h"
 #include "core/history.h"
 #include "core/metrics.h"
-#include "core/rows.h"
 
 struct zd_engine;
 struct zd_err;
@@ -259,18 +258,31 @@ void zd_engine_segment_given(struct zd_engine *engine, uint64_t session, uint32_
 
 /* ---- Inspection ---------------------------------------------------------------------------------------- */
 
-/* Calls fn for each row by ascending id until fn returns false; that row does not count. Returns the id that
- * the next page begins behind, or 0 when the end was reached. With query->most_visits a page may end without
- * a row, and the next one may have some. */
-uint64_t zd_engine_list(struct zd_engine *engine, const struct zd_list_query *query,
-                        bool (*fn)(const struct zd_row *row, void *arg), void *arg);
+#define ZD_NTABLES   (ZD__TABLE__BLOCKS + 1)
+#define ZD_WAIT_TEXT 192 /* bytes of a text that says what an object waits for */
+
+/* The id ascends within a table, and is the cursor: the object's, of devices the index + 1, of blocks the
+ * offset + 1. The names of other users' objects are "". */
+typedef bool zd_row_fn(uint64_t id, const Zd__Row *row, void *arg);
+
+/* Calls fn for each row of the query's table behind its cursor until fn returns false; that row does not
+ * count. Returns the id that the next page begins behind, or 0 when the end was reached. The session sees the
+ * rows of its own uid, an administrator all rows, and so does 0, the daemon. A page ends after about
+ * `most_visits` objects, shown or not, and those that rows are made from count, too; 0: no limit. Such a page
+ * may have no row, and the next one some. */
+uint64_t zd_engine_list(struct zd_engine *engine, uint64_t session, const Zd__List *query,
+                        uint32_t most_visits, zd_row_fn *fn, void *arg);
+
+/* The bytes of the copies that the device's executor has begun, and the time in which it had a copy or fill
+ * under way. */
+void zd_engine_copies(const struct zd_engine *engine, uint32_t device, uint64_t *bytes, uint64_t *busy_ns);
 
 struct zd_engine_totals {
 	uint32_t sessions, jobs, durable_jobs, groups;
 	uint64_t requests, gathers, joined_gathers, fallback_gathers, gathered_bytes_total;
 	uint64_t list_visits;    /* of all listings so far; for tests */
 	uint64_t metadata_bytes; /* of all uids */
-	struct zd_usage usage;
+	Zd__Usage usage;
 };
 void zd_engine_totals(const struct zd_engine *engine, struct zd_engine_totals *totals);
 uint32_t zd_engine_durable_jobs(const struct zd_engine *engine);

@@ -15,7 +15,6 @@
 #include "server/api.h"
 #include "server/handlers.h"
 #include "server/loop.h"
-#include "server/rows.h"
 #include "server/session.h"
 
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
@@ -48,14 +47,12 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	struct zd_api *api = session->api;
 	const struct zd_bridge *bridge = &api->bridge;
 	Zd__DaemonStatusReply status = ZD__DAEMON_STATUS_REPLY__INIT;
-	Zd__Usage usage = ZD__USAGE__INIT;
 	Zd__Reply reply = ZD__REPLY__INIT;
 	struct zd_engine_totals totals;
 	uint64_t now_ns = zd_loop_now_ns();
 
 	(void)err;
 	zd_engine_totals(bridge->engine, &totals);
-	zd_rows_usage(&totals.usage, &usage);
 	status.daemon = (char *)ZEROD_VERSION_TEXT;
 	status.backend = (char *)bridge->ops->name;
 	status.pid = (uint32_t)getpid();
@@ -71,7 +68,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.fallback_gathers = totals.fallback_gathers;
 	status.gathered_bytes_total = totals.gathered_bytes_total;
 	status.resident_bytes = zd_resident_bytes(api);
-	status.usage = &usage;
+	status.usage = &totals.usage;
 	if (api->draining)
 		status.drained_by = api->drained_by;
 	if (api->ending) /* 0 would say that it does not end */

@@ -20,6 +20,12 @@
 #define NS_PER_S   1000000000u
 #define MAX_FAMILY 64u /* families; add_family() asserts it */
 
+struct device {
+	Zd__DeviceRow row; /* without its texts */
+	Zd__Usage usage;
+	uint64_t copied_bytes, copying_ns;
+};
+
 /* The figures that all families are made from. */
 struct figures {
 	const struct zd_api *api;
@@ -27,7 +33,7 @@ struct figures {
 	struct zd_engine_totals totals;
 	struct zd_metrics_view view;
 	uint32_t ndevices;
-	struct zd_row devices[ZD_MAX_DEVICES]; /* without their texts */
+	struct device devices[ZD_MAX_DEVICES];
 	size_t nfamilies;
 	Zd__Metric *families[MAX_FAMILY];
 	size_t room; /* of the last family, for samples */
@@ -164,29 +170,29 @@ static void add_durations(struct figures *f)
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
 #define DEVICE_FIGURE(get, expression)                                                                       \
-	static uint64_t get(const struct zd_row *row)                                                        \
+	static uint64_t get(const struct device *device)                                                     \
 	{                                                                                                    \
 		return expression;                                                                           \
 	}
-DEVICE_FIGURE(get_arena, row->u.device.arena_bytes)
-DEVICE_FIGURE(get_budget, row->u.device.gather_budget_bytes)
-DEVICE_FIGURE(get_segments, row->u.device.segment_bytes)
-DEVICE_FIGURE(get_peak, row->u.device.usage.peak_bytes)
-DEVICE_FIGURE(get_waiting, row->u.device.waiting)
-DEVICE_FIGURE(get_copied, row->u.device.copied_bytes)
-DEVICE_FIGURE(get_copying, row->u.device.copying_ns)
-DEVICE_FIGURE(get_shards, row->u.device.usage.shard_bytes)
-DEVICE_FIGURE(get_gathered, row->u.device.usage.gathered_bytes)
-DEVICE_FIGURE(get_buckets, row->u.device.usage.bucket_bytes)
-DEVICE_FIGURE(get_staging, row->u.device.usage.staging_bytes)
-DEVICE_FIGURE(get_targets, row->u.device.usage.target_bytes)
-DEVICE_FIGURE(get_allocations, row->u.device.usage.allocation_bytes)
-DEVICE_FIGURE(get_quarantine, row->u.device.quarantine_bytes)
+DEVICE_FIGURE(get_arena, device->row.arena_bytes)
+DEVICE_FIGURE(get_budget, device->row.gather_budget_bytes)
+DEVICE_FIGURE(get_segments, device->row.segment_bytes)
+DEVICE_FIGURE(get_peak, device->usage.peak_bytes)
+DEVICE_FIGURE(get_waiting, device->row.waiting)
+DEVICE_FIGURE(get_copied, device->copied_bytes)
+DEVICE_FIGURE(get_copying, device->copying_ns)
+DEVICE_FIGURE(get_shards, device->usage.shard_bytes)
+DEVICE_FIGURE(get_gathered, device->usage.gathered_bytes)
+DEVICE_FIGURE(get_buckets, device->usage.bucket_bytes)
+DEVICE_FIGURE(get_staging, device->usage.staging_bytes)
+DEVICE_FIGURE(get_targets, device->usage.target_bytes)
+DEVICE_FIGURE(get_allocations, device->usage.allocation_bytes)
+DEVICE_FIGURE(get_quarantine, device->row.quarantine_bytes)
 
 static const struct {
 	const char *name, *unit;
 	Zd__MetricType type;
-	uint64_t (*get)(const struct zd_row *row);
+	uint64_t (*get)(const struct device *device);
 	const char *help;
 } device_families[] = {
         {"arena", "bytes", ZD__METRIC_TYPE__GAUGE, get_arena,
@@ -202,27 +208,32 @@ static const struct {
 
 static const struct {
 	const char *name;
-	uint64_t (*get)(const struct zd_row *row);
+	uint64_t (*get)(const struct device *device);
 } purposes[] = {
         {"shards", get_shards},         {"gathered", get_gathered}, {"buckets", get_buckets},
         {"staging", get_staging},       {"targets", get_targets},   {"allocations", get_allocations},
         {"quarantine", get_quarantine},
 };
 
-static bool take_device(const struct zd_row *row, void *arg)
+static bool take_device(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct figures *f = arg;
+	struct device *device = &f->devices[f->ndevices++];
 
-	f->devices[f->ndevices++] = *row;
+	(void)id;
+	device->row = *row->device;
+	device->usage = *row->device->usage;
+	zd_engine_copies(f->api->bridge.engine, row->device->index, &device->copied_bytes,
+	                 &device->copying_ns);
 	return true;
 }
 
 static void add_devices(struct figures *f)
 {
-	const struct zd_list_query query = {.table = ZD_TABLE_DEVICES};
+	const Zd__List query = {.table = ZD__TABLE__DEVICES};
 	char *indices[ZD_MAX_DEVICES] = {NULL}, text[16], why[ZD_FAILURE_TEXT];
 
-	(void)zd_engine_list(f->api->bridge.engine, &query, take_device, f);
+	(void)zd_engine_list(f->api->bridge.engine, 0, &query, 0, take_device, f);
 	for (uint32_t i = 0; i < f->ndevices; i++) {
 		(void)snprintf(text, sizeof(text), "%" PRIu32, i);
 		indices[i] = zd_answer_text(f->arena, text);

@@ -77,18 +77,19 @@ static void take_reply(struct fuzz_client *client, const Zd__Reply *reply)
 }
 
 /* Groups are waited for by those who join, so that their ids are learned from the listing as well. */
-static bool learn_group(const struct zd_row *row, void *arg)
+static bool learn_group(uint64_t id, const Zd__Row *row, void *arg)
 {
+	(void)row;
 	(void)arg;
-	learn(&scene.groups, row->id);
+	learn(&scene.groups, id);
 	return true;
 }
 
 static void learn_groups(void)
 {
-	const struct zd_list_query query = {.table = ZD_TABLE_GROUPS};
+	const Zd__List query = {.table = ZD__TABLE__GROUPS};
 
-	(void)zd_engine_list(fuzz_scene.api.bridge.engine, &query, learn_group, NULL);
+	(void)zd_engine_list(fuzz_scene.api.bridge.engine, 0, &query, 0, learn_group, NULL);
 }
 
 static void say_hello(struct fuzz_client *client)

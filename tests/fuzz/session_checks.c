@@ -112,7 +112,7 @@ struct sums {
 	uint32_t durable_jobs;
 };
 
-static uint64_t usage_bytes(const struct zd_usage *usage)
+static uint64_t usage_bytes(const Zd__Usage *usage)
 {
 	return usage->shard_bytes + usage->gathered_bytes + usage->bucket_bytes + usage->staging_bytes +
 	       usage->target_bytes + usage->allocation_bytes;
@@ -130,62 +130,69 @@ static void add_text(uint64_t *hash, const char *text)
 }
 
 /* Of an object, without ages. */
-static void add_content(uint64_t *hash, const struct zd_row *row)
+static void add_content(uint64_t *hash, uint64_t id, const Zd__Row *row)
 {
-	add_hash(hash, row->id);
-	add_text(hash, row->job);
-	add_text(hash, row->group);
-	add_text(hash, row->name);
-	add_text(hash, row->state);
-	switch (row->table) {
-	case ZD_TABLE_JOBS:
-		add_hash(hash, usage_bytes(&row->u.job.usage));
-		add_hash(hash, row->u.job.sessions + 64ull * row->u.job.groups);
+	add_hash(hash, id);
+	switch (row->row_case) {
+	case ZD__ROW__ROW_JOB:
+		add_text(hash, row->job->name);
+		add_hash(hash, usage_bytes(row->job->usage));
+		add_hash(hash, row->job->sessions + 64ull * row->job->groups);
 		break;
-	case ZD_TABLE_SESSIONS:
-		add_hash(hash, row->u.session.outstanding);
+	case ZD__ROW__ROW_SESSION:
+		add_text(hash, row->session->job);
+		add_text(hash, row->session->state);
+		add_hash(hash, row->session->outstanding);
 		break;
-	case ZD_TABLE_GROUPS:
-		add_hash(hash, row->u.group.committed_step);
-		for (uint32_t i = 0; i < row->u.group.nmembers; i++)
-			add_hash(hash, row->u.group.members[i].session);
+	case ZD__ROW__ROW_GROUP:
+		add_text(hash, row->group->name);
+		add_text(hash, row->group->state);
+		add_hash(hash, row->group->committed_step);
+		for (size_t i = 0; i < row->group->n_members; i++)
+			add_hash(hash, row->group->members[i]->session);
 		break;
-	case ZD_TABLE_UNITS:
-		add_hash(hash, row->u.unit.version_min + 1000 * row->u.unit.version_max);
-		add_hash(hash, row->u.unit.registered + 64ull * row->u.unit.gathered);
+	case ZD__ROW__ROW_UNIT:
+		add_text(hash, row->unit->name);
+		add_hash(hash, row->unit->version_min + 1000 * row->unit->version_max);
+		add_hash(hash, row->unit->registered + 64ull * row->unit->gathered);
 		break;
-	case ZD_TABLE_BUFFERS:
-		add_hash(hash, row->u.buffer.nholders);
+	case ZD__ROW__ROW_BUFFER:
+		add_text(hash, row->buffer->unit);
+		add_text(hash, row->buffer->state);
+		add_hash(hash, row->buffer->n_holders);
 		break;
-	case ZD_TABLE_BUCKETS:
-		add_hash(hash, row->u.bucket.reserved + 64ull * row->u.bucket.submitted);
+	case ZD__ROW__ROW_BUCKET:
+		add_hash(hash, row->bucket->reserved + 64ull * row->bucket->submitted);
 		break;
-	case ZD_TABLE_ALLOCATIONS:
-		add_hash(hash, row->u.allocation.session);
+	case ZD__ROW__ROW_ALLOCATION:
+		add_text(hash, row->allocation->name);
+		add_hash(hash, row->allocation->session);
 		break;
-	case ZD_TABLE_SCOPES:
-		add_hash(hash, row->u.scope.units);
+	case ZD__ROW__ROW_SCOPE:
+		add_text(hash, row->scope->tag);
+		add_text(hash, row->scope->state);
+		add_hash(hash, row->scope->units);
 		break;
 	default:
 		break;
 	}
 }
 
-static bool add_row(const struct zd_row *row, void *arg)
+static bool add_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct sums *sums = arg;
 
 	/* Devices are everybody's, and so are the places of segments and blocks in them. */
-	if (row->table == ZD_TABLE_DEVICES || row->table == ZD_TABLE_SEGMENTS ||
-	    row->table == ZD_TABLE_BLOCKS)
+	if (row->row_case == ZD__ROW__ROW_DEVICE || row->row_case == ZD__ROW__ROW_SEGMENT ||
+	    row->row_case == ZD__ROW__ROW_BLOCK)
 		return true;
-	own(seen.id_owner, row->id, sums->user);
-	add_content(&sums->hash, row);
-	if (row->table == ZD_TABLE_JOBS) {
-		zd_assert(row->u.job.uid == fuzz_uids[sums->user]);
-		sums->allocation_bytes += row->u.job.usage.allocation_bytes;
-	} else if (row->table == ZD_TABLE_ALLOCATIONS) {
-		sums->listed_bytes += row->u.allocation.bytes;
+	own(seen.id_owner, id, sums->user);
+	add_content(&sums->hash, id, row);
+	if (row->row_case == ZD__ROW__ROW_JOB) {
+		zd_assert(row->job->uid == fuzz_uids[sums->user]);
+		sums->allocation_bytes += row->job->usage->allocation_bytes;
+	} else if (row->row_case == ZD__ROW__ROW_ALLOCATION) {
+		sums->listed_bytes += row->allocation->bytes;
 	}
 	return true;
 }
@@ -194,27 +201,28 @@ static bool add_row(const struct zd_row *row, void *arg)
 static bool sum_user(unsigned user, struct sums *sums)
 {
 	const struct fuzz_actor *ranks = &fuzz_model.actors[user * (size_t)FUZZ_RANKS];
-	struct zd_list_query query = {.session = ranks[0].session ? ranks[0].session : ranks[1].session};
+	uint64_t session = ranks[0].session ? ranks[0].session : ranks[1].session;
+	Zd__List query = {0};
 
 	*sums = (struct sums){.user = user};
-	for (unsigned table = 0; table < ZD_NTABLES && query.session; table++) {
-		query.table = (enum zd_table)table;
-		(void)zd_engine_list(fuzz_scene.api.bridge.engine, &query, add_row, sums);
+	for (unsigned table = 0; table < ZD_NTABLES && session; table++) {
+		query.table = (Zd__Table)table;
+		(void)zd_engine_list(fuzz_scene.api.bridge.engine, session, &query, 0, add_row, sums);
 	}
-	return query.session != 0;
+	return session != 0;
 }
 
-static bool add_job(const struct zd_row *row, void *arg)
+static bool add_job(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct sums *sums = arg;
-	unsigned user = row->u.job.uid == fuzz_uids[1];
-	unsigned place = row->name[0] == 'k' ? 2 : row->name[0] == 'n' ? 3 : 0;
+	unsigned user = row->job->uid == fuzz_uids[1];
+	unsigned place = row->job->name[0] == 'k' ? 2 : row->job->name[0] == 'n' ? 3 : 0;
 
-	sums->jobs_bytes += usage_bytes(&row->u.job.usage);
-	sums->durable_jobs += row->u.job.durable;
-	fuzz_model.jobs[user][place] = row->id;
+	sums->jobs_bytes += usage_bytes(row->job->usage);
+	sums->durable_jobs += row->job->durable;
+	fuzz_model.jobs[user][place] = id;
 	if (place == 0)
-		fuzz_model.jobs[user][1] = row->id;
+		fuzz_model.jobs[user][1] = id;
 	return true;
 }
 
@@ -230,7 +238,7 @@ static void take_journal(void)
 
 uint32_t fuzz_check(void)
 {
-	const struct zd_list_query query = {.table = ZD_TABLE_JOBS};
+	const Zd__List query = {.table = ZD__TABLE__JOBS};
 	struct zd_engine_totals totals;
 	struct sums all = {.user = FUZZ_USERS}, user;
 
@@ -238,7 +246,7 @@ uint32_t fuzz_check(void)
 	fuzz_model.draining = fuzz_scene.api.draining;
 	take_journal();
 	memset(fuzz_model.jobs, 0, sizeof(fuzz_model.jobs));
-	(void)zd_engine_list(fuzz_scene.api.bridge.engine, &query, add_job, &all);
+	(void)zd_engine_list(fuzz_scene.api.bridge.engine, 0, &query, 0, add_job, &all);
 	zd_engine_totals(fuzz_scene.api.bridge.engine, &totals);
 	zd_assert(all.jobs_bytes == usage_bytes(&totals.usage));
 	for (unsigned i = 0; i < FUZZ_USERS; i++) {

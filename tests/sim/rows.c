@@ -16,20 +16,20 @@ struct tally {
 	struct zd_sim_world *world;
 	uint64_t gathered[ZD_SIM_DEVICES], buckets[ZD_SIM_DEVICES], allocations[ZD_SIM_DEVICES]; /* of rows */
 	uint32_t reserved[ZD_SIM_DEVICES]; /* entries of buckets' rows */
-	struct zd_usage devices[ZD_SIM_DEVICES], device_sum, job_sum;
+	Zd__Usage devices[ZD_SIM_DEVICES], device_sum, job_sum;
 	uint64_t uid_bytes[4]; /* uids 0, 1000, 1001, 2000 */
 	uint64_t uid_segment_bytes[4];
 	uint32_t sessions, holders;
 	bool quiet; /* nothing is under way: everything waits for a reason */
 };
 
-static uint64_t usage_bytes(const struct zd_usage *usage)
+static uint64_t usage_bytes(const Zd__Usage *usage)
 {
 	return usage->shard_bytes + usage->gathered_bytes + usage->bucket_bytes + usage->staging_bytes +
 	       usage->target_bytes + usage->allocation_bytes;
 }
 
-static void usage_add(struct zd_usage *sum, const struct zd_usage *usage)
+static void usage_add(Zd__Usage *sum, const Zd__Usage *usage)
 {
 	sum->shard_bytes += usage->shard_bytes;
 	sum->gathered_bytes += usage->gathered_bytes;
@@ -39,56 +39,55 @@ static void usage_add(struct zd_usage *sum, const struct zd_usage *usage)
 	sum->allocation_bytes += usage->allocation_bytes;
 }
 
-static void list(struct zd_sim_world *world, enum zd_table table, bool (*fn)(const struct zd_row *, void *),
-                 void *arg)
+static void list(struct zd_sim_world *world, Zd__Table table, zd_row_fn *fn, void *arg)
 {
-	struct zd_list_query query = {.table = table};
+	const Zd__List query = {.table = table};
 
-	(void)zd_engine_list(world->engine, &query, fn, arg);
+	(void)zd_engine_list(world->engine, 0, &query, 0, fn, arg);
 }
 
 /* ---- Devices and jobs ---------------------------------------------------------------------------------- */
 
 /* The memory of processes that linger is neither free nor owned. */
-static void check_quarantine(struct zd_sim_world *world, const struct zd_row *row)
+static void check_quarantine(struct zd_sim_world *world, const Zd__DeviceRow *device)
 {
 	uint64_t least = 0;
 
 	for (uint32_t i = 0; i < world->nsessions; i++)
-		least += world->sessions[i]->quarantined[row->u.device.index];
-	if (row->u.device.quarantine_bytes < least)
+		least += world->sessions[i]->quarantined[device->index];
+	if (device->quarantine_bytes < least)
 		zd_sim_fail(world, "device %u: processes that linger had %llu bytes, %llu are quarantined",
-		            row->u.device.index, (unsigned long long)least,
-		            (unsigned long long)row->u.device.quarantine_bytes);
+		            device->index, (unsigned long long)least,
+		            (unsigned long long)device->quarantine_bytes);
 }
 
-static bool device_row(const struct zd_row *row, void *arg)
+static bool device_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct tally *tally = arg;
 	struct zd_sim_world *world = tally->world;
-	uint32_t index = row->u.device.index;
-	uint64_t charged = usage_bytes(&row->u.device.usage);
+	const Zd__DeviceRow *device = row->device;
+	uint32_t index = device->index;
+	uint64_t charged = usage_bytes(device->usage);
 
+	(void)id;
 	if (index >= zd_sim_ndevices(&world->config))
 		zd_sim_fail(world, "a row for device %u", index);
-	if (row->u.device.usage.gathered_bytes > world->budget_bytes[index])
+	if (device->usage->gathered_bytes > world->budget_bytes[index])
 		zd_sim_fail(world, "device %u: %llu gathered bytes, the budget is %llu", index,
-		            (unsigned long long)row->u.device.usage.gathered_bytes,
+		            (unsigned long long)device->usage->gathered_bytes,
 		            (unsigned long long)world->budget_bytes[index]);
-	if (row->u.device.segment_bytes > row->u.device.arena_bytes ||
-	    row->u.device.block_bytes > row->u.device.segment_bytes ||
-	    charged + row->u.device.quarantine_bytes > row->u.device.block_bytes)
+	if (device->segment_bytes > device->arena_bytes || device->block_bytes > device->segment_bytes ||
+	    charged + device->quarantine_bytes > device->block_bytes)
 		zd_sim_fail(
 		        world,
 		        "device %u: arena %llu, segments %llu, blocks %llu, charged %llu, quarantined %llu",
-		        index, (unsigned long long)row->u.device.arena_bytes,
-		        (unsigned long long)row->u.device.segment_bytes,
-		        (unsigned long long)row->u.device.block_bytes, (unsigned long long)charged,
-		        (unsigned long long)row->u.device.quarantine_bytes);
+		        index, (unsigned long long)device->arena_bytes,
+		        (unsigned long long)device->segment_bytes, (unsigned long long)device->block_bytes,
+		        (unsigned long long)charged, (unsigned long long)device->quarantine_bytes);
 	if (world->config.linger && world->engine->nendings == 0)
-		check_quarantine(world, row);
-	tally->devices[index] = row->u.device.usage;
-	usage_add(&tally->device_sum, &row->u.device.usage);
+		check_quarantine(world, device);
+	tally->devices[index] = *device->usage;
+	usage_add(&tally->device_sum, device->usage);
 	return true;
 }
 
@@ -96,7 +95,7 @@ void zd_sim_budget_check(struct zd_sim_world *world)
 {
 	struct tally tally = {.world = world};
 
-	list(world, ZD_TABLE_DEVICES, device_row, &tally);
+	list(world, ZD__TABLE__DEVICES, device_row, &tally);
 }
 
 static uint32_t uid_index(uint32_t uid)
@@ -104,16 +103,15 @@ static uint32_t uid_index(uint32_t uid)
 	return uid == 0 ? 0 : uid == 2000 ? 3 : uid - 999;
 }
 
-static bool job_row(const struct zd_row *row, void *arg)
+static bool job_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct tally *tally = arg;
 
-	usage_add(&tally->job_sum, &row->u.job.usage);
-	tally->uid_bytes[uid_index(row->u.job.uid)] += usage_bytes(&row->u.job.usage);
+	usage_add(&tally->job_sum, row->job->usage);
+	tally->uid_bytes[uid_index(row->job->uid)] += usage_bytes(row->job->usage);
 	for (uint32_t i = 0; i < tally->world->nsegments; i++) {
-		if (tally->world->segments[i].job == row->id)
-			tally->uid_segment_bytes[uid_index(row->u.job.uid)] +=
-			        tally->world->segments[i].bytes;
+		if (tally->world->segments[i].job == id)
+			tally->uid_segment_bytes[uid_index(row->job->uid)] += tally->world->segments[i].bytes;
 	}
 	return true;
 }
@@ -170,12 +168,12 @@ static const struct zd_sim_session *member_session(const struct zd_sim_world *wo
 	return NULL;
 }
 
-static void check_holder(struct tally *tally, const struct zd_row *row, const struct zd_holder_row *holder,
+static void check_holder(struct tally *tally, const Zd__BufferRow *row, const Zd__Holder *holder,
                          uint32_t group)
 {
 	static const char *const tags[ZD_SIM_TAGS] = {"default", "plan", "eager"};
-	const struct zd_sim_session *session = member_session(tally->world, group, row->u.buffer.rank);
-	int unit = number_in(row->name);
+	const struct zd_sim_session *session = member_session(tally->world, group, row->rank);
+	int unit = number_in(row->unit);
 	bool known = false;
 
 	if (session && holder->tag[0] == ZD_RESERVED_TAG) {
@@ -194,29 +192,31 @@ static void check_holder(struct tally *tally, const struct zd_row *row, const st
 	}
 	zd_sim_fail(tally->world,
 	            "buffer of %s/%s/%s, rank %u: holder %s of session %llu with %u uses is none", row->job,
-	            row->group, row->name, row->u.buffer.rank, holder->tag,
-	            (unsigned long long)holder->session, holder->uses);
+	            row->group, row->unit, row->rank, holder->tag, (unsigned long long)holder->session,
+	            holder->uses);
 }
 
-static bool buffer_row(const struct zd_row *row, void *arg)
+static bool buffer_row(uint64_t id, const Zd__Row *listed, void *arg)
 {
+	const Zd__BufferRow *row = listed->buffer;
 	struct tally *tally = arg;
 	bool live = strcmp(row->state, "INFLIGHT") == 0 || strcmp(row->state, "AVAILABLE") == 0;
 	int job = number_in(row->job);
 
+	(void)id;
 	if (live)
-		tally->gathered[row->u.buffer.device] += row->u.buffer.padded_bytes;
-	if (live && !row->u.buffer.nholders && !row->u.buffer.persistent && !row->u.buffer.prefetched)
+		tally->gathered[row->device] += row->padded_bytes;
+	if (live && !row->n_holders && !row->persistent && !row->prefetched)
 		zd_sim_fail(tally->world, "a buffer of %s/%s/%s is charged, and nobody holds it", row->job,
-		            row->group, row->name);
-	if (strcmp(row->state, "QUARANTINED") == 0 && row->u.buffer.nholders)
+		            row->group, row->unit);
+	if (strcmp(row->state, "QUARANTINED") == 0 && row->n_holders)
 		zd_sim_fail(tally->world, "a quarantined buffer of %s/%s/%s has holders", row->job,
-		            row->group, row->name);
-	if (strcmp(row->state, "WAITING") == 0 && tally->quiet && !row->u.buffer.waits_for[0])
+		            row->group, row->unit);
+	if (strcmp(row->state, "WAITING") == 0 && tally->quiet && !row->waits_for[0])
 		zd_sim_fail(tally->world, "gather of %s/%s/%s waits for nothing", row->job, row->group,
-		            row->name);
-	for (uint32_t i = 0; live && i < row->u.buffer.nholders; i++)
-		check_holder(tally, row, &row->u.buffer.holders[i],
+		            row->unit);
+	for (size_t i = 0; live && i < row->n_holders; i++)
+		check_holder(tally, row, row->holders[i],
 		             tally->world->config.jobs[job].first_group + (uint32_t)number_in(row->group));
 	return true;
 }
@@ -236,12 +236,13 @@ static uint32_t model_holders(const struct zd_sim_world *world)
 
 /* ---- The other tables ---------------------------------------------------------------------------------- */
 
-static bool bucket_row(const struct zd_row *row, void *arg)
+static bool bucket_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct tally *tally = arg;
 
-	tally->buckets[row->u.bucket.device] += row->u.bucket.held_bytes;
-	tally->reserved[row->u.bucket.device] += row->u.bucket.reserved;
+	(void)id;
+	tally->buckets[row->bucket->device] += row->bucket->held_bytes;
+	tally->reserved[row->bucket->device] += row->bucket->reserved;
 	return true;
 }
 
@@ -296,32 +297,33 @@ static void check_given(const struct tally *tally)
 	}
 }
 
-static bool allocation_row(const struct zd_row *row, void *arg)
+static bool allocation_row(uint64_t id, const Zd__Row *row, void *arg)
 {
-	((struct tally *)arg)->allocations[row->u.allocation.device] += row->u.allocation.bytes;
+	(void)id;
+	((struct tally *)arg)->allocations[row->allocation->device] += row->allocation->bytes;
 	return true;
 }
 
-static bool session_row(const struct zd_row *row, void *arg)
+static bool session_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct tally *tally = arg;
-	const struct zd_sim_session *session = zd_sim_session_find(tally->world, row->id);
+	const struct zd_sim_session *session = zd_sim_session_find(tally->world, id);
 
-	if (session && !session->open && tally->world->config.linger && strcmp(row->state, "CLOSING") == 0)
+	if (session && !session->open && tally->world->config.linger &&
+	    strcmp(row->session->state, "CLOSING") == 0)
 		return true; /* until its process is known to have gone */
 	tally->sessions++;
 	if (!session || !session->open)
 		zd_sim_fail(tally->world, "session %llu is listed, but it is not open",
-		            (unsigned long long)row->id);
-	if (row->u.session.outstanding != session->nrequests)
+		            (unsigned long long)id);
+	if (row->session->outstanding != session->nrequests)
 		zd_sim_fail(tally->world, "session %llu has %u requests outstanding, its row says %u",
-		            (unsigned long long)row->id, session->nrequests, row->u.session.outstanding);
-	if (tally->quiet && row->u.session.outstanding && !row->u.session.nwaits)
-		zd_sim_fail(tally->world, "session %llu waits for no reason", (unsigned long long)row->id);
-	for (uint32_t i = 0; i < row->u.session.nwaits; i++) {
-		if (!row->u.session.waits[i][0])
-			zd_sim_fail(tally->world, "session %llu waits for nothing",
-			            (unsigned long long)row->id);
+		            (unsigned long long)id, session->nrequests, row->session->outstanding);
+	if (tally->quiet && row->session->outstanding && !row->session->n_waits)
+		zd_sim_fail(tally->world, "session %llu waits for no reason", (unsigned long long)id);
+	for (size_t i = 0; i < row->session->n_waits; i++) {
+		if (!row->session->waits[i][0])
+			zd_sim_fail(tally->world, "session %llu waits for nothing", (unsigned long long)id);
 	}
 	return true;
 }
@@ -372,12 +374,12 @@ static void check_tables(struct zd_sim_world *world, bool quiet)
 	struct tally tally = {.world = world, .quiet = quiet};
 	uint32_t open = 0;
 
-	list(world, ZD_TABLE_DEVICES, device_row, &tally);
-	list(world, ZD_TABLE_JOBS, job_row, &tally);
-	list(world, ZD_TABLE_SESSIONS, session_row, &tally);
-	list(world, ZD_TABLE_BUFFERS, buffer_row, &tally);
-	list(world, ZD_TABLE_BUCKETS, bucket_row, &tally);
-	list(world, ZD_TABLE_ALLOCATIONS, allocation_row, &tally);
+	list(world, ZD__TABLE__DEVICES, device_row, &tally);
+	list(world, ZD__TABLE__JOBS, job_row, &tally);
+	list(world, ZD__TABLE__SESSIONS, session_row, &tally);
+	list(world, ZD__TABLE__BUFFERS, buffer_row, &tally);
+	list(world, ZD__TABLE__BUCKETS, bucket_row, &tally);
+	list(world, ZD__TABLE__ALLOCATIONS, allocation_row, &tally);
 	zd_sim_scopes_check(world);
 	check_sums(&tally);
 	check_given(&tally);

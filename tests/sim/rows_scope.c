@@ -50,7 +50,7 @@ struct tally {
 	uint32_t known, pending;
 };
 
-static bool same_scope(const struct zd_row *row, const struct zd_sim_member *member, uint32_t place)
+static bool same_scope(const Zd__ScopeRow *row, const struct zd_sim_member *member, uint32_t place)
 {
 	const struct zd_sim_scope *scope = &member->scopes[place];
 	char name[ZD_MAX_TAG_BYTES + 1];
@@ -59,15 +59,16 @@ static bool same_scope(const struct zd_row *row, const struct zd_sim_member *mem
 	scope_tag(scope, name, sizeof(name));
 	for (uint32_t u = 0; u < ZD_SIM_UNITS; u++)
 		units += member->handles[u].leases[ZD_SIM_TAGS + place].uses > 0;
-	return strcmp(row->name, name) == 0 && strcmp(row->state, state_names[scope->state]) == 0 &&
-	       row->u.scope.parent == scope->parent && row->u.scope.units == units &&
-	       row->u.scope.context == (scope->state == ZD_SIM_SCOPE_CONTEXT);
+	return strcmp(row->tag, name) == 0 && strcmp(row->state, state_names[scope->state]) == 0 &&
+	       row->parent == scope->parent && row->units == units &&
+	       row->context == (scope->state == ZD_SIM_SCOPE_CONTEXT);
 }
 
-static bool scope_row(const struct zd_row *row, void *arg)
+static bool scope_row(uint64_t id, const Zd__Row *listed, void *arg)
 {
+	const Zd__ScopeRow *row = listed->scope;
 	struct tally *tally = arg;
-	const struct zd_sim_session *session = zd_sim_session_find(tally->world, row->u.scope.session);
+	const struct zd_sim_session *session = zd_sim_session_find(tally->world, row->session);
 
 	if (strcmp(row->state, "GATHERING") == 0) {
 		tally->pending++;
@@ -76,7 +77,7 @@ static bool scope_row(const struct zd_row *row, void *arg)
 	for (uint32_t g = 0; session && session->open && g < tally->world->config.ngroups; g++) {
 		const struct zd_sim_member *member = &session->members[g];
 		for (uint32_t p = 0; p < ZD_SIM_SCOPES; p++) {
-			if (member->scopes[p].state < ZD_SIM_SCOPE_OPEN || member->scopes[p].id != row->id)
+			if (member->scopes[p].state < ZD_SIM_SCOPE_OPEN || member->scopes[p].id != id)
 				continue;
 			tally->known++;
 			if (same_scope(row, member, p))
@@ -84,18 +85,18 @@ static bool scope_row(const struct zd_row *row, void *arg)
 		}
 	}
 	zd_sim_fail(tally->world, "scope %llu of session %llu is listed as %s, %s, with %u units",
-	            (unsigned long long)row->id, (unsigned long long)row->u.scope.session, row->name,
-	            row->state, row->u.scope.units);
+	            (unsigned long long)id, (unsigned long long)row->session, row->tag, row->state,
+	            row->units);
 }
 
 void zd_sim_scopes_check(struct zd_sim_world *world)
 {
 	struct tally tally = {.world = world};
-	struct zd_list_query query = {.table = ZD_TABLE_SCOPES};
+	const Zd__List query = {.table = ZD__TABLE__SCOPES};
 	struct zd_engine_totals totals;
 	uint32_t known = 0, pending = 0;
 
-	(void)zd_engine_list(world->engine, &query, scope_row, &tally);
+	(void)zd_engine_list(world->engine, 0, &query, 0, scope_row, &tally);
 	for (uint32_t i = 0; i < world->nsessions; i++) {
 		for (uint32_t g = 0; world->sessions[i]->open && g < world->config.ngroups; g++) {
 			for (uint32_t p = 0; p < ZD_SIM_SCOPES; p++) {
@@ -125,20 +126,20 @@ struct sight {
 	uint64_t last;
 };
 
-static bool count_row(const struct zd_row *row, void *arg)
+static bool count_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct sight *sight = arg;
 	uint32_t uid = sight->world->config.actors[sight->asker->actor].uid;
 	bool admin = sight->world->config.actors[sight->asker->actor].admin;
 
-	if (row->id <= sight->last)
+	if (id <= sight->last)
 		zd_sim_fail(sight->world, "row %llu of table %d is listed behind %llu",
-		            (unsigned long long)row->id, (int)row->table, (unsigned long long)sight->last);
-	if (row->table == ZD_TABLE_JOBS && !admin && row->u.job.uid != uid)
-		zd_sim_fail(sight->world, "uid %u is shown a job of uid %u", uid, row->u.job.uid);
+		            (unsigned long long)id, (int)row->row_case, (unsigned long long)sight->last);
+	if (row->row_case == ZD__ROW__ROW_JOB && !admin && row->job->uid != uid)
+		zd_sim_fail(sight->world, "uid %u is shown a job of uid %u", uid, row->job->uid);
 	if (sight->count == sight->stop_at)
 		return false;
-	sight->last = row->id;
+	sight->last = id;
 	sight->count++;
 	return true;
 }
@@ -146,18 +147,18 @@ static bool count_row(const struct zd_row *row, void *arg)
 /* Page by page there is what there is at once, of its own uid's jobs. */
 void zd_sim_sight_check(struct zd_sim_world *world, const struct zd_sim_session *asker)
 {
-	for (enum zd_table table = ZD_TABLE_JOBS; table < ZD_NTABLES; table++) {
-		struct zd_list_query query = {.table = table, .session = asker->id};
+	for (Zd__Table table = ZD__TABLE__JOBS; table < ZD_NTABLES; table++) {
+		Zd__List query = {.table = table};
 		struct sight all = {.world = world, .asker = asker, .stop_at = UINT32_MAX};
 		struct sight paged = {.world = world, .asker = asker};
 
 		/* Any of them: its blocks are of objects in every state. */
 		if (world->nsegments)
 			query.segment = world->segments[asker->id % world->nsegments].id;
-		(void)zd_engine_list(world->engine, &query, count_row, &all);
+		(void)zd_engine_list(world->engine, asker->id, &query, 0, count_row, &all);
 		do {
 			paged.stop_at = paged.count + 2;
-			query.cursor = zd_engine_list(world->engine, &query, count_row, &paged);
+			query.cursor = zd_engine_list(world->engine, asker->id, &query, 0, count_row, &paged);
 		} while (query.cursor);
 		if (paged.count != all.count)
 			zd_sim_fail(world, "table %d has %u rows for session %llu, by pages %u", (int)table,

@@ -221,14 +221,16 @@ struct sight {
 	uint64_t bytes;
 };
 
-static bool live_row(const struct zd_row *row, void *arg)
+static bool live_row(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct sight *sight = arg;
-	bool live = strcmp(row->state, "INFLIGHT") == 0 || strcmp(row->state, "AVAILABLE") == 0;
+	bool live = strcmp(row->buffer->state, "INFLIGHT") == 0 ||
+	            strcmp(row->buffer->state, "AVAILABLE") == 0;
 
-	if (live && row->u.buffer.rank == sight->rank && strcmp(row->name, sight->unit) == 0) {
+	(void)id;
+	if (live && row->buffer->rank == sight->rank && strcmp(row->buffer->unit, sight->unit) == 0) {
 		sight->count++;
-		sight->bytes += row->u.buffer.padded_bytes;
+		sight->bytes += row->buffer->padded_bytes;
 	}
 	return true;
 }
@@ -238,9 +240,9 @@ static void expect_live(struct zd_sim_world *world, const struct zd_sim_op *op)
 {
 	struct sight sight = {.unit = world->config.groups[0].units[op->unit].name,
 	                      .rank = world->config.actors[op->actor].rank};
-	struct zd_list_query query = {.table = ZD_TABLE_BUFFERS};
+	Zd__List query = {.table = ZD__TABLE__BUFFERS};
 
-	(void)zd_engine_list(world->engine, &query, live_row, &sight);
+	(void)zd_engine_list(world->engine, 0, &query, 0, live_row, &sight);
 	if (sight.count != op->arg ||
 	    sight.bytes != op->arg * zd_sim_gathered_bytes(&world->config, op->actor, 0, op->unit))
 		zd_sim_fail(world, "rank %u has %u live copies of %s, %llu bytes; the script expects %u",

@@ -174,9 +174,9 @@ const struct zd_reply *core_expect(struct core_driver *core, uint64_t request, i
 	const struct zd_reply *reply = core_reply(core, request);
 	if (!reply) {
 		struct core_row row;
-		core_row(core, ZD_TABLE_SESSIONS, core_find_call(core, request)->session, &row);
+		core_row(core, ZD__TABLE__SESSIONS, core_find_call(core, request)->session, &row);
 		fail_msg("request %llu has no reply; its session waits for %s", (unsigned long long)request,
-		         row.row.u.session.nwaits ? row.waits[0] : "nothing");
+		         row.row->session->n_waits ? row.row->session->waits[0] : "nothing");
 	}
 	if (reply->status != status)
 		fail_msg("%s instead of %s: %s", zerod_status_name(reply->status), zerod_status_name(status),
@@ -198,13 +198,13 @@ void core_expect_waits(struct core_driver *core, uint64_t request, const char *t
 	assert_non_null(call);
 	if (call->replied)
 		fail_msg("replied with %s: %s", zerod_status_name(call->reply.status), call->error);
-	core_row(core, ZD_TABLE_SESSIONS, call->session, &row);
-	assert_true(row.row.u.session.nwaits > 0);
-	for (uint32_t i = 0; i < row.row.u.session.nwaits; i++) {
-		if (strstr(row.waits[i], text))
+	core_row(core, ZD__TABLE__SESSIONS, call->session, &row);
+	assert_true(row.row->session->n_waits > 0);
+	for (uint32_t i = 0; i < row.row->session->n_waits; i++) {
+		if (strstr(row.row->session->waits[i], text))
 			return;
 	}
-	fail_msg("no wait says \"%s\"; the first is \"%s\"", text, row.waits[0]);
+	fail_msg("no wait says \"%s\"; the first is \"%s\"", text, row.row->session->waits[0]);
 }
 
 const struct zd_reply *core_call(struct core_driver *core, uint64_t session, const struct zd_args *args,

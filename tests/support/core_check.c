@@ -425,14 +425,14 @@ static void check_tables(const struct zd_engine *e)
 		nbuffers += e->devices[i].nbuffers;
 	}
 	check_listed(&e->waiting, nqueued);
-	check_listed(&e->listed[ZD_TABLE_BUFFERS], nbuffers);
-	check_listed(&e->listed[ZD_TABLE_JOBS], HASH_COUNT(e->jobs));
-	check_listed(&e->listed[ZD_TABLE_SESSIONS], HASH_COUNT(e->sessions));
-	check_listed(&e->listed[ZD_TABLE_GROUPS], HASH_COUNT(e->groups));
-	check_listed(&e->listed[ZD_TABLE_UNITS], e->units.nnodes);
-	check_listed(&e->listed[ZD_TABLE_ALLOCATIONS], HASH_COUNT(e->allocations));
-	check_listed(&e->listed[ZD_TABLE_SCOPES], HASH_COUNT(e->scopes));
-	check_listed(&e->listed[ZD_TABLE_SEGMENTS], HASH_COUNT(e->segments));
+	check_listed(&e->listed[ZD__TABLE__BUFFERS], nbuffers);
+	check_listed(&e->listed[ZD__TABLE__JOBS], HASH_COUNT(e->jobs));
+	check_listed(&e->listed[ZD__TABLE__SESSIONS], HASH_COUNT(e->sessions));
+	check_listed(&e->listed[ZD__TABLE__GROUPS], HASH_COUNT(e->groups));
+	check_listed(&e->listed[ZD__TABLE__UNITS], e->units.nnodes);
+	check_listed(&e->listed[ZD__TABLE__ALLOCATIONS], HASH_COUNT(e->allocations));
+	check_listed(&e->listed[ZD__TABLE__SCOPES], HASH_COUNT(e->scopes));
+	check_listed(&e->listed[ZD__TABLE__SEGMENTS], HASH_COUNT(e->segments));
 }
 
 /* A scope's leases are its rank's, one for each unit, on current buffers. Returns the number of units that

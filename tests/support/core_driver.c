@@ -604,6 +604,7 @@ struct core_driver *core_new(const struct core_options *options)
 {
 	static const struct core_options defaults;
 	struct core_driver *core = zd_calloc(1, sizeof(*core));
+	zd_arena_init(&core->rows, 1u << 16);
 	if (!options)
 		options = &defaults;
 	core->config = (struct zd_engine_config){
@@ -676,11 +677,11 @@ static void end_durable_jobs(struct core_driver *core)
 {
 	struct core_row rows[CORE_ROW_ITEMS];
 	uint64_t admin = core_open_admin(core);
-	uint32_t n = core_rows(core, ZD_TABLE_JOBS, rows, CORE_ROW_ITEMS);
+	uint32_t n = core_rows(core, ZD__TABLE__JOBS, rows, CORE_ROW_ITEMS);
 	assert_true(n <= CORE_ROW_ITEMS);
 	for (uint32_t i = 0; i < n; i++) {
-		assert_true(rows[i].row.u.job.durable);
-		core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, rows[i].row.id), 0);
+		assert_true(rows[i].row->job->durable);
+		core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, rows[i].id), 0);
 	}
 	core_close(core, admin);
 }
@@ -688,14 +689,14 @@ static void end_durable_jobs(struct core_driver *core)
 static void expect_nothing_left(struct core_driver *core)
 {
 	struct zd_engine_totals totals;
-	struct zd_usage nothing = {0};
+	const Zd__Usage *usage = &totals.usage;
 	zd_engine_totals(core->engine, &totals);
 	assert_int_equal(totals.sessions, 0);
 	assert_int_equal(totals.jobs, 0);
 	assert_int_equal(totals.groups, 0);
-	nothing.peak_bytes = totals.usage.peak_bytes;
-	nothing.peak_gathered_bytes = totals.usage.peak_gathered_bytes;
-	assert_memory_equal(&totals.usage, &nothing, sizeof(nothing));
+	assert_int_equal(usage->shard_bytes + usage->gathered_bytes + usage->bucket_bytes +
+	                         usage->staging_bytes + usage->target_bytes + usage->allocation_bytes,
+	                 0);
 	assert_true(TAILQ_EMPTY(&core->commands));
 	assert_true(TAILQ_EMPTY(&core->segments));
 }
@@ -709,6 +710,7 @@ static void driver_free(struct core_driver *core)
 	if (core->net)
 		core_net_leave(core->net, core);
 	zd_engine_free(core->engine);
+	zd_arena_deinit(&core->rows);
 	while ((p = TAILQ_FIRST(&core->commands))) {
 		TAILQ_REMOVE(&core->commands, p, link);
 		free(p);

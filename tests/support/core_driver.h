@@ -192,27 +192,25 @@ bool core_segment_exists(const struct core_driver *core, uint32_t segment);
 
 #define CORE_ROW_ITEMS 8
 
-/* A row of a listing that outlives it. */
+/* A copy of a row, which lasts as long as the driver. */
 struct core_row {
-	struct zd_row row; /* its pointers are those below, NULL where there is none */
-	char job[ZD_MAX_NAME_BYTES + 1], group[ZD_MAX_NAME_BYTES + 1];
-	char name[ZD_MAX_UNIT_NAME_BYTES + 1], state[32];
-	char waits[CORE_ROW_ITEMS][ZD_WAIT_TEXT]; /* of a session or bucket; [0] of a buffer */
-	char slots[CORE_ROW_ITEMS][16];           /* of a bucket: their states */
-	struct zd_holder_row holders[CORE_ROW_ITEMS];
-	char tags[CORE_ROW_ITEMS][ZD_MAX_TAG_BYTES + 1];
-	struct zd_member_row members[CORE_ROW_ITEMS];
+	uint64_t id;
+	Zd__Row *row;
+	char *job, *group, *name, *state; /* the message's; "": it has none */
 };
 
 /* The rows that the daemon itself may see. Returns how many there are and copies the first `room` of them. */
-uint32_t core_rows(struct core_driver *core, enum zd_table table, struct core_row *rows, uint32_t room);
+uint32_t core_rows(struct core_driver *core, Zd__Table table, struct core_row *rows, uint32_t room);
 /* The rows that the session may see; 0: the daemon. `job` may be NULL. */
-uint32_t core_rows_for(struct core_driver *core, uint64_t session, enum zd_table table, const char *job,
+uint32_t core_rows_for(struct core_driver *core, uint64_t session, Zd__Table table, const char *job,
                        struct core_row *rows, uint32_t room);
 /* The only row of this id; fails if there is none. */
-void core_row(struct core_driver *core, enum zd_table table, uint64_t id, struct core_row *row);
-struct zd_usage core_usage(struct core_driver *core);
+void core_row(struct core_driver *core, Zd__Table table, uint64_t id, struct core_row *row);
+/* Two messages have the same content. */
+void core_expect_same(const void *one, const void *other);
+Zd__Usage core_usage(struct core_driver *core);
 uint64_t core_quarantine(struct core_driver *core, uint32_t device);
+uint64_t core_copied_bytes(struct core_driver *core, uint32_t device);
 
 /* ---- Requests in words --------------------------------------------------------------------------------- */
 

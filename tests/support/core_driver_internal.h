@@ -7,6 +7,7 @@
 #include <uthash.h>
 
 #include "core_driver.h"
+#include "proto/frame.h"
 
 #define KINDS (ZD_CMD_AGREE + 1)
 
@@ -82,6 +83,7 @@ struct core_driver {
 	TAILQ_HEAD(, segment) segments;
 	TAILQ_HEAD(, session) sessions;
 	struct call *calls; /* by `request` */
+	struct zd_arena rows;
 };
 
 /* NULL: there is none. */

@@ -134,11 +134,11 @@ static inline void both_publish(struct durable *d, uint32_t unit)
 static inline void expect_group(struct durable *d, const char *state, uint64_t step, bool torn)
 {
 	struct core_row row;
-	core_row(d->core, ZD_TABLE_GROUPS, d->team.group, &row);
+	core_row(d->core, ZD__TABLE__GROUPS, d->team.group, &row);
 	assert_string_equal(row.state, state);
-	assert_int_equal(row.row.u.group.shadow, d->shadow);
-	assert_int_equal(row.row.u.group.committed_step, step);
-	assert_int_equal(row.row.u.group.torn, torn);
+	assert_int_equal(row.row->group->shadow, d->shadow);
+	assert_int_equal(row.row->group->committed_step, step);
+	assert_int_equal(row.row->group->torn, torn);
 }
 
 static inline void register_again(struct durable *d, uint32_t unit, uint32_t rank)

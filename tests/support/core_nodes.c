@@ -85,7 +85,7 @@ struct core_join core_nodes_join(const struct core_nodes *nodes, const struct co
 		config = &defaults;
 	struct core_row device;
 	uint32_t local = rank % nodes->local_world_size;
-	uint32_t ndevices = core_rows(nodes->node[0].core, ZD_TABLE_DEVICES, &device, 1);
+	uint32_t ndevices = core_rows(nodes->node[0].core, ZD__TABLE__DEVICES, &device, 1);
 	return (struct core_join){.world_size = world_size(nodes),
 	                          .rank = rank,
 	                          .device = local % ndevices,

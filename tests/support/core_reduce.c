@@ -165,9 +165,9 @@ uint64_t core_reducers_unit(struct core_reducers *g, const char *name, uint64_t 
 	struct core_unit unit = {.name = name, .numel = numel};
 	uint64_t id = core_team_register(&g->team, &unit);
 	struct core_row row;
-	core_row(g->team.core, ZD_TABLE_UNITS, id, &row);
+	core_row(g->team.core, ZD__TABLE__UNITS, id, &row);
 	g->numel = numel;
-	g->shard_numel = row.row.u.unit.padded_bytes / 4 / g->team.world_size;
+	g->shard_numel = row.row->unit->padded_bytes / 4 / g->team.world_size;
 	return id;
 }
 
@@ -192,8 +192,8 @@ uint64_t core_put(struct core_reducers *g, uint32_t rank, uint64_t unit, float f
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g->team, rank, g->bucket[rank], unit),
 	                                           0);
 	struct core_row row;
-	core_row(core, ZD_TABLE_UNITS, unit, &row);
-	core_write(core, reply->place, g->dtype, rank, row.row.u.unit.numel, factor);
+	core_row(core, ZD__TABLE__UNITS, unit, &row);
+	core_write(core, reply->place, g->dtype, rank, row.row->unit->numel, factor);
 	return reply->u.bucket_reserve.entry;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "core/gather/unit.h"
 #include "core_driver.h"
 
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join)
@@ -192,7 +193,7 @@ void core_team_join(struct core_team *team, struct core_driver *core, const stru
 {
 	struct core_row device;
 	uint64_t request[CORE_TEAM];
-	uint32_t world_size = options->world_size, ndevices = core_rows(core, ZD_TABLE_DEVICES, &device, 1);
+	uint32_t world_size = options->world_size, ndevices = core_rows(core, ZD__TABLE__DEVICES, &device, 1);
 	assert_true(world_size <= CORE_TEAM);
 	*team = (struct core_team){.core = core, .world_size = world_size, .nranks = world_size};
 	for (uint32_t rank = 0; rank < world_size; rank++) {
@@ -249,17 +250,17 @@ uint8_t core_pattern(uint32_t rank, uint64_t version)
 static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, uint32_t rank)
 {
 	struct core_row row;
-	core_row(team->core, ZD_TABLE_UNITS, unit, &row);
-	assert_int_equal(row.row.u.unit.views, 1);
+	core_row(team->core, ZD__TABLE__UNITS, unit, &row);
+	assert_int_equal(row.row->unit->views, 1);
 	struct core_unit again = {
 	        .name = row.name,
-	        .dtype = row.row.u.unit.dtype,
-	        .numel = row.row.u.unit.numel,
-	        .slot = row.row.u.unit.slot,
-	        .frozen = row.row.u.unit.frozen,
-	        .all_reduce = row.row.u.unit.all_reduce,
-	        .on_host = row.row.u.unit.on_host,
-	        .copied = row.row.u.unit.copied,
+	        .dtype = row.row->unit->dtype,
+	        .numel = row.row->unit->numel,
+	        .slot = row.row->unit->slot,
+	        .frozen = row.row->unit->frozen,
+	        .all_reduce = row.row->unit->all_reduce,
+	        .on_host = row.row->unit->on_host,
+	        .copied = zd_unit_find(core_engine(team->core), unit)->copied,
 	};
 	return core_expect(team->core, core_register(team->core, team->session[rank], team->group, &again),
 	                   0);

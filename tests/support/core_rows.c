@@ -1,90 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_rows.c - what a driven engine lists: rows copied, with their arrays, for a test to look at. */
+/* core_rows.c - what a driven engine lists: copies of rows for a test to look at. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "core_driver.h"
+#include "core_driver_internal.h"
 
 struct rows {
+	struct core_driver *core;
 	struct core_row *rows;
 	uint32_t n, room;
 };
 
-static void copy_arrays(struct core_row *to, const struct zd_row *row)
+/* The message's text of the first of these names; "": it has none. */
+static char *text_of(const ProtobufCMessage *message, const char *const names[3])
 {
-	if (row->table == ZD_TABLE_SESSIONS) {
-		for (uint32_t i = 0; i < row->u.session.nwaits && i < CORE_ROW_ITEMS; i++)
-			(void)snprintf(to->waits[i], sizeof(to->waits[i]), "%s", row->u.session.waits[i]);
-		to->row.u.session.waits = NULL;
-	} else if (row->table == ZD_TABLE_BUCKETS) {
-		for (uint32_t i = 0; i < row->u.bucket.nwaits && i < CORE_ROW_ITEMS; i++)
-			(void)snprintf(to->waits[i], sizeof(to->waits[i]), "%s", row->u.bucket.waits[i]);
-		for (uint32_t i = 0; i < row->u.bucket.nslots && i < CORE_ROW_ITEMS; i++)
-			(void)snprintf(to->slots[i], sizeof(to->slots[i]), "%s", row->u.bucket.slots[i]);
-		to->row.u.bucket.waits = to->row.u.bucket.slots = NULL;
-	} else if (row->table == ZD_TABLE_BUFFERS) {
-		(void)snprintf(to->waits[0], sizeof(to->waits[0]), "%s", row->u.buffer.waits_for);
-		for (uint32_t i = 0; i < row->u.buffer.nholders && i < CORE_ROW_ITEMS; i++) {
-			to->holders[i] = row->u.buffer.holders[i];
-			(void)snprintf(to->tags[i], sizeof(to->tags[i]), "%s", to->holders[i].tag);
-			to->holders[i].tag = NULL;
-		}
-		to->row.u.buffer.holders = NULL;
-		to->row.u.buffer.waits_for = NULL;
-	} else if (row->table == ZD_TABLE_GROUPS) {
-		for (uint32_t i = 0; i < row->u.group.nmembers && i < CORE_ROW_ITEMS; i++)
-			to->members[i] = row->u.group.members[i];
-		to->row.u.group.members = NULL;
+	for (size_t i = 0; i < 3 && names[i]; i++) {
+		const ProtobufCFieldDescriptor *field =
+		        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, names[i]);
+		if (field)
+			return *(char **)((char *)message + field->offset);
 	}
+	return (char *)"";
 }
 
-static bool keep_row(const struct zd_row *row, void *arg)
+static bool keep_row(uint64_t id, const Zd__Row *row, void *arg)
 {
+	static const char *const names[4][3] = {
+	        {"job", "name"}, {"group", "name"}, {"name", "unit", "tag"}, {"state"}};
 	struct rows *rows = arg;
 	if (rows->n++ >= rows->room)
 		return true;
-	struct core_row *to = &rows->rows[rows->n - 1];
-	memset(to, 0, sizeof(*to));
-	to->row = *row;
-	(void)snprintf(to->job, sizeof(to->job), "%s", row->job);
-	(void)snprintf(to->group, sizeof(to->group), "%s", row->group);
-	(void)snprintf(to->name, sizeof(to->name), "%s", row->name);
-	(void)snprintf(to->state, sizeof(to->state), "%s", row->state);
-	to->row.job = to->row.group = to->row.name = to->row.state = NULL;
-	copy_arrays(to, row);
+	uint8_t *bytes = zd_arena_alloc(&rows->core->rows, zd__row__get_packed_size(row));
+	size_t nbytes = zd__row__pack(row, bytes);
+	Zd__Row *copy = zd__row__unpack(&rows->core->rows.allocator, nbytes, bytes);
+	const ProtobufCMessage *message = (ProtobufCMessage *)copy->device; /* whichever it is */
+	rows->rows[rows->n - 1] = (struct core_row){.id = id,
+	                                            .row = copy,
+	                                            .job = text_of(message, names[0]),
+	                                            .group = text_of(message, names[1]),
+	                                            .name = text_of(message, names[2]),
+	                                            .state = text_of(message, names[3])};
 	return true;
 }
 
-uint32_t core_rows_for(struct core_driver *core, uint64_t session, enum zd_table table, const char *job,
+uint32_t core_rows_for(struct core_driver *core, uint64_t session, Zd__Table table, const char *job,
                        struct core_row *rows, uint32_t room)
 {
-	struct rows out = {rows, 0, room};
-	struct zd_list_query query = {.table = table, .session = session, .job = job};
-	assert_int_equal(zd_engine_list(core_engine(core), &query, keep_row, &out), 0);
+	struct rows out = {core, rows, 0, room};
+	Zd__List query = {.table = table, .job = (char *)job};
+	assert_int_equal(zd_engine_list(core_engine(core), session, &query, 0, keep_row, &out), 0);
 	return out.n;
 }
 
-uint32_t core_rows(struct core_driver *core, enum zd_table table, struct core_row *rows, uint32_t room)
+uint32_t core_rows(struct core_driver *core, Zd__Table table, struct core_row *rows, uint32_t room)
 {
 	return core_rows_for(core, 0, table, NULL, rows, room);
 }
 
-void core_row(struct core_driver *core, enum zd_table table, uint64_t id, struct core_row *row)
+void core_row(struct core_driver *core, Zd__Table table, uint64_t id, struct core_row *row)
 {
-	struct rows out = {row, 0, 1};
-	struct zd_list_query query = {.table = table, .cursor = id - 1};
-	assert_int_equal(zd_engine_list(core_engine(core), &query, keep_row, &out), 0);
+	struct rows out = {core, row, 0, 1};
+	Zd__List query = {.table = table, .cursor = id - 1};
+	assert_int_equal(zd_engine_list(core_engine(core), 0, &query, 0, keep_row, &out), 0);
 	assert_true(out.n > 0);
-	assert_true(row->row.id == id);
+	assert_true(row->id == id);
 }
 
-struct zd_usage core_usage(struct core_driver *core)
+void core_expect_same(const void *one, const void *other)
+{
+	const ProtobufCMessage *messages[] = {one, other};
+	uint8_t bytes[2][4096];
+	size_t nbytes[2];
+	for (int i = 0; i < 2; i++) {
+		assert_true(protobuf_c_message_get_packed_size(messages[i]) <= sizeof(bytes[i]));
+		nbytes[i] = protobuf_c_message_pack(messages[i], bytes[i]);
+	}
+	assert_int_equal(nbytes[0], nbytes[1]);
+	assert_memory_equal(bytes[0], bytes[1], nbytes[0]);
+}
+
+Zd__Usage core_usage(struct core_driver *core)
 {
 	struct zd_engine_totals totals;
 	zd_engine_totals(core_engine(core), &totals);
@@ -94,6 +94,13 @@ struct zd_usage core_usage(struct core_driver *core)
 uint64_t core_quarantine(struct core_driver *core, uint32_t device)
 {
 	struct core_row row;
-	core_row(core, ZD_TABLE_DEVICES, device + 1, &row);
-	return row.row.u.device.quarantine_bytes;
+	core_row(core, ZD__TABLE__DEVICES, device + 1, &row);
+	return row.row->device->quarantine_bytes;
+}
+
+uint64_t core_copied_bytes(struct core_driver *core, uint32_t device)
+{
+	uint64_t bytes, busy_ns;
+	zd_engine_copies(core_engine(core), device, &bytes, &busy_ns);
+	return bytes;
 }

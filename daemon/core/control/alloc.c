@@ -144,7 +144,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct
 		zd_allocation_keep(allocation);
 	TAILQ_INSERT_TAIL(&req->session->allocations, allocation, session_link);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__ALLOCATIONS], &allocation->listed, allocation->id);
 	req->device = allocation->device;
 	req->u.alloc.allocation = allocation;
 	req->u.alloc.align = zd_max_u64(args->u.alloc.alignment, ZD_BLOCK_MIN_ALIGN);

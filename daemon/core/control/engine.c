@@ -231,7 +231,14 @@ void zd_engine_totals(const struct zd_engine *e, struct zd_engine_totals *totals
 		totals->requests += e->metrics.requests[kind];
 	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next)
 		totals->metadata_bytes += owner->metadata_bytes;
-	zd_account_usage(&e->account, &totals->usage);
+	totals->usage = zd_account_usage(&e->account);
+}
+
+void zd_engine_copies(const struct zd_engine *e, uint32_t device, uint64_t *bytes, uint64_t *busy_ns)
+{
+	const struct zd_device *d = &e->devices[device];
+	*bytes = d->copied_bytes;
+	*busy_ns = d->copied_ns + (d->ncopying ? e->now_ns - d->copying_ns : 0);
 }
 
 uint32_t zd_engine_durable_jobs(const struct zd_engine *e)

@@ -105,7 +105,7 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	TAILQ_INSERT_TAIL(&job->groups, group, job_link);
 	zd_hash_insert(&job->group_names, &group->by_name, zd_text_hash(group->name));
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_GROUPS], &group->listed, group->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__GROUPS], &group->listed, group->id);
 	zd_job_ref(job);
 	zd_job_note_group(e, job);
 	if (job->durable)

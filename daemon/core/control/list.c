@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * list.c - tables for zeroctl: every live object as a row, by ascending id, a page at a time.
+ *
+ * A row is a message. Its texts and lists are those of the object, or are on the stack of the row's function.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +32,12 @@ struct item {
 
 struct listing {
 	struct zd_engine *e;
-	const struct zd_list_query *query;
+	const Zd__List *query;
+	zd_row_fn *fn;
+	void *arg;
 	const struct zd_session *asker; /* NULL: sees all */
 	uint32_t visits;
+	struct item item;
 	const struct zd_segment *segment; /* BLOCKS: NULL: there is none */
 	uint64_t first, last;             /* the asker sees no object whose id is not between these */
 };
@@ -85,35 +90,32 @@ static bool sees_waiting(const struct listing *l, const struct zd_request *req)
 }
 
 /* Sets the item's object, and returns whether it has a row. */
-static bool find_object(const struct listing *l, const struct zd_id_node *node, struct item *item)
+static bool find_object(struct listing *l, const struct zd_id_node *node)
 {
 #define OWNER(type)                                                                                          \
-	(item->object = ZD_CONTAINER_OF(node, struct type, listed), (const struct type *)item->object)
+	(l->item.object = ZD_CONTAINER_OF(node, struct type, listed), (const struct type *)l->item.object)
 	switch (l->query->table) {
-	case ZD_TABLE_JOBS:
+	case ZD__TABLE__JOBS:
 		return sees(l, OWNER(zd_job));
-	case ZD_TABLE_SESSIONS:
+	case ZD__TABLE__SESSIONS:
 		return sees_session(l, OWNER(zd_session));
-	case ZD_TABLE_GROUPS:
+	case ZD__TABLE__GROUPS:
 		return sees(l, OWNER(zd_group)->job);
-	case ZD_TABLE_UNITS:
+	case ZD__TABLE__UNITS:
 		return sees(l, OWNER(zd_unit)->group->job);
-	case ZD_TABLE_BUFFERS:
+	case ZD__TABLE__BUFFERS:
 		return sees(l, OWNER(zd_buffer)->unit->group->job);
-	case ZD_TABLE_BUCKETS:
+	case ZD__TABLE__BUCKETS:
 		return sees(l, OWNER(zd_bucket)->mr->member->group->job);
-	case ZD_TABLE_ALLOCATIONS:
+	case ZD__TABLE__ALLOCATIONS:
 		return sees_allocation(l, OWNER(zd_allocation));
-	case ZD_TABLE_SCOPES:
+	case ZD__TABLE__SCOPES:
 		return sees(l, OWNER(zd_scope)->member->group->job);
-	case ZD_TABLE_SEGMENTS:
+	case ZD__TABLE__SEGMENTS:
 		return sees(l, OWNER(zd_segment)->job);
-	case ZD_TABLE_DEVICES:
-	case ZD_TABLE_BLOCKS:
-	case ZD_NTABLES:
-		break;
+	default:
+		return false;
 	}
-	return false;
 #undef OWNER
 }
 
@@ -133,38 +135,39 @@ static void begin_blocks(struct listing *l, struct place *place)
 
 static void begin_listing(struct listing *l, struct place *place)
 {
-	const struct zd_list_query *query = l->query;
-	if (query->table == ZD_TABLE_BLOCKS)
+	const Zd__List *query = l->query;
+	if (query->table == ZD__TABLE__BLOCKS)
 		begin_blocks(l, place);
-	if (query->table == ZD_TABLE_DEVICES)
+	if (query->table == ZD__TABLE__DEVICES)
 		place->device = (uint32_t)zd_min_u64(query->cursor, l->e->ndevices);
 	else if ((unsigned)query->table < ZD_NTABLES)
 		place->node = zd_id_tree_after(&l->e->listed[query->table],
 		                               zd_max_u64(query->cursor, l->first));
-	if (query->table == ZD_TABLE_BUFFERS)
+	if (query->table == ZD__TABLE__BUFFERS)
 		place->waiting = zd_id_tree_after(&l->e->waiting, zd_max_u64(query->cursor, l->first));
 }
 
 static bool is_at_end(const struct listing *l, const struct place *place)
 {
-	bool devices_left = l->query->table == ZD_TABLE_DEVICES && place->device < l->e->ndevices;
+	bool devices_left = l->query->table == ZD__TABLE__DEVICES && place->device < l->e->ndevices;
 	bool nodes_left = place->node && place->node->id <= l->last;
 	bool waiting_left = place->waiting && place->waiting->id <= l->last;
 	return !nodes_left && !waiting_left && !place->block && !devices_left;
 }
 
 /* Visits the next object, and returns whether it has a row. */
-static bool visit(struct listing *l, struct place *place, struct item *item)
+static bool visit(struct listing *l, struct place *place)
 {
+	struct item *item = &l->item;
 	const struct zd_id_node *node = place->node, *waiting = place->waiting;
 	l->visits++;
 	*item = (struct item){.id = 0};
-	if (l->query->table == ZD_TABLE_DEVICES) {
+	if (l->query->table == ZD__TABLE__DEVICES) {
 		item->object = &l->e->devices[place->device++];
 		item->id = place->device;
 		return true;
 	}
-	if (l->query->table == ZD_TABLE_BLOCKS) {
+	if (l->query->table == ZD__TABLE__BLOCKS) {
 		zd_assert(place->block);
 		item->object = place->block;
 		item->id = place->block->offset + 1;
@@ -180,58 +183,62 @@ static bool visit(struct listing *l, struct place *place, struct item *item)
 	zd_assert(node);
 	place->node = zd_id_tree_next(node);
 	item->id = node->id;
-	return find_object(l, node, item);
+	return find_object(l, node);
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
-typedef bool row_fn(const struct zd_row *row, void *arg);
-
-static bool row_device(const struct listing *l, struct zd_row *row, const struct zd_device *device,
-                       row_fn *fn, void *arg)
+static bool give(const struct listing *l, const Zd__Row *row)
 {
-	row->name = device->config.name;
-	row->u.device.index = device->index;
-	row->u.device.model = device->config.model;
-	row->u.device.pci_address = device->config.pci_address;
-	row->u.device.host_memory = device->config.host_memory;
-	row->u.device.has_host = device->config.has_host;
-	row->u.device.host = device->config.host;
-	row->u.device.arena_bytes = device->config.arena_bytes;
-	row->u.device.segment_bytes = device->segment_bytes;
-	const struct zd_segment *segment;
-	TAILQ_FOREACH (segment, &device->segments, device_link)
-		row->u.device.block_bytes += zd_block_used_bytes(segment->range);
-	row->u.device.quarantine_bytes = device->quarantine_bytes;
-	row->u.device.gather_budget_bytes = device->config.gather_budget_bytes;
-	zd_account_usage(&device->account, &row->u.device.usage);
-	row->u.device.gathers = device->gathers;
-	row->u.device.joined_gathers = device->joined_gathers;
-	row->u.device.fallback_gathers = device->fallback_gathers;
-	row->u.device.gathered_bytes = device->gathered_bytes;
-	row->u.device.copied_bytes = device->copied_bytes;
-	row->u.device.copying_ns = device->copied_ns +
-	                           (device->ncopying ? l->e->now_ns - device->copying_ns : 0);
-	row->u.device.waiting = device->nqueued;
-	row->u.device.denied = l->asker && !zd_session_may_use(l->asker, device->index);
-	return fn(row, arg);
+	return l->fn(l->item.id, row, l->arg);
 }
 
-static bool row_job(struct listing *l, struct zd_row *row, const struct zd_job *job, row_fn *fn, void *arg)
+static bool row_device(const struct listing *l, Zd__Row *row, const struct zd_device *device)
 {
+	Zd__DeviceRow to = ZD__DEVICE_ROW__INIT;
+	Zd__Usage usage = zd_account_usage(&device->account);
+	const struct zd_segment *segment;
+	to.index = device->index;
+	to.name = (char *)device->config.name;
+	to.model = (char *)device->config.model;
+	to.pci_address = (char *)device->config.pci_address;
+	to.host_memory = device->config.host_memory;
+	to.host = device->config.has_host ? device->config.host + 1 : 0;
+	to.arena_bytes = device->config.arena_bytes;
+	to.segment_bytes = device->segment_bytes;
+	TAILQ_FOREACH (segment, &device->segments, device_link)
+		to.block_bytes += zd_block_used_bytes(segment->range);
+	to.quarantine_bytes = device->quarantine_bytes;
+	to.gather_budget_bytes = device->config.gather_budget_bytes;
+	to.usage = &usage;
+	to.gathers = device->gathers;
+	to.joined_gathers = device->joined_gathers;
+	to.fallback_gathers = device->fallback_gathers;
+	to.gathered_bytes_total = device->gathered_bytes;
+	to.waiting = device->nqueued;
+	to.state = (char *)(l->asker && !zd_session_may_use(l->asker, device->index) ? "denied" : "ok");
+	row->device = &to;
+	return give(l, row);
+}
+
+static bool row_job(struct listing *l, Zd__Row *row, const struct zd_job *job)
+{
+	Zd__JobRow to = ZD__JOB_ROW__INIT;
+	Zd__Usage usage = zd_account_usage(&job->account);
 	const struct zd_group *group;
-	row->job = job->name;
-	row->name = job->name;
-	row->u.job.uid = job->owner->uid;
-	row->u.job.durable = job->durable;
+	to.id = job->id;
+	to.name = job->name;
+	to.uid = job->owner->uid;
+	to.durable = job->durable;
 	TAILQ_FOREACH (group, &job->groups, job_link)
-		row->u.job.groups++;
-	l->visits += row->u.job.groups + HASH_COUNT(l->e->sessions);
+		to.groups++;
+	l->visits += to.groups + HASH_COUNT(l->e->sessions);
 	for (const struct zd_session *session = l->e->sessions; session; session = session->hh.next)
-		row->u.job.sessions += session_job(session) == job;
-	zd_account_usage(&job->account, &row->u.job.usage);
-	row->u.job.uid_metadata_bytes = job->owner->metadata_bytes;
-	return fn(row, arg);
+		to.sessions += session_job(session) == job;
+	to.usage = &usage;
+	to.uid_metadata_bytes = job->owner->metadata_bytes;
+	row->job = &to;
+	return give(l, row);
 }
 
 /* zd_wait_text(), which visits gathered buffers of the device for a request that waits for memory. */
@@ -242,78 +249,82 @@ static void wait_text(struct listing *l, const struct zd_request *req, char out[
 	zd_wait_text(l->e, req, l->asker, out);
 }
 
-static bool row_session(struct listing *l, struct zd_row *row, const struct zd_session *session, row_fn *fn,
-                        void *arg)
+static bool row_session(struct listing *l, Zd__Row *row, const struct zd_session *session)
 {
-	char texts[MAX_WAITS][ZD_WAIT_TEXT];
-	const char *waits[MAX_WAITS];
+	char texts[MAX_WAITS][ZD_WAIT_TEXT], *waits[MAX_WAITS];
+	Zd__SessionRow to = ZD__SESSION_ROW__INIT;
 	const struct zd_request *req;
 	const struct zd_job *job = session_job(session);
-	row->job = job ? job->name : "";
-	row->name = session->name;
-	row->state = zd_sm_name(&zd_sm_session, session->state);
-	row->u.session.uid = session->uid;
-	row->u.session.pid = session->pid;
-	row->u.session.outstanding = session->outstanding;
-	row->u.session.requests = session->nrequests;
-	row->u.session.age_ns = l->e->now_ns - session->opened_ns;
-	row->u.session.idle_ns = l->e->now_ns - session->requested_ns;
+	to.id = session->id;
+	if (job)
+		to.job = job->name;
+	to.name = (char *)session->name;
+	to.state = (char *)zd_sm_name(&zd_sm_session, session->state);
+	to.uid = session->uid;
+	to.pid = session->pid;
+	to.outstanding = session->outstanding;
+	to.requests = session->nrequests;
+	to.age_ns = l->e->now_ns - session->opened_ns;
+	to.idle_ns = l->e->now_ns - session->requested_ns;
+	to.waits = waits;
+	for (size_t i = 0; i < MAX_WAITS; i++)
+		waits[i] = texts[i];
 	TAILQ_FOREACH (req, &session->requests, session_link) {
-		uint32_t n = row->u.session.nwaits;
-		if (n == MAX_WAITS)
+		if (to.n_waits == MAX_WAITS)
 			break;
-		int used = snprintf(texts[n], sizeof(texts[n]), "%s: ", l->e->types[req->kind]->name);
-		char text[ZD_WAIT_TEXT];
+		char *out = waits[to.n_waits++], text[ZD_WAIT_TEXT];
+		int used = snprintf(out, ZD_WAIT_TEXT, "%s: ", l->e->types[req->kind]->name);
 		wait_text(l, req, text);
-		(void)snprintf(texts[n] + used, sizeof(texts[n]) - (size_t)used, "%.*s",
-		               (int)(sizeof(texts[n]) - (size_t)used - 1), text);
-		waits[n] = texts[n];
-		row->u.session.nwaits++;
+		(void)snprintf(out + used, ZD_WAIT_TEXT - (size_t)used, "%.*s", ZD_WAIT_TEXT - used - 1,
+		               text);
 	}
-	while (row->u.session.nwaits < MAX_WAITS &&
-	       zd_deferred_teardown_text(session, row->u.session.nwaits, texts[row->u.session.nwaits])) {
-		waits[row->u.session.nwaits] = texts[row->u.session.nwaits];
-		row->u.session.nwaits++;
-	}
-	row->u.session.waits = waits;
-	return fn(row, arg);
+	while (to.n_waits < MAX_WAITS &&
+	       zd_deferred_teardown_text(session, (uint32_t)to.n_waits, texts[to.n_waits]))
+		to.n_waits++;
+	row->session = &to;
+	return give(l, row);
 }
 
-static bool row_group(struct listing *l, struct zd_row *row, const struct zd_group *group, row_fn *fn,
-                      void *arg)
+static bool row_group(struct listing *l, Zd__Row *row, const struct zd_group *group)
 {
-	struct zd_member_row *members = zd_calloc(group->local_world_size, sizeof(*members));
-	row->job = group->job->name;
-	row->group = group->name;
-	row->name = group->name;
+	Zd__GroupRow to = ZD__GROUP_ROW__INIT;
+	Zd__Member *members = zd_calloc(group->local_world_size, sizeof(*members));
 	bool parked = group->state == ZD_GROUP_FAILED && group->attached == 0; /* a durable job's */
-	row->state = group->over               ? "OVER"
-	             : parked                  ? "PARKED"
-	             : zd_group_is_left(group) ? "LEFT"
-	                                       : zd_sm_name(&zd_sm_group, group->state);
-	row->u.group.world_size = group->world_size;
-	row->u.group.units = group->nunits;
-	row->u.group.committed_step = group->committed_step;
-	row->u.group.doubt_step = zd_group_in_doubt(group) ? group->voted_step : 0;
-	row->u.group.torn = group->torn;
-	row->u.group.shadow = group->shadow;
-	row->u.group.spans = group->local_world_size < group->world_size;
-	row->u.group.nccl_collectives = group->cluster && group->cluster->nccl_collectives;
-	row->u.group.hybrid = group->cluster && group->cluster->hybrid;
-	row->u.group.why = group->aborted_why ? group->aborted_why : "";
-	row->u.group.nmembers = group->local_world_size;
+	to.id = group->id;
+	to.job = group->job->name;
+	to.name = group->name;
+	to.state = (char *)(group->over               ? "OVER"
+	                    : parked                  ? "PARKED"
+	                    : zd_group_is_left(group) ? "LEFT"
+	                                              : zd_sm_name(&zd_sm_group, group->state));
+	to.world_size = group->world_size;
+	to.units = group->nunits;
+	to.committed_step = group->committed_step;
+	to.doubt_step = zd_group_in_doubt(group) ? group->voted_step : 0;
+	to.torn = group->torn;
+	to.shadow = group->shadow;
+	if (group->cluster && group->cluster->nccl_collectives)
+		to.collectives = ZD__COLLECTIVES__NCCL;
+	to.hybrid = group->cluster && group->cluster->hybrid;
+	if (group->aborted_why)
+		to.why = group->aborted_why;
+	to.local_world_size = group->local_world_size;
+	to.members = zd_calloc(group->local_world_size, sizeof(Zd__Member *));
+	to.n_members = group->local_world_size;
 	l->visits += group->local_world_size;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];
-		members[rank] = (struct zd_member_row){
-		        .rank = zd_world_rank(member),
-		        .device = member->device ? member->device->index : 0,
-		        .session = member->session ? member->session->id : 0,
-		        .pid = member->session ? member->session->pid : 0,
-		};
+		members[rank] = (Zd__Member)ZD__MEMBER__INIT;
+		members[rank].rank = zd_world_rank(member);
+		members[rank].device = member->device ? member->device->index : 0;
+		members[rank].session = member->session ? member->session->id : 0;
+		members[rank].pid = member->session ? member->session->pid : 0;
+		to.members[rank] = &members[rank];
 	}
-	row->u.group.members = members;
-	bool more = fn(row, arg);
+	to.first_rank = members[0].rank;
+	row->group = &to;
+	bool more = give(l, row);
+	free(to.members);
 	free(members);
 	return more;
 }
@@ -328,216 +339,240 @@ static const struct zd_part *first_registered(const struct zd_unit *unit)
 	return NULL;
 }
 
-static bool row_unit(struct listing *l, struct zd_row *row, const struct zd_unit *unit, row_fn *fn, void *arg)
+static bool row_unit(struct listing *l, Zd__Row *row, const struct zd_unit *unit)
 {
-	row->job = unit->group->job->name;
-	row->group = unit->group->name;
-	row->name = unit->name;
-	row->u.unit.dtype = unit->dtype;
-	row->u.unit.views = unit->nviews ? unit->nviews : 1;
-	row->u.unit.numel = unit->numel;
-	row->u.unit.padded_bytes = zd_unit_padded_bytes(unit);
-	row->u.unit.all_reduce = unit->all_reduce;
-	row->u.unit.on_host = unit->on_host;
-	row->u.unit.copied = unit->copied;
+	Zd__UnitRow to = ZD__UNIT_ROW__INIT;
 	const struct zd_part *first = first_registered(unit);
-	row->u.unit.slot = first ? first->slot : unit->slot;
-	row->u.unit.frozen = first ? first->frozen : unit->frozen;
-	row->u.unit.version_min = UINT64_MAX;
+	to.id = unit->id;
+	to.job = unit->group->job->name;
+	to.group = unit->group->name;
+	to.name = unit->name;
+	to.dtype = unit->dtype;
+	to.views = unit->nviews ? unit->nviews : 1;
+	to.numel = unit->numel;
+	to.padded_bytes = zd_unit_padded_bytes(unit);
+	to.all_reduce = unit->all_reduce;
+	to.on_host = unit->on_host;
+	to.slot = first ? first->slot : unit->slot;
+	to.frozen = first ? first->frozen : unit->frozen;
+	to.version_min = UINT64_MAX;
 	l->visits += unit->group->local_world_size;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &unit->parts[rank];
 		if (part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING)
 			continue;
-		row->u.unit.registered++;
-		row->u.unit.gathered += part->buffer != NULL;
-		row->u.unit.version_min = zd_min_u64(row->u.unit.version_min, part->version);
-		row->u.unit.version_max = zd_max_u64(row->u.unit.version_max, part->version);
+		to.registered++;
+		to.gathered += part->buffer != NULL;
+		to.version_min = zd_min_u64(to.version_min, part->version);
+		to.version_max = zd_max_u64(to.version_max, part->version);
 	}
-	if (row->u.unit.registered == 0)
-		row->u.unit.version_min = 0;
-	return fn(row, arg);
+	if (to.registered == 0)
+		to.version_min = 0;
+	row->unit = &to;
+	return give(l, row);
 }
 
-static void row_unit_names(struct zd_row *row, const struct zd_unit *unit)
+/* Has the fields that a buffer shares with a gather that waits for one. */
+static Zd__BufferRow buffer_of(const struct listing *l, const struct zd_part *part, uint64_t since_ns)
 {
-	row->job = unit->group->job->name;
-	row->group = unit->group->name;
-	row->name = unit->name;
-	row->u.buffer.true_bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
+	Zd__BufferRow to = ZD__BUFFER_ROW__INIT;
+	const struct zd_unit *unit = part->unit;
+	to.id = l->item.id;
+	to.job = unit->group->job->name;
+	to.group = unit->group->name;
+	to.unit = unit->name;
+	to.true_bytes = unit->numel * zerod_dtype_bytes(unit->dtype);
+	to.rank = zd_world_rank(zd_part_member(part));
+	to.age_ns = l->e->now_ns - since_ns;
+	return to;
 }
 
-static bool row_buffer(const struct listing *l, struct zd_row *row, const struct zd_buffer *buffer,
-                       row_fn *fn, void *arg)
+static Zd__Holder holder_of(const struct listing *l, const struct zd_session *session, const char *tag,
+                            uint32_t uses, uint64_t since_ns)
 {
-	struct zd_holder_row holders[MAX_HOLDERS];
+	Zd__Holder holder = ZD__HOLDER__INIT;
+	holder.session = session ? session->id : 0;
+	holder.tag = (char *)tag;
+	holder.uses = uses;
+	holder.age_ns = l->e->now_ns - since_ns;
+	return holder;
+}
+
+static bool row_buffer(const struct listing *l, Zd__Row *row, const struct zd_buffer *buffer)
+{
+	Zd__BufferRow to = buffer_of(l, buffer->part, buffer->since_ns);
+	Zd__Holder holders[MAX_HOLDERS], *pointers[MAX_HOLDERS];
 	const struct zd_lease *lease;
 	const struct zd_session *session = zd_part_member(buffer->part)->session;
 	char text[ZD_WAIT_TEXT] = "";
-	row_unit_names(row, buffer->unit);
-	row->u.buffer.padded_bytes = zd_buffer_bytes(buffer);
-	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
-	row->u.buffer.rank = zd_world_rank(zd_part_member(buffer->part));
-	row->u.buffer.device = buffer->device->index;
-	row->u.buffer.version = buffer->version;
-	row->u.buffer.age_ns = l->e->now_ns - buffer->since_ns;
-	row->u.buffer.persistent = buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent;
-	row->u.buffer.prefetched = buffer->prefetched;
-	row->u.buffer.in_place = buffer->in_place;
+	to.padded_bytes = zd_buffer_bytes(buffer);
+	to.state = (char *)zd_sm_name(&zd_sm_buffer, buffer->state);
+	to.device = buffer->device->index;
+	to.version = buffer->version;
+	to.persistent = buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent;
+	to.prefetched = buffer->prefetched;
+	to.in_place = buffer->in_place;
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
-		if (row->u.buffer.nholders == MAX_HOLDERS)
+		if (to.n_holders == MAX_HOLDERS)
 			break;
-		holders[row->u.buffer.nholders++] = (struct zd_holder_row){
-		        session ? session->id : 0, lease->tag, lease->uses, l->e->now_ns - lease->since_ns};
+		holders[to.n_holders] = holder_of(l, session, lease->tag, lease->uses, lease->since_ns);
+		pointers[to.n_holders] = &holders[to.n_holders];
+		to.n_holders++;
 	}
-	row->u.buffer.holders = holders;
+	to.holders = pointers;
 	zd_buffer_wait_text(buffer, text);
-	row->u.buffer.waits_for = text;
-	return fn(row, arg);
+	to.waits_for = text;
+	row->buffer = &to;
+	return give(l, row);
 }
 
-static bool row_waiting(struct listing *l, struct zd_row *row, const struct zd_request *req, row_fn *fn,
-                        void *arg)
+static bool row_waiting(struct listing *l, Zd__Row *row, const struct zd_request *req)
 {
+	Zd__BufferRow to = buffer_of(l, req->u.gather.part, req->since_ns);
 	const struct zd_scope *scope = req->u.gather.scope;
-	struct zd_holder_row holder = {req->session->id, scope ? scope->tag : req->u.gather.tag,
-	                               req->u.gather.uses, l->e->now_ns - req->since_ns};
+	Zd__Holder holder = holder_of(l, req->session, scope ? scope->tag : req->u.gather.tag,
+	                              req->u.gather.uses, req->since_ns);
+	Zd__Holder *pointer = &holder;
 	char text[ZD_WAIT_TEXT];
-	row_unit_names(row, req->u.gather.part->unit);
-	row->u.buffer.padded_bytes = zd_part_gathered_bytes(req->u.gather.part);
-	row->state = "WAITING";
-	row->u.buffer.rank = zd_world_rank(zd_part_member(req->u.gather.part));
-	row->u.buffer.device = req->device->index;
-	row->u.buffer.version = req->u.gather.version;
-	row->u.buffer.age_ns = l->e->now_ns - req->since_ns;
-	row->u.buffer.prefetched = req->u.gather.prefetch;
-	row->u.buffer.nholders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
-	row->u.buffer.holders = &holder;
+	to.padded_bytes = zd_part_gathered_bytes(req->u.gather.part);
+	to.state = (char *)"WAITING";
+	to.device = req->device->index;
+	to.version = req->u.gather.version;
+	to.prefetched = req->u.gather.prefetch;
+	to.n_holders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
+	to.holders = &pointer;
 	wait_text(l, req, text);
-	row->u.buffer.waits_for = text;
-	return fn(row, arg);
+	to.waits_for = text;
+	row->buffer = &to;
+	return give(l, row);
 }
 
-static bool row_bucket(const struct listing *l, struct zd_row *row, const struct zd_bucket *bucket,
-                       row_fn *fn, void *arg)
+static bool row_bucket(const struct listing *l, Zd__Row *row, const struct zd_bucket *bucket)
 {
+	Zd__BucketRow to = ZD__BUCKET_ROW__INIT;
 	struct zd_bucket_scratch scratch;
-	zd_bucket_row(l->e, (struct zd_bucket *)bucket, row, &scratch);
-	return fn(row, arg);
+	zd_bucket_row(l->e, bucket, &to, &scratch);
+	row->bucket = &to;
+	return give(l, row);
 }
 
-static bool row_allocation(const struct listing *l, struct zd_row *row, const struct zd_allocation *a,
-                           row_fn *fn, void *arg)
+static bool row_allocation(const struct listing *l, Zd__Row *row, const struct zd_allocation *a)
 {
-	row->job = a->job->name;
-	row->name = a->name;
-	row->u.allocation.session = a->session ? a->session->id : 0;
-	row->u.allocation.durable = a->durable;
-	row->u.allocation.bytes = a->extent.bytes;
-	row->u.allocation.age_ns = l->e->now_ns - a->since_ns;
-	row->u.allocation.device = a->device->index;
-	return fn(row, arg);
+	Zd__AllocationRow to = ZD__ALLOCATION_ROW__INIT;
+	to.id = a->id;
+	to.job = a->job->name;
+	to.name = (char *)a->name;
+	to.session = a->session ? a->session->id : 0;
+	to.durable = a->durable;
+	to.bytes = a->extent.bytes;
+	to.age_ns = l->e->now_ns - a->since_ns;
+	to.device = a->device->index;
+	row->allocation = &to;
+	return give(l, row);
 }
 
-static bool row_scope(struct listing *l, struct zd_row *row, const struct zd_scope *scope, row_fn *fn,
-                      void *arg)
+static bool row_scope(struct listing *l, Zd__Row *row, const struct zd_scope *scope)
 {
+	Zd__ScopeRow to = ZD__SCOPE_ROW__INIT;
 	const struct zd_member *member = scope->member;
 	const struct zd_lease *lease;
-	row->job = member->group->job->name;
-	row->group = member->group->name;
-	row->name = scope->tag;
-	row->state = zd_sm_name(&zd_sm_scope, scope->state);
-	row->u.scope.context = scope->context;
-	row->u.scope.rank = zd_world_rank(member);
-	row->u.scope.device = member->device->index;
-	row->u.scope.session = member->session->id;
-	row->u.scope.parent = scope->parent;
-	row->u.scope.age_ns = l->e->now_ns - scope->since_ns;
-	row->u.scope.units = scope->nleases;
+	to.id = scope->id;
+	to.job = member->group->job->name;
+	to.group = member->group->name;
+	to.tag = (char *)scope->tag;
+	to.state = (char *)zd_sm_name(&zd_sm_scope, scope->state);
+	to.context = scope->context;
+	to.rank = zd_world_rank(member);
+	to.device = member->device->index;
+	to.session = member->session->id;
+	to.parent = scope->parent;
+	to.age_ns = l->e->now_ns - scope->since_ns;
+	to.units = scope->nleases;
 	l->visits += scope->nleases;
 	TAILQ_FOREACH (lease, &scope->leases, scope_link)
-		row->u.scope.bytes += zd_buffer_bytes(lease->buffer);
-	return fn(row, arg);
+		to.bytes += zd_buffer_bytes(lease->buffer);
+	row->scope = &to;
+	return give(l, row);
 }
 
-static bool row_segment(struct zd_row *row, const struct zd_segment *segment, row_fn *fn, void *arg)
+static bool row_segment(const struct listing *l, Zd__Row *row, const struct zd_segment *segment)
 {
-	char text[ZD_WAIT_TEXT];
-	zd_segment_row(segment, row, text);
+	Zd__SegmentRow to = ZD__SEGMENT_ROW__INIT;
+	char text[ZD_WAIT_TEXT] = "";
+	zd_segment_row(segment, &to, text);
 	row->owner = (uint64_t)segment->job->owner->uid + 1;
-	return fn(row, arg);
+	row->segment = &to;
+	return give(l, row);
 }
 
-static bool row_block(const struct listing *l, struct zd_row *row, const struct zd_block *block, row_fn *fn,
-                      void *arg)
+static bool row_block(const struct listing *l, Zd__Row *row, const struct zd_block *block)
 {
-	char text[ZD_WAIT_TEXT];
-	zd_block_row(l->segment, block, row, text);
+	Zd__BlockRow to = ZD__BLOCK_ROW__INIT;
+	char text[ZD_WAIT_TEXT] = "";
+	zd_block_row(l->segment, block, &to, text);
 	row->owner = (uint64_t)l->segment->job->owner->uid + 1;
-	return fn(row, arg);
+	row->block = &to;
+	return give(l, row);
 }
 
-static bool row(struct listing *l, const struct item *item, row_fn *fn, void *arg)
+static bool give_item(struct listing *l)
 {
-	struct zd_row r = {
-	        .table = l->query->table, .id = item->id, .job = "", .group = "", .name = "", .state = ""};
-	r.owner = zd_ids_owner(l->e, item->id);
-	switch (l->query->table) {
-	case ZD_TABLE_DEVICES:
-		return row_device(l, &r, item->object, fn, arg);
-	case ZD_TABLE_JOBS:
-		return row_job(l, &r, item->object, fn, arg);
-	case ZD_TABLE_SESSIONS:
-		return row_session(l, &r, item->object, fn, arg);
-	case ZD_TABLE_GROUPS:
-		return row_group(l, &r, item->object, fn, arg);
-	case ZD_TABLE_UNITS:
-		return row_unit(l, &r, item->object, fn, arg);
-	case ZD_TABLE_BUFFERS:
-		return item->waiting ? row_waiting(l, &r, item->waiting, fn, arg)
-		                     : row_buffer(l, &r, item->object, fn, arg);
-	case ZD_TABLE_BUCKETS:
-		return row_bucket(l, &r, item->object, fn, arg);
-	case ZD_TABLE_ALLOCATIONS:
-		return row_allocation(l, &r, item->object, fn, arg);
-	case ZD_TABLE_SCOPES:
-		return row_scope(l, &r, item->object, fn, arg);
-	case ZD_TABLE_SEGMENTS:
-		return row_segment(&r, item->object, fn, arg);
-	case ZD_TABLE_BLOCKS:
-		return row_block(l, &r, item->object, fn, arg);
-	case ZD_NTABLES:
-		break;
+	Zd__Row row = ZD__ROW__INIT;
+	row.owner = zd_ids_owner(l->e, l->item.id);
+	row.row_case = (Zd__Row__RowCase)l->query->table; /* they are numbered alike */
+	switch (row.row_case) {
+	case ZD__ROW__ROW_DEVICE:
+		return row_device(l, &row, l->item.object);
+	case ZD__ROW__ROW_JOB:
+		return row_job(l, &row, l->item.object);
+	case ZD__ROW__ROW_SESSION:
+		return row_session(l, &row, l->item.object);
+	case ZD__ROW__ROW_GROUP:
+		return row_group(l, &row, l->item.object);
+	case ZD__ROW__ROW_UNIT:
+		return row_unit(l, &row, l->item.object);
+	case ZD__ROW__ROW_BUFFER:
+		return l->item.waiting ? row_waiting(l, &row, l->item.waiting)
+		                       : row_buffer(l, &row, l->item.object);
+	case ZD__ROW__ROW_BUCKET:
+		return row_bucket(l, &row, l->item.object);
+	case ZD__ROW__ROW_ALLOCATION:
+		return row_allocation(l, &row, l->item.object);
+	case ZD__ROW__ROW_SCOPE:
+		return row_scope(l, &row, l->item.object);
+	case ZD__ROW__ROW_SEGMENT:
+		return row_segment(l, &row, l->item.object);
+	case ZD__ROW__ROW_BLOCK:
+		return row_block(l, &row, l->item.object);
+	default:
+		return false;
 	}
-	return false;
 }
 
-uint64_t zd_engine_list(struct zd_engine *e, const struct zd_list_query *query,
-                        bool (*fn)(const struct zd_row *row, void *arg), void *arg)
+uint64_t zd_engine_list(struct zd_engine *e, uint64_t session, const Zd__List *query, uint32_t most_visits,
+                        zd_row_fn *fn, void *arg)
 {
-	struct listing l = {.e = e, .query = query, .last = UINT64_MAX};
+	struct listing l = {.e = e, .query = query, .fn = fn, .arg = arg, .last = UINT64_MAX};
 	struct place place = {NULL, NULL, NULL, 0};
-	struct item item;
 	uint64_t last = query->cursor;
 	bool more = true;
-	if (query->session) {
-		l.asker = zd_session_find(e, query->session);
+	if (session) {
+		l.asker = zd_session_find(e, session);
 		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
 			return 0;
-		if (!l.asker->admin && query->table != ZD_TABLE_SEGMENTS) {
+		if (!l.asker->admin && query->table != ZD__TABLE__SEGMENTS) {
 			l.first = zd_id_first(l.asker->owner->ids, 0);
 			l.last = zd_id_first(l.asker->owner->ids, ZD_NIDS);
 		}
 	}
 	begin_listing(&l, &place);
 	while (more && !is_at_end(&l, &place)) {
-		if (query->most_visits && l.visits >= query->most_visits)
+		if (most_visits && l.visits >= most_visits)
 			break;
-		if (visit(&l, &place, &item))
-			more = row(&l, &item, fn, arg);
+		if (visit(&l, &place))
+			more = give_item(&l);
 		if (more)
-			last = item.id;
+			last = l.item.id;
 	}
 	e->list_visits += l.visits;
 	return more && is_at_end(&l, &place) ? 0 : last;

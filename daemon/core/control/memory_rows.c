@@ -27,54 +27,54 @@ static const char *purpose_name(enum zd_purpose purpose)
 	return names[purpose];
 }
 
-void zd_segment_row(const struct zd_segment *segment, struct zd_row *row, char text[ZD_WAIT_TEXT])
+void zd_segment_row(const struct zd_segment *segment, Zd__SegmentRow *row, char text[ZD_WAIT_TEXT])
 {
 	const struct zd_mapping *mapping;
-	row->state = zd_sm_name(&zd_sm_segment, segment->state);
-	row->u.segment.device = segment->device->index;
-	row->u.segment.bytes = segment->bytes;
-	row->u.segment.used_bytes = zd_block_used_bytes(segment->range);
-	row->u.segment.pins = "";
+	row->id = segment->id;
+	row->state = (char *)zd_sm_name(&zd_sm_segment, segment->state);
+	row->device = segment->device->index;
+	row->bytes = segment->bytes;
+	row->used_bytes = zd_block_used_bytes(segment->range);
 	row->job = segment->job->name;
-	row->u.segment.purpose = purpose_name(segment->purpose);
+	row->purpose = (char *)purpose_name(segment->purpose);
 	/* Of one job's sessions, at most ZD_MAX_WORLD for each of its groups. */
 	TAILQ_FOREACH (mapping, &segment->mappings, segment_link)
-		row->u.segment.mappings++;
+		row->mappings++;
 	mapping = TAILQ_FIRST(&segment->mappings);
 	if (segment->state != ZD_SEGMENT_RETIRING || !mapping)
 		return;
 	(void)snprintf(text, ZD_WAIT_TEXT, "%u session%s to unmap it, first session %llu (pid %u)",
-	               row->u.segment.mappings, PLURAL(row->u.segment.mappings),
-	               ZD_ID_NUMBER(mapping->session->id), mapping->session->pid);
-	row->u.segment.pins = text;
+	               row->mappings, PLURAL(row->mappings), ZD_ID_NUMBER(mapping->session->id),
+	               mapping->session->pid);
+	row->pins = text;
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-static void name_member(struct zd_row *row, const struct zd_member *member)
+static void name_member(Zd__BlockRow *row, const struct zd_member *member)
 {
 	row->job = member->group->job->name;
 	row->group = member->group->name;
-	row->u.block.rank = zd_world_rank(member);
+	row->rank = zd_world_rank(member);
 }
 
-static void part_row(struct zd_row *row, const struct zd_part *part, char text[ZD_WAIT_TEXT])
+static void part_row(Zd__BlockRow *row, const struct zd_part *part, char text[ZD_WAIT_TEXT])
 {
 	name_member(row, zd_part_member(part));
 	row->name = part->unit->name;
-	row->state = zd_sm_name(&zd_sm_part, part->state);
-	row->u.block.purpose = part->unit->group->shadow ? "shard and shadow" : "shard";
+	row->state = (char *)zd_sm_name(&zd_sm_part, part->state);
+	row->purpose = (char *)(part->unit->group->shadow ? "shard and shadow" : "shard");
 	if (part->readers > 0)
 		(void)snprintf(text, ZD_WAIT_TEXT, "copies, fills and holds: %u", part->readers);
 }
 
 /* Leases pin a buffer until they are released, and then what it waits for. */
-static void buffer_row(struct zd_row *row, const struct zd_buffer *buffer, char text[ZD_WAIT_TEXT])
+static void buffer_row(Zd__BlockRow *row, const struct zd_buffer *buffer, char text[ZD_WAIT_TEXT])
 {
 	const struct zd_lease *lease;
 	unsigned count = 0;
 	row->name = buffer->unit->name;
-	row->state = zd_sm_name(&zd_sm_buffer, buffer->state);
+	row->state = (char *)zd_sm_name(&zd_sm_buffer, buffer->state);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		if (++count == MOST_LEASES)
 			break;
@@ -88,23 +88,22 @@ static void buffer_row(struct zd_row *row, const struct zd_buffer *buffer, char 
 		zd_buffer_wait_text(buffer, text);
 }
 
-static void storage_row(struct zd_row *row, const struct zd_storage *storage, char text[ZD_WAIT_TEXT])
+static void storage_row(Zd__BlockRow *row, const struct zd_storage *storage, char text[ZD_WAIT_TEXT])
 {
 	name_member(row, storage->member);
-	row->state = storage->dropped ? "DROPPED" : "USED";
-	row->u.block.purpose = storage->charge == ZD_CHARGE_BUCKET    ? "bucket"
-	                       : storage->charge == ZD_CHARGE_STAGING ? "staging"
-	                                                              : "target";
+	row->state = (char *)(storage->dropped ? "DROPPED" : "USED");
+	row->purpose = (char *)(storage->charge == ZD_CHARGE_BUCKET    ? "bucket"
+	                        : storage->charge == ZD_CHARGE_STAGING ? "staging"
+	                                                               : "target");
 	if (storage->uses > 0)
 		(void)snprintf(text, ZD_WAIT_TEXT, "%u operation%s", storage->uses, PLURAL(storage->uses));
 }
 
-static void allocation_row(struct zd_row *row, const struct zd_allocation *allocation,
-                           char text[ZD_WAIT_TEXT])
+static void allocation_row(Zd__BlockRow *row, const struct zd_allocation *allocation, char text[ZD_WAIT_TEXT])
 {
-	row->name = allocation->name;
-	row->state = allocation->session ? "USED" : allocation->durable ? "DETACHED" : "FREED";
-	row->u.block.purpose = "allocation";
+	row->name = (char *)allocation->name;
+	row->state = (char *)(allocation->session ? "USED" : allocation->durable ? "DETACHED" : "FREED");
+	row->purpose = (char *)"allocation";
 	if (allocation->session)
 		(void)snprintf(text, ZD_WAIT_TEXT, "session %llu (pid %u)",
 		               ZD_ID_NUMBER(allocation->session->id), allocation->session->pid);
@@ -112,26 +111,24 @@ static void allocation_row(struct zd_row *row, const struct zd_allocation *alloc
 		(void)snprintf(text, ZD_WAIT_TEXT, "fences and fills: %u", allocation->pending);
 }
 
-static void slot_row(struct zd_row *row, const struct zd_slot *slot, char text[ZD_WAIT_TEXT])
+static void slot_row(Zd__BlockRow *row, const struct zd_slot *slot, char text[ZD_WAIT_TEXT])
 {
 	name_member(row, slot->member);
-	row->state = "EMPTY";
-	row->u.block.purpose = "slot";
+	row->state = (char *)"EMPTY";
+	row->purpose = (char *)"slot";
 	if (slot->occupant)
 		buffer_row(row, slot->occupant, text);
 	else
 		(void)snprintf(text, ZD_WAIT_TEXT, "slot %u of the rank", slot->number);
 }
 
-void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, struct zd_row *row,
+void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, Zd__BlockRow *row,
                   char text[ZD_WAIT_TEXT])
 {
-	row->u.block.offset = block->offset;
-	row->u.block.bytes = block->bytes;
-	row->u.block.free = block->free;
-	row->u.block.purpose = "";
-	row->u.block.pins = text;
-	text[0] = '\0';
+	row->offset = block->offset;
+	row->bytes = block->bytes;
+	row->free = block->free;
+	row->pins = text;
 	if (block->free)
 		return;
 	row->job = segment->job->name;
@@ -142,8 +139,8 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 	case ZD_BLOCK_BUFFER: {
 		const struct zd_buffer *buffer = block->owner;
 		row->group = buffer->unit->group->name;
-		row->u.block.rank = zd_world_rank(zd_part_member(buffer->part));
-		row->u.block.purpose = buffer->in_place ? "frame" : "gathered";
+		row->rank = zd_world_rank(zd_part_member(buffer->part));
+		row->purpose = (char *)(buffer->in_place ? "frame" : "gathered");
 		buffer_row(row, buffer, text);
 		break;
 	}
@@ -159,8 +156,8 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 	case ZD_BLOCK_LANDING: {
 		const struct zd_landing *landing = block->owner;
 		row->group = landing->part->unit->group->name;
-		row->u.block.rank = zd_world_rank(zd_part_member(landing->part));
-		row->u.block.purpose = "staging";
+		row->rank = zd_world_rank(zd_part_member(landing->part));
+		row->purpose = (char *)"staging";
 		break;
 	}
 	case ZD_BLOCK_NOBODY:

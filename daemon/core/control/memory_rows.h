@@ -5,9 +5,9 @@
 
 #include "core/memory/pool.h"
 
-/* Each fills the row, with texts in `text`. */
-void zd_segment_row(const struct zd_segment *segment, struct zd_row *row, char text[ZD_WAIT_TEXT]);
-void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, struct zd_row *row,
+/* Each fills in the row, with texts in `text`, which is empty. */
+void zd_segment_row(const struct zd_segment *segment, Zd__SegmentRow *row, char text[ZD_WAIT_TEXT]);
+void zd_block_row(const struct zd_segment *segment, const struct zd_block *block, Zd__BlockRow *row,
                   char text[ZD_WAIT_TEXT]);
 
 #endif

@@ -68,15 +68,15 @@ static void record_allocation(struct zd_engine *e, struct zd_id_node *node)
 
 /* Each records the object if its job has a journal; NTABLES: the uids' ids, whatever they hold. */
 static const struct {
-	enum zd_table table;
+	Zd__Table table;
 	void (*record)(struct zd_engine *e, struct zd_id_node *node);
 } phases[] = {
         {ZD_NTABLES, record_ids},
-        {ZD_TABLE_JOBS, record_job},
-        {ZD_TABLE_SEGMENTS, record_segment},
-        {ZD_TABLE_GROUPS, record_group},
-        {ZD_TABLE_UNITS, record_unit},
-        {ZD_TABLE_ALLOCATIONS, record_allocation},
+        {ZD__TABLE__JOBS, record_job},
+        {ZD__TABLE__SEGMENTS, record_segment},
+        {ZD__TABLE__GROUPS, record_group},
+        {ZD__TABLE__UNITS, record_unit},
+        {ZD__TABLE__ALLOCATIONS, record_allocation},
 };
 
 void zd_engine_journal_begin(struct zd_engine *e)
@@ -96,7 +96,7 @@ bool zd_engine_journal_step(struct zd_engine *e, uint32_t nobjects)
 	struct zd_journal *journal = &e->journal;
 	struct zd_session *session;
 	for (; journal->phase < ZD_ARRAY_LEN(phases); journal->phase++, journal->after_id = 0) {
-		enum zd_table table = phases[journal->phase].table;
+		Zd__Table table = phases[journal->phase].table;
 		const struct zd_id_tree *tree = table == ZD_NTABLES ? &e->uids : &e->listed[table];
 		struct zd_id_node *node = zd_id_tree_after(tree, journal->after_id);
 		for (; node; node = zd_id_tree_next(node)) {

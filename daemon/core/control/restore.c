@@ -418,7 +418,7 @@ static int restore_allocation(struct restore *restore, struct zd_journal_object 
 	allocation->since_ns = e->now_ns;
 	zd_allocation_keep(allocation);
 	HASH_ADD(hh, e->allocations, id, sizeof(allocation->id), allocation);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed, allocation->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__ALLOCATIONS], &allocation->listed, allocation->id);
 	kept->made = allocation;
 	return note_session(restore, &record->session, &record->record, err);
 }

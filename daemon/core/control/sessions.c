@@ -64,7 +64,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	TAILQ_INIT(&session->promises);
 	TAILQ_INIT(&session->deferred);
 	HASH_ADD(hh, e->sessions, id, sizeof(session->id), session);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_SESSIONS], &session->listed, session->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__SESSIONS], &session->listed, session->id);
 	return session;
 }
 

@@ -93,9 +93,10 @@ int zd_quota_check(struct zd_engine *e, const struct zd_job *job, uint64_t bytes
 	                  (unsigned long long)e->quota_bytes);
 }
 
-void zd_account_usage(const struct zd_account *account, struct zd_usage *usage)
+Zd__Usage zd_account_usage(const struct zd_account *account)
 {
-	*usage = (struct zd_usage){
+	return (Zd__Usage){
+	        .base = PROTOBUF_C_MESSAGE_INIT(&zd__usage__descriptor),
 	        .shard_bytes = account->bytes[ZD_CHARGE_SHARD],
 	        .gathered_bytes = account->bytes[ZD_CHARGE_GATHERED],
 	        .bucket_bytes = account->bytes[ZD_CHARGE_BUCKET],

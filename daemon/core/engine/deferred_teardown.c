@@ -144,7 +144,7 @@ static void free_session(struct zd_engine *e, struct zd_session *session)
 	zd_history_keep_name(&e->history, session->id, session->name, "");
 	e->nclosing--;
 	HASH_DEL(e->sessions, session);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_SESSIONS], &session->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__SESSIONS], &session->listed);
 	zd_metadata_uncharge(session->owner, ZD_SESSION_METADATA_BYTES);
 	zd_owner_put(e, session->owner);
 	free(session);

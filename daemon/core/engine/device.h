@@ -105,7 +105,7 @@ void zd_charge(struct zd_engine *e, struct zd_job *job, struct zd_device *device
                uint64_t bytes);
 void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *device, enum zd_charge kind,
                  uint64_t bytes);
-void zd_account_usage(const struct zd_account *account, struct zd_usage *usage);
+Zd__Usage zd_account_usage(const struct zd_account *account);
 
 /*
  * The daemon's own memory that a uid's objects take: sizes of structures and texts, without the C library's

@@ -66,7 +66,7 @@ struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, b
 	TAILQ_INIT(&job->groups);
 	TAILQ_INIT(&job->allocations);
 	HASH_ADD(hh, e->jobs, id, sizeof(job->id), job);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_JOBS], &job->listed, job->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__JOBS], &job->listed, job->id);
 	job->made_ns = e->now_ns;
 	(void)zd_event_new(e, ZD_EVENT_JOB_BEGIN, job);
 	return job;
@@ -132,7 +132,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	if (job->had_group)
 		report_job(e, job, ZD_NOTICE_JOB_ENDED);
 	HASH_DEL(e->jobs, job);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_JOBS], &job->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__JOBS], &job->listed);
 	zd_job_set_durable(e, job, false);
 	HASH_DELETE(hh_name, job->owner->jobs, job);
 	zd_metadata_uncharge(job->owner, job->metadata_bytes);
@@ -181,7 +181,7 @@ void zd_group_unref(struct zd_engine *e, struct zd_group *group)
 	          TAILQ_EMPTY(&group->reductions));
 	zd_assert(TAILQ_EMPTY(&group->slots));
 	HASH_DEL(e->groups, group);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_GROUPS], &group->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__GROUPS], &group->listed);
 	zd_group_set_over(group);
 	TAILQ_REMOVE(&group->job->groups, group, job_link);
 	zd_metadata_uncharge(group->job->owner, group->metadata_bytes);

@@ -134,7 +134,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 		take_over(buffer, former);
 	TAILQ_INSERT_TAIL(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers++;
-	zd_id_tree_insert(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed, buffer->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__BUFFERS], &buffer->listed, buffer->id);
 	part->buffer = buffer;
 	part->unit->refs++;
 	buffer_charge(e, buffer);
@@ -151,7 +151,7 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	clear_reusable(buffer);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers--;
-	zd_id_tree_remove(&e->listed[ZD_TABLE_BUFFERS], &buffer->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__BUFFERS], &buffer->listed);
 	if (buffer->heir) {
 		zd_deferred_inherit(e, buffer);
 	} else if (slot) {

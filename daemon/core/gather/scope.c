@@ -59,7 +59,7 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 	TAILQ_INSERT_TAIL(&member->scopes, scope, member_link);
 	member->nscopes++;
 	HASH_ADD(hh, e->scopes, id, sizeof(scope->id), scope);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_SCOPES], &scope->listed, scope->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__SCOPES], &scope->listed, scope->id);
 	*out = scope;
 	return 0;
 }
@@ -140,7 +140,7 @@ static void scope_end(struct zd_engine *e, struct zd_scope *scope, struct scope_
 	scope->member->nscopes--;
 	HASH_DEL(e->scopes, scope);
 	zd_metadata_uncharge(scope->member->group->job->owner, sizeof(*scope));
-	zd_id_tree_remove(&e->listed[ZD_TABLE_SCOPES], &scope->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__SCOPES], &scope->listed);
 	zd_scope_unref(scope);
 }
 

@@ -384,7 +384,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	}
 	unit->id = zd_next_id(e, group->job->owner->ids, ZD_ID_UNIT);
 	zd_hash_insert(&e->units, &unit->by_id, zd_hash_id(unit->id));
-	zd_id_tree_insert(&e->listed[ZD_TABLE_UNITS], &unit->listed, unit->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__UNITS], &unit->listed, unit->id);
 	zd_hash_insert(&group->unit_names, &unit->by_name, zd_text_hash(unit->name));
 	TAILQ_INSERT_TAIL(&group->units, unit, group_link);
 	group->nunits++;
@@ -447,7 +447,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	zd_history_keep_name(&e->history, unit->id, unit->name, group->name);
 	zd_hash_remove(&e->units, &unit->by_id);
 	zd_hash_remove(&group->unit_names, &unit->by_name);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_UNITS], &unit->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__UNITS], &unit->listed);
 	if (unit->is_former) {
 		TAILQ_REMOVE(&group->former, unit, group_link);
 		zd_dirty_group(e, group); /* a registration of the same name may wait for this */

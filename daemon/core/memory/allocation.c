@@ -50,7 +50,7 @@ static void allocation_free(struct zd_engine *e, struct zd_allocation *allocatio
 	zd_pool_free(e, &allocation->extent);
 	zd_history_keep_name(&e->history, allocation->id, allocation->name, "");
 	HASH_DEL(e->allocations, allocation);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_ALLOCATIONS], &allocation->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__ALLOCATIONS], &allocation->listed);
 	zd_metadata_uncharge(allocation->job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	zd_job_unref(e, allocation->job);
 	free(allocation);

@@ -264,7 +264,7 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_END, 0);
 	zd_segment_forget(e, segment);
 	HASH_DEL(e->segments, segment);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__SEGMENTS], &segment->listed);
 	zd_segment_withdraw(e, segment);
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	if (!zd_purpose_is_single(segment->purpose))
@@ -360,7 +360,7 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 		job->held_bytes = zd_calloc(e->ndevices, sizeof(*job->held_bytes));
 	job->held_bytes[device->index][purpose] += bytes;
 	segment->is_held = true;
-	zd_id_tree_insert(&e->listed[ZD_TABLE_SEGMENTS], &segment->listed, id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__SEGMENTS], &segment->listed, id);
 	device->segment_bytes += bytes;
 	job->owner->segment_bytes += bytes;
 	job->owner->queues[device->index].segment_bytes += bytes;

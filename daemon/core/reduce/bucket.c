@@ -254,7 +254,7 @@ void zd_bucket_free(struct zd_engine *e, struct zd_bucket *bucket)
 	for (uint32_t i = 0; i < bucket->nslots; i++)
 		zd_storage_drop(e, bucket->slots[i].storage);
 	HASH_DEL(e->buckets, bucket);
-	zd_id_tree_remove(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed);
+	zd_id_tree_remove(&e->listed[ZD__TABLE__BUCKETS], &bucket->listed);
 	TAILQ_REMOVE(&bucket->mr->buckets, bucket, link);
 	bucket->mr->nbuckets--;
 	zd_metadata_uncharge(bucket->mr->member->group->job->owner, sizeof(*bucket));
@@ -310,7 +310,7 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 	for (uint32_t i = 0; i < bucket->nslots; i++)
 		TAILQ_INIT(&bucket->slots[i].queue);
 	HASH_ADD(hh, e->buckets, id, sizeof(bucket->id), bucket);
-	zd_id_tree_insert(&e->listed[ZD_TABLE_BUCKETS], &bucket->listed, bucket->id);
+	zd_id_tree_insert(&e->listed[ZD__TABLE__BUCKETS], &bucket->listed, bucket->id);
 	TAILQ_INSERT_TAIL(&mr->buckets, bucket, link);
 	mr->nbuckets++;
 	req->u.reduce.bucket = bucket;
@@ -345,39 +345,40 @@ static int destroy_begin(struct zd_engine *e, struct zd_request *req, const stru
 
 /* ---- Listing ------------------------------------------------------------------------------------------- */
 
-void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row *row,
+void zd_bucket_row(const struct zd_engine *e, const struct zd_bucket *bucket, Zd__BucketRow *row,
                    struct zd_bucket_scratch *scratch)
 {
 	const struct zd_member *member = bucket->mr->member;
+	row->id = bucket->id;
 	row->job = member->group->job->name;
 	row->group = member->group->name;
-	row->state = zd_sm_name(&zd_sm_backward, bucket->mr->w->backward);
-	row->u.bucket.rank = member->rank;
-	row->u.bucket.device = member->device->index;
-	row->u.bucket.dtype = bucket->dtype;
-	row->u.bucket.nslots = bucket->nslots;
-	row->u.bucket.slot_bytes = bucket->slot_bytes;
+	row->rank = member->rank;
+	row->device = member->device->index;
+	row->dtype = bucket->dtype;
+	row->nslots = bucket->nslots;
+	row->slot_bytes = bucket->slot_bytes;
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
 		const struct zd_bucket_slot *slot = &bucket->slots[i];
-		scratch->slots[i] = zd_sm_name(&zd_sm_bucket_slot, slot->state);
-		row->u.bucket.held_bytes += slot->storage ? slot->storage->extent.bytes : 0;
+		scratch->slots[i] = (char *)zd_sm_name(&zd_sm_bucket_slot, slot->state);
+		row->held_bytes += slot->storage ? slot->storage->extent.bytes : 0;
 	}
 	for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
-		uint32_t n = row->u.bucket.nwaits;
+		size_t n = row->n_waits;
 		if (entry->state < ZD_ENTRY_SUBMITTED)
-			row->u.bucket.reserved++;
+			row->reserved++;
 		else
-			row->u.bucket.submitted++;
+			row->submitted++;
 		if (!entry->slot && entry->storage)
-			row->u.bucket.held_bytes += entry->storage->extent.bytes;
+			row->held_bytes += entry->storage->extent.bytes;
 		if (n == ZD_ARRAY_LEN(scratch->waits))
 			continue;
 		zd_entry_text(e, entry, scratch->waits[n], sizeof(scratch->waits[n]));
 		scratch->wait_ptrs[n] = scratch->waits[n];
-		row->u.bucket.nwaits++;
+		row->n_waits++;
 	}
-	row->u.bucket.slots = scratch->slots;
-	row->u.bucket.waits = scratch->wait_ptrs;
+	row->slots = scratch->slots;
+	row->n_slots = bucket->nslots;
+	row->waits = scratch->wait_ptrs;
 }
 
 const struct zd_request_type zd_req_bucket_create = {

@@ -57,10 +57,10 @@ void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*fou
 /* The text arrays of a row. */
 struct zd_bucket_scratch {
 	char waits[8][ZD_WAIT_TEXT];
-	const char *wait_ptrs[8];
-	const char *slots[ZD_MAX_BUCKET_SLOTS];
+	char *wait_ptrs[8];
+	char *slots[ZD_MAX_BUCKET_SLOTS];
 };
-/* Fills in row->u.bucket for a bucket of a listing, with its texts in the scratch. */
-void zd_bucket_row(struct zd_engine *e, struct zd_bucket *bucket, struct zd_row *row,
+/* Fills in the row of a bucket, with its texts in the scratch. */
+void zd_bucket_row(const struct zd_engine *e, const struct zd_bucket *bucket, Zd__BucketRow *row,
                    struct zd_bucket_scratch *scratch);
 #endif

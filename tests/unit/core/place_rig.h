@@ -100,8 +100,8 @@ static inline void refuse(struct rig *rig, bool on_host, int status, const char 
 static inline uint64_t shard_bytes(struct rig *rig, uint32_t device)
 {
 	struct core_row rows[HOST + 1];
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, rows, HOST + 1), HOST + 1);
-	return rows[device].row.u.device.usage.shard_bytes;
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, rows, HOST + 1), HOST + 1);
+	return rows[device].row->device->usage->shard_bytes;
 }
 
 /* Every shard is there, and is charged nowhere else; nothing is in quarantine. */
@@ -109,8 +109,8 @@ static inline void expect_place(struct rig *rig, bool on_host)
 {
 	struct core_row row;
 	uint64_t bytes = core_usage(rig->core).shard_bytes;
-	core_row(rig->core, ZD_TABLE_UNITS, rig->unit, &row);
-	assert_int_equal(row.row.u.unit.on_host, on_host);
+	core_row(rig->core, ZD__TABLE__UNITS, rig->unit, &row);
+	assert_int_equal(row.row->unit->on_host, on_host);
 	assert_int_equal(shard_bytes(rig, HOST), on_host ? bytes : 0);
 	assert_int_equal(shard_bytes(rig, 0) + shard_bytes(rig, 1), on_host ? 0 : bytes);
 	for (uint32_t device = 0; device <= HOST; device++)

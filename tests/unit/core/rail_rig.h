@@ -138,7 +138,7 @@ static inline void commit_all(struct rig *rig, uint64_t step)
 static inline void expect_state(struct rig *rig, uint32_t node, const char *state)
 {
 	struct core_row row;
-	core_row(rig->nodes.node[node].core, ZD_TABLE_GROUPS, rig->nodes.node[node].group, &row);
+	core_row(rig->nodes.node[node].core, ZD__TABLE__GROUPS, rig->nodes.node[node].group, &row);
 	assert_string_equal(row.state, state);
 }
 

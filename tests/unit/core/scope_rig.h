@@ -106,18 +106,18 @@ static inline void expect_row(struct rig *rig, uint64_t scope, const char *tag, 
                               uint32_t units)
 {
 	struct core_row row;
-	core_row(rig->core, ZD_TABLE_SCOPES, scope, &row);
+	core_row(rig->core, ZD__TABLE__SCOPES, scope, &row);
 	assert_string_equal(row.name, tag);
 	assert_string_equal(row.state, state);
-	assert_int_equal(row.row.u.scope.units, units);
-	assert_int_equal(row.row.u.scope.bytes, units * UNIT_BYTES);
-	assert_true(row.row.u.scope.session == rig->session);
+	assert_int_equal(row.row->scope->units, units);
+	assert_int_equal(row.row->scope->bytes, units * UNIT_BYTES);
+	assert_true(row.row->scope->session == rig->session);
 }
 
 static inline uint32_t nscopes(struct rig *rig)
 {
 	struct core_row row;
-	return core_rows(rig->core, ZD_TABLE_SCOPES, &row, 1);
+	return core_rows(rig->core, ZD__TABLE__SCOPES, &row, 1);
 }
 
 #endif

@@ -159,11 +159,10 @@ static void test_commit_gives_back(void **state)
 	struct core_row row;
 	struct zd_fence fence = {2, 1}, wrong = {2, 0};
 	lose_peer(s);
-	core_row(s->core, ZD_TABLE_BUCKETS, s->g.bucket[0], &row);
-	assert_string_equal(row.state, "IDLE");
-	assert_string_equal(row.waits[0], "unit 'a': abandoned, not given back yet");
-	assert_int_equal(row.row.u.bucket.reserved, 2);
-	assert_int_equal(row.row.u.bucket.held_bytes, SLOT_BYTES);
+	core_row(s->core, ZD__TABLE__BUCKETS, s->g.bucket[0], &row);
+	assert_string_equal(row.row->bucket->waits[0], "unit 'a': abandoned, not given back yet");
+	assert_int_equal(row.row->bucket->reserved, 2);
+	assert_int_equal(row.row->bucket->held_bytes, SLOT_BYTES);
 	assert_int_equal(buckets(s), SLOT_BYTES);
 	expect_not_handed_out(s, s->at[0]);
 

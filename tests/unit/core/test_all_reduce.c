@@ -19,8 +19,8 @@ static uint64_t all_reduced(struct core_reducers *g, const char *name, uint64_t 
 	struct core_unit unit = {.name = name, .numel = numel, .all_reduce = true};
 	uint64_t id = core_team_register(&g->team, &unit);
 	struct core_row row;
-	core_row(g->team.core, ZD_TABLE_UNITS, id, &row);
-	assert_true(row.row.u.unit.all_reduce);
+	core_row(g->team.core, ZD__TABLE__UNITS, id, &row);
+	assert_true(row.row->unit->all_reduce);
 	return id;
 }
 

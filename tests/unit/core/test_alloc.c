@@ -85,7 +85,7 @@ static void test_bad_arguments(void **state)
 		                                   .bytes = cases[i].bytes,
 		                                   .alignment = cases[i].alignment}};
 		core_expect_error(core, core_send(core, session, &args), cases[i].status, cases[i].text);
-		assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+		assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	}
 }
 
@@ -99,7 +99,7 @@ static void test_freed_memory_waits_for_its_streams(void **state)
 	core_expect(core, free_after(core, session, first->u.alloc.allocation, streams, 2), 0);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 	assert_int_equal(core_quarantine(core, 0), 4096);
-	assert_int_equal(core_rows(core, ZD_TABLE_ALLOCATIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__ALLOCATIONS, NULL, 0), 0);
 	core_pass(core, session, 1, 5);
 	const struct zd_reply *second = core_expect(core, alloc(core, session, 4096, 0), 0);
 	assert_int_not_equal(first->place.offset, second->place.offset);
@@ -108,7 +108,7 @@ static void test_freed_memory_waits_for_its_streams(void **state)
 	core_expect(core, free_after(core, session, second->u.alloc.allocation, streams, 2), 0);
 	assert_int_equal(core_quarantine(core, 0), 0);
 	/* the job was there for the allocations' sake */
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_end(core);
 }
 
@@ -128,14 +128,14 @@ static void test_only_what_is_there_and_ones_own_is_freed(void **state)
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t waiting = alloc(core, session, CORE_MIB, 0);
 	core_expect_waits(core, waiting, "alloc: a segment of device 0");
-	assert_int_equal(core_rows(core, ZD_TABLE_ALLOCATIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__ALLOCATIONS, NULL, 0), 0);
 	core_hold(core, ZD_CMD_FILL);
 	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
 	core_expect_waits(core, waiting, "alloc: memory to be zeroed");
-	assert_int_equal(core_rows(core, ZD_TABLE_ALLOCATIONS, &row, 1), 1);
-	core_expect(core, free_after(core, session, row.row.id, NULL, 0), ZEROD_E_NOT_FOUND);
+	assert_int_equal(core_rows(core, ZD__TABLE__ALLOCATIONS, &row, 1), 1);
+	core_expect(core, free_after(core, session, row.id, NULL, 0), ZEROD_E_NOT_FOUND);
 	core_unhold(core, ZD_CMD_FILL);
-	assert_true(core_expect(core, waiting, 0)->u.alloc.allocation == row.row.id);
+	assert_true(core_expect(core, waiting, 0)->u.alloc.allocation == row.id);
 }
 
 static void test_allocations_end_with_their_session(void **state)
@@ -147,7 +147,7 @@ static void test_allocations_end_with_their_session(void **state)
 	core_expect(core, alloc(core, other, 256, 0), 0);
 	core_close(core, session);
 	assert_int_equal(core_usage(core).allocation_bytes, 256);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
 }
 
 static void test_failed_fill_leaves_nothing(void **state)
@@ -156,10 +156,10 @@ static void test_failed_fill_leaves_nothing(void **state)
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
 	core_expect_error(core, alloc(core, session, 256, 0), ZEROD_E_DEVICE, "ECC error");
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_SYSTEM, "memfd_create: EMFILE");
 	core_expect_error(core, alloc(core, session, 256, 0), ZEROD_E_SYSTEM, "memfd_create: EMFILE");
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_expect(core, alloc(core, session, 256, 0), 0);
 }
 
@@ -175,7 +175,7 @@ static void test_deadline_while_it_is_zeroed(void **state)
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 	assert_int_equal(core_quarantine(core, 0), 256);
 	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* Memory that comes free by itself is waited for; memory that somebody holds is not. */

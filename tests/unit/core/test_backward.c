@@ -549,10 +549,10 @@ static void test_the_end_of_a_group(void **state)
 	reduce_all(&g, unit, 1.0f);
 	core_close(core, g.team.session[0]);
 	core_close(core, g.team.session[1]);
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 1);
 	assert_int_not_equal(core_quarantine(core, 0), 0);
 	core_unhold(core, ZD_CMD_REDUCE);
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 0);
 }
 
 int main(void)

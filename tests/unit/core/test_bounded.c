@@ -638,15 +638,15 @@ static void ask_end_job(struct scene *s)
 {
 	struct core_row row[8];
 	join_durable(s);
-	(void)core_rows_for(s->core, s->session, ZD_TABLE_JOBS, "kept", row, 1);
-	(void)core_simple(s->core, s->session, ZD_REQ_END_JOB, row[0].row.id);
+	(void)core_rows_for(s->core, s->session, ZD__TABLE__JOBS, "kept", row, 1);
+	(void)core_simple(s->core, s->session, ZD_REQ_END_JOB, row[0].id);
 }
 
 static void ask_kill_job(struct scene *s)
 {
 	struct core_row row[8];
-	(void)core_rows_for(s->core, s->session, ZD_TABLE_JOBS, "job", row, 1);
-	(void)core_simple(s->core, s->session, ZD_REQ_KILL_JOB, row[0].row.id);
+	(void)core_rows_for(s->core, s->session, ZD__TABLE__JOBS, "job", row, 1);
+	(void)core_simple(s->core, s->session, ZD_REQ_KILL_JOB, row[0].id);
 }
 
 static void ask_trim(struct scene *s)

@@ -20,9 +20,9 @@
 static void expect_slots(struct core_driver *core, uint64_t bucket, const char *first, const char *second)
 {
 	struct core_row row;
-	core_row(core, ZD_TABLE_BUCKETS, bucket, &row);
-	assert_string_equal(row.slots[0], first);
-	assert_string_equal(row.slots[1], second);
+	core_row(core, ZD__TABLE__BUCKETS, bucket, &row);
+	assert_string_equal(row.row->bucket->slots[0], first);
+	assert_string_equal(row.row->bucket->slots[1], second);
 }
 
 static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry, const struct zd_fence *fence)
@@ -68,14 +68,13 @@ static void test_create(void **state)
 	core_call(core, team.session[0], &args, ZEROD_E_NOT_FOUND);
 	uint64_t bucket =
 	        core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 1000, 0), 0)->u.bucket_create.bucket;
-	core_row(core, ZD_TABLE_BUCKETS, bucket, &row);
+	core_row(core, ZD__TABLE__BUCKETS, bucket, &row);
 	assert_string_equal(row.job, "job");
 	assert_string_equal(row.group, "world");
-	assert_string_equal(row.state, "IDLE");
-	assert_int_equal(row.row.u.bucket.rank, 1);
-	assert_int_equal(row.row.u.bucket.slot_bytes, 1024);
-	assert_int_equal(row.row.u.bucket.nslots, 2);
-	assert_int_equal(row.row.u.bucket.held_bytes, 0); /* storage comes with the first entry */
+	assert_int_equal(row.row->bucket->rank, 1);
+	assert_int_equal(row.row->bucket->slot_bytes, 1024);
+	assert_int_equal(row.row->bucket->nslots, 2);
+	assert_int_equal(row.row->bucket->held_bytes, 0); /* storage comes with the first entry */
 	for (uint32_t i = 1; i < ZD_MAX_BUCKETS; i++)
 		core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 0, 0), 0);
 	core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 0, 0), ZEROD_E_LIMIT);

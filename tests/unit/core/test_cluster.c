@@ -24,7 +24,7 @@ static uint64_t send_join(struct core_nodes *nodes, const struct core_nodes_conf
 static void expect_state(struct core_nodes *nodes, uint32_t node, const char *state)
 {
 	struct core_row row;
-	assert_int_equal(core_rows(nodes->node[node].core, ZD_TABLE_GROUPS, &row, 1), 1);
+	assert_int_equal(core_rows(nodes->node[node].core, ZD__TABLE__GROUPS, &row, 1), 1);
 	assert_string_equal(row.state, state);
 }
 
@@ -278,9 +278,8 @@ static void test_committed_steps_differ(void **state)
 	commit(&nodes, 3);
 	leave_all(&nodes);
 	uint64_t admin = core_open_admin(nodes.node[1].core);
-	assert_int_equal(core_rows(nodes.node[1].core, ZD_TABLE_JOBS, &job, 1), 1);
-	core_expect(nodes.node[1].core, core_simple(nodes.node[1].core, admin, ZD_REQ_END_JOB, job.row.id),
-	            0);
+	assert_int_equal(core_rows(nodes.node[1].core, ZD__TABLE__JOBS, &job, 1), 1);
+	core_expect(nodes.node[1].core, core_simple(nodes.node[1].core, admin, ZD_REQ_END_JOB, job.id), 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		request[rank] = send_join(&nodes, &durable, rank);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -582,8 +581,8 @@ static void test_administrator_aborts_while_connecting(void **state)
 	(void)state;
 	core_nodes_open(&nodes, NULL);
 	uint64_t first = send_join(&nodes, NULL, 0), second = send_join(&nodes, NULL, 1);
-	assert_int_equal(core_rows(nodes.node[0].core, ZD_TABLE_GROUPS, &row, 1), 1);
-	nodes.node[0].group = row.row.id;
+	assert_int_equal(core_rows(nodes.node[0].core, ZD__TABLE__GROUPS, &row, 1), 1);
+	nodes.node[0].group = row.id;
 	abort_group(&nodes);
 	core_expect_error(nodes.node[0].core, first, ZEROD_E_ABORTED, "was aborted");
 	core_expect_error(nodes.node[0].core, second, ZEROD_E_ABORTED, "was aborted");

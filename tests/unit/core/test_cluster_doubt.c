@@ -94,9 +94,9 @@ static void expect_joined(struct rig *rig, const uint64_t request[CORE_TEAM], ui
 static void expect_doubt(struct rig *rig, uint32_t node, uint64_t committed, uint64_t doubt)
 {
 	struct core_row row;
-	core_row(rig->nodes.node[node].core, ZD_TABLE_GROUPS, rig->nodes.node[node].group, &row);
-	assert_int_equal(row.row.u.group.committed_step, committed);
-	assert_int_equal(row.row.u.group.doubt_step, doubt);
+	core_row(rig->nodes.node[node].core, ZD__TABLE__GROUPS, rig->nodes.node[node].group, &row);
+	assert_int_equal(row.row->group->committed_step, committed);
+	assert_int_equal(row.row->group->doubt_step, doubt);
 }
 
 /* All are in the group again, at that step, with that version of 'u'. They go on from there. */
@@ -310,8 +310,8 @@ static void test_job_ends_in_doubt(void **state)
 	all_anew(&rig);
 	assert_true(core_usage(core).shard_bytes == 2ull * 2 * 2 * ZD_SHARD_ALIGN_BYTES);
 	uint64_t admin = core_open_admin(core);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, &job, 1), 1);
-	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, job.row.id), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, &job, 1), 1);
+	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, job.id), 0);
 	assert_true(core_usage(core).shard_bytes == 0);
 	core_net_end(rig.nodes.net);
 }
@@ -432,8 +432,8 @@ static void test_doubt_and_a_lost_job(void **state)
 	all_anew(&rig);
 	struct core_driver *core = rig.nodes.node[2].core;
 	uint64_t admin = core_open_admin(core);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, &job, 1), 1);
-	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, job.row.id), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, &job, 1), 1);
+	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, job.id), 0);
 	send_joins(&rig, &three, request);
 	for (uint32_t rank = 0; rank < 6; rank++) {
 		core_expect_error(core_of(&rig, rank), request[rank], ZEROD_E_MISMATCH,

@@ -337,10 +337,10 @@ static void show(struct run *run)
 		struct core_row row;
 		if (runner->over || runner->at == run->program.nsteps)
 			continue;
-		core_row(core_of(run, runner), ZD_TABLE_SESSIONS, session_of(run, runner), &row);
-		print_message("rank %u: step %u, %s of unit %u; %u wait, first for %s\n", runner->rank,
-		              runner->at, step_names[step->kind], step->unit, row.row.u.session.nwaits,
-		              row.row.u.session.nwaits ? row.waits[0] : "-");
+		core_row(core_of(run, runner), ZD__TABLE__SESSIONS, session_of(run, runner), &row);
+		print_message("rank %u: step %u, %s of unit %u; %zu wait, first for %s\n", runner->rank,
+		              runner->at, step_names[step->kind], step->unit, row.row->session->n_waits,
+		              row.row->session->n_waits ? row.row->session->waits[0] : "-");
 	}
 }
 
@@ -577,7 +577,7 @@ static void expect_nobody_hangs(struct run *run)
 			assert_true(!core_reply(core, runner->asked[k]) ||
 			            passed(run, runner, runner->asked[k]));
 		}
-		core_row(core, ZD_TABLE_GROUPS, core_nodes_team(&run->nodes, i)->group, &group);
+		core_row(core, ZD__TABLE__GROUPS, core_nodes_team(&run->nodes, i)->group, &group);
 		if (waits && strcmp(group.state, "ABORTED") == 0) {
 			show(run);
 			fail_msg("rank %u waits, in a group that has ended", i);

@@ -63,15 +63,15 @@ static void expect_committed(struct rig *rig, uint64_t step)
 {
 	struct core_row row;
 	for (uint32_t node = 0; node < 2; node++) {
-		core_row(rig->nodes.node[node].core, ZD_TABLE_GROUPS, rig->nodes.node[node].group, &row);
-		assert_int_equal(row.row.u.group.committed_step, step);
+		core_row(rig->nodes.node[node].core, ZD__TABLE__GROUPS, rig->nodes.node[node].group, &row);
+		assert_int_equal(row.row->group->committed_step, step);
 	}
 }
 
 static void expect_state(struct rig *rig, uint32_t node, const char *state)
 {
 	struct core_row row;
-	core_row(rig->nodes.node[node].core, ZD_TABLE_GROUPS, rig->nodes.node[node].group, &row);
+	core_row(rig->nodes.node[node].core, ZD__TABLE__GROUPS, rig->nodes.node[node].group, &row);
 	assert_string_equal(row.state, state);
 }
 

@@ -96,15 +96,16 @@ static void test_context_waits_as_a_whole(void **state)
 	struct core_row rows[2];
 	uint64_t request = core_context_begin(rig->core, rig->session, units, 3);
 	core_expect_waits(rig->core, request, "context_begin: rank 0 to publish version 1 of unit 'late'");
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_SCOPES, rows, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__SCOPES, rows, 1), 1);
 	assert_string_equal(rows[0].state, "GATHERING");
-	uint64_t id = rows[0].row.id;
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, rows, 2), 2);
+	uint64_t id = rows[0].id;
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, rows, 2), 2);
 	uint32_t waiting = strcmp(rows[0].state, "WAITING") == 0 ? 0 : 1;
 	assert_string_equal(rows[waiting].state, "WAITING");
 	assert_string_equal(rows[waiting].name, "late");
 	assert_string_equal(rows[1 - waiting].name, "a");
-	assert_string_equal(rows[waiting].tags[0], rows[1 - waiting].tags[0]);
+	assert_string_equal(rows[waiting].row->buffer->holders[0]->tag,
+	                    rows[1 - waiting].row->buffer->holders[0]->tag);
 	/* its units are taken already, and it has no name yet */
 	core_expect(rig->core, core_context_begin(rig->core, rig->session, overlap, 1), ZEROD_E_EXISTS);
 	expect_end_fails(rig, ZD_REQ_CONTEXT_END, id, ZEROD_E_NOT_FOUND, "this session has no");

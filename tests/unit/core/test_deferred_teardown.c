@@ -27,9 +27,9 @@ static uint64_t release_with(struct core_driver *core, uint64_t session, uint64_
 static void expect_no_session(struct core_driver *core, uint64_t id)
 {
 	struct core_row rows[CORE_ROW_ITEMS];
-	uint32_t n = core_rows(core, ZD_TABLE_SESSIONS, rows, ZD_ARRAY_LEN(rows));
+	uint32_t n = core_rows(core, ZD__TABLE__SESSIONS, rows, ZD_ARRAY_LEN(rows));
 	for (uint32_t i = 0; i < n; i++)
-		assert_int_not_equal(rows[i].row.id, id);
+		assert_int_not_equal(rows[i].id, id);
 }
 
 /* ---- What is kept, and what is not --------------------------------------------------------------------- */
@@ -65,27 +65,27 @@ static void test_all_that_a_process_can_touch_is_kept(void **state)
 	core_expect(core, core_alloc(core, session, "job", 0, UNIT_BYTES), 0);
 	core_reducers_begin(&g, 2, true);
 	core_put(&g, 0, unit, 1);
-	struct zd_usage before = core_usage(core);
+	Zd__Usage before = core_usage(core);
 	uint64_t quarantine = core_quarantine(core, 0);
 	assert_int_equal(quarantine, UNIT_BYTES);
 	uint64_t held = before.shard_bytes + before.gathered_bytes + before.bucket_bytes +
 	                before.target_bytes + before.allocation_bytes;
 	assert_true(before.bucket_bytes > 0 && before.target_bytes > 0 && before.allocation_bytes > 0);
 	core_close(core, session);
-	struct zd_usage after = core_usage(core); /* nobody is charged any more */
+	Zd__Usage after = core_usage(core); /* nobody is charged any more */
 	assert_int_equal(after.shard_bytes + after.gathered_bytes + after.bucket_bytes + after.target_bytes +
 	                         after.allocation_bytes,
 	                 0);
 	assert_int_equal(core_quarantine(core, 0), quarantine + held);
 	/* The lists tell why. */
-	core_row(core, ZD_TABLE_SESSIONS, session, &row);
+	core_row(core, ZD__TABLE__SESSIONS, session, &row);
 	assert_string_equal(row.state, "CLOSING");
 	assert_string_equal(row.job, "job");
-	assert_int_equal(row.row.u.session.nwaits, 1);
-	assert_string_equal(row.waits[0], REASON);
+	assert_int_equal(row.row->session->n_waits, 1);
+	assert_string_equal(row.row->session->waits[0], REASON);
 	core_gone(core, session);
 	assert_int_equal(core_quarantine(core, 0), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	expect_no_session(core, session);
 	core_end(core);
 }
@@ -98,9 +98,9 @@ static void test_buffers_say_what_they_wait_for(void **state)
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect(core, core_gather(core, team.session[0], core_team_unit(&team, "w", UNIT_BYTES)), 0);
 	core_close(core, team.session[0]);
-	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.waits[0], "process 1001 to leave device 0");
+	assert_string_equal(row.row->buffer->waits_for, "process 1001 to leave device 0");
 	core_end(core);
 }
 

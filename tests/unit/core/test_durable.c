@@ -83,9 +83,9 @@ static void test_allocation_outlives_its_session(void **state)
 	                  "allocation 'adam' of job 'job' on device 0 is held by session");
 	close_all(core, &team);
 	assert_int_equal(core_usage(core).allocation_bytes, STATE_BYTES);
-	assert_int_equal(core_rows(core, ZD_TABLE_ALLOCATIONS, &row, 1), 1);
-	assert_true(row.row.id == id && row.row.u.allocation.durable);
-	assert_int_equal(row.row.u.allocation.session, 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__ALLOCATIONS, &row, 1), 1);
+	assert_true(row.id == id && row.row->allocation->durable);
+	assert_int_equal(row.row->allocation->session, 0);
 	uint64_t session = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	core_expect_error(core, keep(core, session, "adam", 2 * STATE_BYTES), ZEROD_E_MISMATCH,
 	                  "has 1024 bytes; 2048 are asked for");
@@ -109,7 +109,7 @@ static void test_bad_durable_allocations(void **state)
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_expect_error(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE,
 	                  "job 'job' is not durable: join a durable group of it before allocation 'adam'");
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	(void)core_team_new(core, "job", 1, false);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE);
 	core_expect_error(core, keep(core, session, "", STATE_BYTES), ZEROD_E_INVALID, "needs a name");
@@ -138,14 +138,14 @@ static void test_allocations_end_with_their_job(void **state)
 	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
 	close_all(core, &team);
-	core_rows(core, ZD_TABLE_JOBS, &row, 1);
-	core_expect_error(core, core_simple(core, other, ZD_REQ_END_JOB, row.row.id), ZEROD_E_BUSY,
+	core_rows(core, ZD__TABLE__JOBS, &row, 1);
+	core_expect_error(core, core_simple(core, other, ZD_REQ_END_JOB, row.id), ZEROD_E_BUSY,
 	                  "allocation 'adam' is held by session");
 	core_close(core, session);
 	assert_int_equal(core_usage(core).allocation_bytes, STATE_BYTES);
-	core_expect(core, core_simple(core, other, ZD_REQ_END_JOB, row.row.id), 0);
+	core_expect(core, core_simple(core, other, ZD_REQ_END_JOB, row.id), 0);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* ---- Shards stay --------------------------------------------------------------------------------------- */
@@ -160,8 +160,8 @@ static void test_shards_outlive_their_sessions(void **state)
 	close_all(core, &team);
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, &row, 1), 1);
-	assert_true(row.row.u.job.durable);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, &row, 1), 1);
+	assert_true(row.row->job->durable);
 	const struct zd_reply *reply = rejoin(core, &team);
 	assert_true(reply->u.group_join.group == team.group);
 	assert_int_equal(reply->u.group_join.committed_step, 1);
@@ -226,7 +226,7 @@ static void test_shard_that_was_never_zeroed_does_not_stay(void **state)
 	close_all(core, &team);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 }
 
 /* An abort ends work, not data: once everybody has left, the ranks may come again. */
@@ -328,9 +328,9 @@ static void test_torn_group_is_restored_and_committed(void **state)
 	core_expect(core, core_commit(core, team.session[1], team.group, 2), 0);
 	core_expect(core, commit, 0);
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 3);
-	core_row(core, ZD_TABLE_GROUPS, team.group, &row);
-	assert_false(row.row.u.group.torn);
-	assert_int_equal(row.row.u.group.committed_step, 2);
+	core_row(core, ZD__TABLE__GROUPS, team.group, &row);
+	assert_false(row.row->group->torn);
+	assert_int_equal(row.row->group->committed_step, 2);
 }
 
 static void test_commit_needs_every_shard_registered(void **state)
@@ -384,8 +384,8 @@ static void test_shard_that_was_given_back_is_not_torn(void **state)
 static uint64_t only_job(struct core_driver *core)
 {
 	struct core_row row;
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, &row, 1), 1);
-	return row.row.id;
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, &row, 1), 1);
+	return row.id;
 }
 
 static void test_end_job(void **state)
@@ -403,7 +403,7 @@ static void test_end_job(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
 	core_expect(core, core_simple(core, owner, ZD_REQ_END_JOB, job), 0);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* All sessions of the job end, with its memory; those of other jobs, and of other users, do not. */
@@ -430,7 +430,7 @@ static void test_kill_job(void **state)
 	assert_null(core_reply(core, waiting)); /* not that its peer is gone */
 	assert_true(core_is_open(core, owner) && core_is_open(core, bob));
 	assert_int_equal(core_usage(core).shard_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* Ranks that still join, holders of allocations, and a durable job without sessions. */
@@ -444,8 +444,8 @@ static void test_kill_job_of_any_sort(void **state)
 	core_expect(core, core_alloc(core, other, "other", 0, 4096), 0);
 	(void)core_join(core, joins, &(struct core_join){.world_size = 2});
 	struct core_row rows[2];
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, rows, 2), 2);
-	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, rows[0].row.id), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, rows, 2), 2);
+	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, rows[0].id), 0);
 	assert_false(core_is_open(core, joins) || core_is_open(core, holds));
 	assert_true(core_is_open(core, other));
 	core_close(core, other);
@@ -454,7 +454,7 @@ static void test_kill_job_of_any_sort(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
 	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, only_job(core)), 0);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* The processes of the victims may use the memory until they have left the devices. */
@@ -465,10 +465,10 @@ static void test_kill_job_waits_for_processes(void **state)
 	(void)state;
 	start(core, &team);
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core)), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
 	core_gone(core, team.session[0]);
 	core_gone(core, team.session[1]);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_end(core);
 }
 
@@ -494,7 +494,7 @@ static void test_end_job_waits_for_what_still_reads(void **state)
 	assert_int_equal(core_quarantine(core, 1), UNIT_BYTES / 2);
 	core_unhold(core, ZD_CMD_COPY);
 	assert_int_equal(core_quarantine(core, 0) + core_quarantine(core, 1), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* The memory of an ended job has no owner, and exists until its copies have ended: a session that uses the
@@ -519,9 +519,9 @@ static void join_after_the_end(bool durable)
 	assert_int_equal(core_usage(core).shard_bytes, durable ? UNIT_BYTES : 0);
 	if (durable)
 		core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, only_job(core)), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, NULL, 0), 1);
 	core_unhold(core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_end(core);
 }
 

@@ -58,7 +58,7 @@ static void expect_version(struct scene *s, uint32_t rank, uint64_t version)
 static void expect_state(struct scene *s, const char *state)
 {
 	struct core_row row;
-	core_row(s->core, ZD_TABLE_GROUPS, s->team.group, &row);
+	core_row(s->core, ZD__TABLE__GROUPS, s->team.group, &row);
 	assert_string_equal(row.state, state);
 }
 
@@ -93,7 +93,7 @@ static void test_the_last_rank_gathers_on(void **state)
 	core_expect(s->core, core_forward_end(s->core, s->team.session[0], scope, false), 0);
 	core_expect(s->core, core_context_begin(s->core, s->team.session[0], &s->unit, 1), 0);
 	end(s, 0);
-	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 static void test_a_call_that_needs_the_rank_says_so(void **state)
@@ -217,7 +217,7 @@ static void test_a_copy_outlives_all_ranks(void **state)
 	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 	assert_true(core_quarantine(s->core, 1) >= 256);
 	core_unhold(s->core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 static void test_a_killed_job_keeps_nothing(void **state)
@@ -225,9 +225,9 @@ static void test_a_killed_job_keeps_nothing(void **state)
 	struct scene *s = *state;
 	struct core_row job;
 	end(s, 1);
-	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, &job, 1), 1);
-	core_expect(s->core,
-	            core_simple(s->core, core_open(s->core, CORE_ALICE), ZD_REQ_KILL_JOB, job.row.id), 0);
+	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, &job, 1), 1);
+	core_expect(s->core, core_simple(s->core, core_open(s->core, CORE_ALICE), ZD_REQ_KILL_JOB, job.id),
+	            0);
 	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 }
 

@@ -313,10 +313,10 @@ static uint64_t publish_after_commit(struct core_driver *core, uint64_t session,
 	uint64_t group = core_expect(core, core_join(core, session, &args), 0)->u.group_join.group;
 	register_units(core, session, group, NUNITS);
 	struct core_row rows[NUNITS];
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, rows, NUNITS), NUNITS);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, rows, NUNITS), NUNITS);
 	for (uint32_t round = 0; round < 2; round++) {
 		for (uint32_t i = 0; i < NUNITS; i++) {
-			unit[i] = rows[i].row.id;
+			unit[i] = rows[i].id;
 			core_expect(core, core_update(core, session, unit[i]), 0);
 			core_expect(core, core_publish(core, session, unit[i]), 0);
 		}
@@ -367,12 +367,12 @@ static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
 		register_units(core, session[rank], group, NUNITS);
 	}
 	struct core_row rows[NUNITS];
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, rows, NUNITS), NUNITS);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, rows, NUNITS), NUNITS);
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		struct zd_args publish = {.kind = ZD_REQ_PUBLISH,
 		                          .u.publish = {.n_units = 1, .units = &unit[i]},
 		                          .fences = {1, &slow}};
-		unit[i] = rows[i].row.id;
+		unit[i] = rows[i].id;
 		core_expect(core, core_update(core, session[1], unit[i]), 0);
 		if (i == 0)
 			waiting = core_send(core, session[1], &publish);

@@ -203,8 +203,8 @@ static void user_start(struct core_driver *core, uint32_t uid, struct user *user
 	        core_expect(core, core_forward_begin(core, session, group, 0, NULL, 0), 0)->u.scope.scope;
 	user->ids[ALLOCATION] =
 	        core_expect(core, core_alloc(core, session, "job", 0, 2 * CORE_KIB), 0)->u.alloc.allocation;
-	assert_int_equal(core_rows_for(core, session, ZD_TABLE_JOBS, NULL, &row, 1), 1);
-	user->ids[JOB] = row.row.id;
+	assert_int_equal(core_rows_for(core, session, ZD__TABLE__JOBS, NULL, &row, 1), 1);
+	user->ids[JOB] = row.id;
 }
 
 /* The answer to the request with that id in the field. */

@@ -112,8 +112,8 @@ static bool same_frames(const struct zd_reply *a, const struct zd_reply *b)
 static uint64_t segment_bytes(struct rig *rig, uint32_t segment)
 {
 	struct core_row row;
-	core_row(rig->core, ZD_TABLE_SEGMENTS, segment, &row);
-	return row.row.u.segment.bytes;
+	core_row(rig->core, ZD__TABLE__SEGMENTS, segment, &row);
+	return row.row->segment->bytes;
 }
 
 /* ---- Places -------------------------------------------------------------------------------------------- */

@@ -78,9 +78,9 @@ static void test_gather_is_inflight_then_available(void **state)
 	const struct zd_reply *reply = core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit),
 	                                           0);
 	assert_int_equal(reply->place.bytes, UNIT_BYTES);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "INFLIGHT");
-	assert_string_equal(row.waits[0], "2 transfers");
+	assert_string_equal(row.row->buffer->waits_for, "2 transfers");
 	/* the neighbour's device makes both copies, behind one fence */
 	assert_int_equal(reply->fences.count, 1);
 	struct zd_fence fence = reply->fences.fences[0];
@@ -89,10 +89,10 @@ static void test_gather_is_inflight_then_available(void **state)
 	assert_false(zd_fence_reached(core_timeline(rig->core, rig->session, 1), fence.value));
 	core_run_on(rig->core, ZD_CMD_COPY, 1);
 	assert_true(zd_fence_reached(core_timeline(rig->core, rig->session, 1), fence.value));
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
 	assert_string_equal(row.state, "AVAILABLE");
-	assert_int_equal(row.row.u.buffer.padded_bytes, UNIT_BYTES);
-	assert_int_equal(row.row.u.buffer.version, 1);
+	assert_int_equal(row.row->buffer->padded_bytes, UNIT_BYTES);
+	assert_int_equal(row.row->buffer->version, 1);
 	core_team_check(&rig->team, reply, 1);
 }
 
@@ -125,10 +125,10 @@ static void test_second_gather_joins(void **state)
 	assert_int_equal(totals.joined_gathers, 2);
 	assert_int_equal(totals.gathered_bytes_total, UNIT_BYTES);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
-	assert_int_equal(row.row.u.buffer.nholders, 3);
-	assert_string_equal(row.tags[1], "eager");
-	assert_true(row.holders[1].session == rig->session);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
+	assert_int_equal(row.row->buffer->n_holders, 3);
+	assert_string_equal(row.row->buffer->holders[1]->tag, "eager");
+	assert_true(row.row->buffer->holders[1]->session == rig->session);
 }
 
 /* While the transfer is under way, whoever joins it has to wait for the same fences. */
@@ -192,9 +192,9 @@ static void test_uses_are_counted_down(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	/* a further gather under the same tag adds to the lease */
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
-	assert_int_equal(row.row.u.buffer.nholders, 1);
-	assert_int_equal(row.holders[0].uses, 3);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
+	assert_int_equal(row.row->buffer->n_holders, 1);
+	assert_int_equal(row.row->buffer->holders[0]->uses, 3);
 	core_expect_error(rig->core,
 	                  core_gather_tag(rig->core, rig->session, rig->unit, "plan", UINT32_MAX - 2),
 	                  ZEROD_E_LIMIT, "tag 'plan' has 3 uses of unit 'w' already");
@@ -220,19 +220,19 @@ static void test_tags_keep_holders_apart(void **state)
 static void test_not_held_changes_nothing(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_usage before, after;
+	Zd__Usage before, after;
 	struct core_row first, second;
 	gather_ok(rig, "plan");
 	before = core_usage(rig->core);
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &first, 1);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &first, 1);
 	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "eager", NULL, 0),
 	            ZEROD_E_NOT_HELD);
 	/* the other rank does not hold it either */
 	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), ZEROD_E_NOT_HELD);
 	after = core_usage(rig->core);
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &second, 1);
-	assert_memory_equal(&before, &after, sizeof(before));
-	assert_int_equal(second.holders[0].uses, first.holders[0].uses);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &second, 1);
+	core_expect_same(&before, &after);
+	assert_int_equal(second.row->buffer->holders[0]->uses, first.row->buffer->holders[0]->uses);
 	assert_string_equal(second.state, first.state);
 	release_ok(rig, "plan");
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), ZEROD_E_NOT_HELD);
@@ -251,10 +251,10 @@ static void test_block_is_not_reused_before_the_slowest_stream(void **state)
 	/* uncharged at once, not free */
 	assert_int_equal(gathered_bytes(rig), 0);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
 	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.waits[0], "streams of 1 release");
-	assert_int_equal(row.row.u.buffer.nholders, 0);
+	assert_string_equal(row.row->buffer->waits_for, "streams of 1 release");
+	assert_int_equal(row.row->buffer->n_holders, 0);
 	core_pass(rig->core, rig->session, 5, 100);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
 	struct zd_location other = gather_ok(rig, "plan");
@@ -295,8 +295,8 @@ static void test_block_is_not_reused_while_a_transfer_writes_it(void **state)
 	core_expect(rig->core,
 	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 1}, 1),
 	            0);
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
-	assert_string_equal(row.waits[0], "2 transfers, streams of 1 release");
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
+	assert_string_equal(row.row->buffer->waits_for, "2 transfers, streams of 1 release");
 	assert_int_equal(gathered_bytes(rig), 0);
 	/* gathered again meanwhile: another block, another transfer */
 	assert_false(same(held, gather_ok(rig, "plan")));
@@ -432,16 +432,16 @@ static void test_prefetch_is_joined(void **state)
 	                                           core_prefetch(rig->core, rig->session, rig->unit), 0);
 	assert_int_equal(reply->place.segment, 0);
 	assert_int_equal(reply->fences.count, 0);
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
-	assert_true(row.row.u.buffer.prefetched);
-	assert_int_equal(row.row.u.buffer.nholders, 0);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
+	assert_true(row.row->buffer->prefetched);
+	assert_int_equal(row.row->buffer->n_holders, 0);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0); /* again: harmless */
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), ZEROD_E_NOT_HELD);
 	const struct zd_reply *gather = core_expect(rig->core,
 	                                            core_gather(rig->core, rig->session, rig->unit), 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
-	assert_false(row.row.u.buffer.prefetched);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
+	assert_false(row.row->buffer->prefetched);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_team_check(&rig->team, gather, 1);
 	release_ok(rig, CORE_TAG);
@@ -476,10 +476,10 @@ static void test_world_of_one_needs_no_transfer(void **state)
 	core_hold(core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, session, unit), 0);
 	assert_int_equal(reply->fences.count, 0);
-	core_rows(core, ZD_TABLE_BUFFERS, &row, 1);
+	core_rows(core, ZD__TABLE__BUFFERS, &row, 1);
 	assert_string_equal(row.state, "AVAILABLE");
 	core_expect(core, core_release(core, session, unit), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, &row, 1), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__BUFFERS, &row, 1), 0);
 }
 
 int main(void)

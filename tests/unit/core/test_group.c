@@ -18,9 +18,9 @@ static void expect_group(struct core_driver *core, uint64_t group, const char *s
 {
 	struct core_row row;
 	uint32_t n = 0;
-	core_row(core, ZD_TABLE_GROUPS, group, &row);
-	for (uint32_t i = 0; i < row.row.u.group.world_size && i < CORE_ROW_ITEMS; i++)
-		n += row.members[i].session != 0;
+	core_row(core, ZD__TABLE__GROUPS, group, &row);
+	for (uint32_t i = 0; i < row.row->group->world_size && i < CORE_ROW_ITEMS; i++)
+		n += row.row->group->members[i]->session != 0;
 	assert_string_equal(row.state, state);
 	assert_int_equal(n, attached);
 }
@@ -39,7 +39,7 @@ static void test_join_waits_for_every_rank(void **state)
 	core_expect_waits(core, request[2], "2 ranks to join, rank 0 first");
 	request[0] = core_join(core, session[0], &(struct core_join){.world_size = 3, .rank = 0});
 	core_expect_waits(core, request[0], "1 rank to join, rank 1 first");
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &group, 1), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &group, 1), 1);
 	assert_string_equal(group.state, "FORMING");
 	request[1] = core_join(core, session[1],
 	                       &(struct core_join){.world_size = 3, .rank = 1, .device = 1});
@@ -51,9 +51,9 @@ static void test_join_waits_for_every_rank(void **state)
 		assert_int_equal(reply->u.group_join.committed_step, 0);
 	}
 	expect_group(core, id, "READY", 3);
-	core_row(core, ZD_TABLE_GROUPS, id, &group);
-	assert_true(group.members[1].session == session[1]);
-	assert_int_equal(group.members[1].device, 1);
+	core_row(core, ZD__TABLE__GROUPS, id, &group);
+	assert_true(group.row->group->members[1]->session == session[1]);
+	assert_int_equal(group.row->group->members[1]->device, 1);
 }
 
 /* A rank that has not joined cannot join any more; requests that wait for other reasons may still succeed. */
@@ -119,7 +119,7 @@ static void test_join_arguments(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		core_expect_error(core, core_join(core, session, &cases[i].join), cases[i].status,
 		                  cases[i].text);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_expect(core,
 	            core_join(core, session, &(struct core_join){.world_size = 1, .job = long_name + 1}), 0);
 }
@@ -153,7 +153,7 @@ static void test_job_belongs_to_its_uid(void **state)
 	uint64_t first = core_expect(core, core_join(core, alice, &join), 0)->u.group_join.group;
 	uint64_t second = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
 	assert_true(first != second);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 2);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 2);
 }
 
 static void test_join_that_ends_early_frees_its_rank(void **state)
@@ -171,7 +171,7 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 	core_tick(core, 5000000);
 	core_expect_error(core, request, ZEROD_E_DEADLINE,
 	                  "group_join: waited 5 ms for 1 rank to join, rank 1 first");
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	/* a session that dies while it waits frees its rank as well */
 	(void)core_send(core, late, &args);
 	core_close(core, late);
@@ -223,15 +223,15 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 	                                        .durable = false}};
 	uint64_t request = core_send_until(core, session, 1000, &args);
 	struct core_row row;
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
-	core_expect_error(
-	        core, core_register(core, session, row.row.id, &(struct core_unit){.name = "w", .numel = 64}),
-	        ZEROD_E_NOT_FOUND, "not a member of group");
-	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, row.row.id), ZEROD_E_NOT_FOUND);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 1);
+	core_expect_error(core,
+	                  core_register(core, session, row.id, &(struct core_unit){.name = "w", .numel = 64}),
+	                  ZEROD_E_NOT_FOUND, "not a member of group");
+	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, row.id), ZEROD_E_NOT_FOUND);
 	core_expect_waits(core, request, "rank 1 first");
 	core_tick(core, 1000);
 	core_expect(core, request, ZEROD_E_DEADLINE);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* ---- Leaving and dying --------------------------------------------------------------------------------- */
@@ -288,7 +288,7 @@ static void test_leave_gives_all_back_and_answers_what_waits(void **state)
 	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_NOT_FOUND);
 	/* the last one takes the group with it */
 	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 static void test_leaving_one_group_leaves_the_other(void **state)
@@ -476,10 +476,10 @@ static void test_abort_ends_joins(void **state)
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t request = core_join(core, session, &(struct core_join){.world_size = 2});
 	struct core_row row;
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, &row, 1), 1);
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, row.row.id), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 1);
+	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, row.id), 0);
 	core_expect_error(core, request, ZEROD_E_ABORTED, "group 'world' was aborted");
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 static void test_abort_ends_what_waits(void **state)
@@ -539,7 +539,7 @@ static void test_group_that_all_have_left_begins_anew(void **state)
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[0]);
 	core_close(core, team.session[1]);
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, NULL, 0), 1);
 
 	uint64_t session = core_open(core, CORE_ALICE);
 	const struct zd_reply *reply = core_expect(
@@ -557,7 +557,7 @@ static void test_group_that_all_have_left_begins_anew(void **state)
 	core_expect(core, core_publish(core, session, unit), 0);
 	core_expect(core, core_gather(core, session, unit), 0);
 	core_unhold(core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, NULL, 0), 1);
 	core_end(core);
 }
 

@@ -56,8 +56,8 @@ static struct scene open_held_scene(void)
 static uint64_t target_bytes(struct scene *s, uint32_t device)
 {
 	struct core_row rows[HOST + 1];
-	assert_int_equal(core_rows(s->core, ZD_TABLE_DEVICES, rows, HOST + 1), HOST + 1);
-	return rows[device].row.u.device.usage.target_bytes;
+	assert_int_equal(core_rows(s->core, ZD__TABLE__DEVICES, rows, HOST + 1), HOST + 1);
+	return rows[device].row->device->usage->target_bytes;
 }
 
 /* Also the norm, which the sums in staging memory have. */
@@ -155,7 +155,7 @@ static void test_a_copy_down_fails(void **state)
 static void test_host_memory_is_too_small(void **state)
 {
 	struct scene s = open_scene(8 * CORE_KIB); /* the shards' segment is half of it */
-	struct zd_usage before = core_usage(s.core);
+	Zd__Usage before = core_usage(s.core);
 	(void)state;
 	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_NO_MEMORY);
 	assert_int_equal(core_usage(s.core).target_bytes, before.target_bytes);

@@ -58,8 +58,8 @@ static struct zd_location use(struct rig *rig, uint64_t unit)
 static uint64_t block_bytes(struct rig *rig)
 {
 	struct core_row row[2];
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, row, 2), 2);
-	return row[0].row.u.device.block_bytes;
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, row, 2), 2);
+	return row[0].row->device->block_bytes;
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
@@ -77,8 +77,8 @@ static void test_slot_is_entered_and_left(void **state)
 	(void)gather(rig, other); /* cannot take the slot's place */
 	assert_int_equal(use(rig, rig->a).offset, at.offset);
 	core_expect(rig->core, core_release(rig->core, rig->session, other), 0);
-	core_row(rig->core, ZD_TABLE_UNITS, rig->a, &row);
-	assert_int_equal(row.row.u.unit.slot, 1);
+	core_row(rig->core, ZD__TABLE__UNITS, rig->a, &row);
+	assert_int_equal(row.row->unit->slot, 1);
 	/* the last unit takes the block along */
 	core_expect(rig->core, set_slot(rig, rig->a, ZEROD_NO_SLOT), 0);
 	assert_int_equal(block_bytes(rig), before - UNIT_BYTES);

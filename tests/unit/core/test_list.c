@@ -74,23 +74,23 @@ static void test_device_rows(void **state)
 	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}, .fences = {1, &slow}};
 	core_call(rig->core, rig->session, &args, 0);
 	(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, row, 2), 2);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, row, 2), 2);
 	assert_string_equal(row[0].name, "device0");
-	assert_int_equal(row[0].row.id, 1);
-	assert_int_equal(row[1].row.u.device.index, 1);
-	assert_int_equal(row[0].row.u.device.arena_bytes, 4 * CORE_MIB);
-	assert_int_equal(row[0].row.u.device.gather_budget_bytes, 4 * CORE_MIB);
-	assert_true(row[0].row.u.device.segment_bytes >= UNIT_BYTES / 2 + UNIT_BYTES + 768);
-	assert_int_equal(row[0].row.u.device.usage.shard_bytes, UNIT_BYTES / 2);
-	assert_int_equal(row[0].row.u.device.usage.gathered_bytes, UNIT_BYTES);
-	assert_int_equal(row[0].row.u.device.quarantine_bytes, 768);
-	assert_int_equal(row[0].row.u.device.block_bytes, UNIT_BYTES / 2 + UNIT_BYTES + 768);
-	assert_int_equal(row[0].row.u.device.usage.peak_bytes, UNIT_BYTES / 2 + UNIT_BYTES + 768);
-	assert_int_equal(row[0].row.u.device.usage.peak_gathered_bytes, UNIT_BYTES);
-	assert_int_equal(row[0].row.u.device.gathers, 1);
-	assert_int_equal(row[0].row.u.device.joined_gathers, 1);
-	assert_int_equal(row[0].row.u.device.waiting, 1);
-	assert_int_equal(row[1].row.u.device.gathers, 0);
+	assert_int_equal(row[0].id, 1);
+	assert_int_equal(row[1].row->device->index, 1);
+	assert_int_equal(row[0].row->device->arena_bytes, 4 * CORE_MIB);
+	assert_int_equal(row[0].row->device->gather_budget_bytes, 4 * CORE_MIB);
+	assert_true(row[0].row->device->segment_bytes >= UNIT_BYTES / 2 + UNIT_BYTES + 768);
+	assert_int_equal(row[0].row->device->usage->shard_bytes, UNIT_BYTES / 2);
+	assert_int_equal(row[0].row->device->usage->gathered_bytes, UNIT_BYTES);
+	assert_int_equal(row[0].row->device->quarantine_bytes, 768);
+	assert_int_equal(row[0].row->device->block_bytes, UNIT_BYTES / 2 + UNIT_BYTES + 768);
+	assert_int_equal(row[0].row->device->usage->peak_bytes, UNIT_BYTES / 2 + UNIT_BYTES + 768);
+	assert_int_equal(row[0].row->device->usage->peak_gathered_bytes, UNIT_BYTES);
+	assert_int_equal(row[0].row->device->gathers, 1);
+	assert_int_equal(row[0].row->device->joined_gathers, 1);
+	assert_int_equal(row[0].row->device->waiting, 1);
+	assert_int_equal(row[1].row->device->gathers, 0);
 }
 
 static void test_job_and_session_rows(void **state)
@@ -101,22 +101,22 @@ static void test_job_and_session_rows(void **state)
 	uint64_t idle = core_open(rig->core, CORE_BOB);
 	core_expect(rig->core, core_join(rig->core, idle, &(struct core_join){.job = "own", .world_size = 1}),
 	            0);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_JOBS, row, 3), 2);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__JOBS, row, 3), 2);
 	assert_string_equal(row[0].job, "job");
-	assert_int_equal(row[0].row.u.job.uid, CORE_ALICE);
-	assert_int_equal(row[0].row.u.job.sessions, 2);
-	assert_int_equal(row[0].row.u.job.groups, 1);
-	assert_false(row[0].row.u.job.durable);
-	assert_int_equal(row[0].row.u.job.usage.shard_bytes, UNIT_BYTES);
-	assert_int_equal(row[1].row.u.job.sessions, 1);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_SESSIONS, row, 3), 3);
+	assert_int_equal(row[0].row->job->uid, CORE_ALICE);
+	assert_int_equal(row[0].row->job->sessions, 2);
+	assert_int_equal(row[0].row->job->groups, 1);
+	assert_false(row[0].row->job->durable);
+	assert_int_equal(row[0].row->job->usage->shard_bytes, UNIT_BYTES);
+	assert_int_equal(row[1].row->job->sessions, 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__SESSIONS, row, 3), 3);
 	assert_string_equal(row[0].name, "trainer");
 	assert_string_equal(row[0].job, "job");
-	assert_int_equal(row[0].row.u.session.uid, CORE_ALICE);
-	assert_int_equal(row[0].row.u.session.pid, CORE_ALICE + 1);
-	assert_true(row[0].row.u.session.age_ns == 4 * SECOND && row[0].row.u.session.idle_ns == 4 * SECOND);
-	assert_true(row[2].row.u.session.age_ns == 0);
-	assert_int_equal(row[0].row.u.session.nwaits, 0);
+	assert_int_equal(row[0].row->session->uid, CORE_ALICE);
+	assert_int_equal(row[0].row->session->pid, CORE_ALICE + 1);
+	assert_true(row[0].row->session->age_ns == 4 * SECOND && row[0].row->session->idle_ns == 4 * SECOND);
+	assert_true(row[2].row->session->age_ns == 0);
+	assert_int_equal(row[0].row->session->n_waits, 0);
 }
 
 static void test_session_row_has_the_first_waits(void **state)
@@ -126,11 +126,12 @@ static void test_session_row_has_the_first_waits(void **state)
 	(void)core_commit(rig->core, rig->session, rig->team.group, 1);
 	for (int i = 0; i < 12; i++)
 		(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
-	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
-	assert_int_equal(row.row.u.session.outstanding, 13);
-	assert_int_equal(row.row.u.session.nwaits, 8);
-	assert_string_equal(row.waits[0], "commit: rank 1 to commit");
-	assert_string_equal(row.waits[7], "gather: rank 0 to publish version 9 of unit 'w' (has 1)");
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
+	assert_int_equal(row.row->session->outstanding, 13);
+	assert_int_equal(row.row->session->n_waits, 8);
+	assert_string_equal(row.row->session->waits[0], "commit: rank 1 to commit");
+	assert_string_equal(row.row->session->waits[7],
+	                    "gather: rank 0 to publish version 9 of unit 'w' (has 1)");
 }
 
 static void test_group_and_unit_rows(void **state)
@@ -148,28 +149,28 @@ static void test_group_and_unit_rows(void **state)
 	core_expect(rig->core, core_register(rig->core, rig->team.session[1], rig->team.group, &half), 0);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	core_team_publish_rank(&rig->team, rig->unit, 1);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_GROUPS, row, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__GROUPS, row, 1), 1);
 	assert_string_equal(row[0].name, "world");
 	assert_string_equal(row[0].state, "READY");
-	assert_int_equal(row[0].row.u.group.units, 2);
-	assert_int_equal(row[0].row.u.group.nmembers, 2);
-	assert_int_equal(row[0].members[1].rank, 1);
-	assert_int_equal(row[0].members[1].device, 1);
-	assert_int_equal(row[0].members[1].pid, CORE_ALICE + 1);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_UNITS, row, 2), 2);
+	assert_int_equal(row[0].row->group->units, 2);
+	assert_int_equal(row[0].row->group->n_members, 2);
+	assert_int_equal(row[0].row->group->members[1]->rank, 1);
+	assert_int_equal(row[0].row->group->members[1]->device, 1);
+	assert_int_equal(row[0].row->group->members[1]->pid, CORE_ALICE + 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__UNITS, row, 2), 2);
 	assert_string_equal(row[0].name, "w");
 	assert_string_equal(row[0].group, "world");
-	assert_int_equal(row[0].row.u.unit.registered, 2);
-	assert_int_equal(row[0].row.u.unit.gathered, 1);
-	assert_int_equal(row[0].row.u.unit.views, 1);
-	assert_int_equal(row[0].row.u.unit.version_min, 1);
-	assert_int_equal(row[0].row.u.unit.version_max, 2);
-	assert_int_equal(row[1].row.u.unit.dtype, ZEROD_BFLOAT16);
-	assert_int_equal(row[1].row.u.unit.slot, 4);
-	assert_int_equal(row[1].row.u.unit.views, 2);
-	assert_int_equal(row[1].row.u.unit.registered, 1);
-	assert_int_equal(row[1].row.u.unit.padded_bytes, 512);
-	assert_true(row[1].row.u.unit.frozen);
+	assert_int_equal(row[0].row->unit->registered, 2);
+	assert_int_equal(row[0].row->unit->gathered, 1);
+	assert_int_equal(row[0].row->unit->views, 1);
+	assert_int_equal(row[0].row->unit->version_min, 1);
+	assert_int_equal(row[0].row->unit->version_max, 2);
+	assert_int_equal(row[1].row->unit->dtype, ZEROD_BFLOAT16);
+	assert_int_equal(row[1].row->unit->slot, 4);
+	assert_int_equal(row[1].row->unit->views, 2);
+	assert_int_equal(row[1].row->unit->registered, 1);
+	assert_int_equal(row[1].row->unit->padded_bytes, 512);
+	assert_true(row[1].row->unit->frozen);
 }
 
 static void test_unit_row_when_no_rank_has_it_any_more(void **state)
@@ -184,11 +185,11 @@ static void test_unit_row_when_no_rank_has_it_any_more(void **state)
 		        rig->core,
 		        core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit),
 		        0);
-	core_row(rig->core, ZD_TABLE_UNITS, rig->unit, &row); /* pushes still read it */
-	assert_int_equal(row.row.u.unit.registered, 0);
-	assert_int_equal(row.row.u.unit.version_min, 0);
+	core_row(rig->core, ZD__TABLE__UNITS, rig->unit, &row); /* pushes still read it */
+	assert_int_equal(row.row->unit->registered, 0);
+	assert_int_equal(row.row->unit->version_min, 0);
 	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_UNITS, &row, 1), 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__UNITS, &row, 1), 0);
 }
 
 static void test_buffer_rows(void **state)
@@ -205,27 +206,27 @@ static void test_buffer_rows(void **state)
 	        .u.gather = {.unit = rig->unit, .tag = (char *)"late", .uses = 4, .version = 2}};
 	(void)core_send(rig->core, rig->session, &args);
 	core_tick(rig->core, 4 * SECOND);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, row, 2), 2);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, row, 2), 2);
 	assert_string_equal(row[0].name, "odd");
 	assert_string_equal(row[0].state, "AVAILABLE");
-	assert_int_equal(row[0].row.u.buffer.true_bytes, 12);
-	assert_int_equal(row[0].row.u.buffer.padded_bytes, 512);
-	assert_true(row[0].row.u.buffer.age_ns == 3 * SECOND);
-	assert_int_equal(row[0].row.u.buffer.nholders, 2);
-	assert_string_equal(row[0].tags[0], "plan");
-	assert_int_equal(row[0].holders[0].uses, 2);
-	assert_true(row[0].holders[0].age_ns == 3 * SECOND);
-	assert_true(row[0].holders[1].age_ns == SECOND);
-	assert_string_equal(row[0].waits[0], "");
+	assert_int_equal(row[0].row->buffer->true_bytes, 12);
+	assert_int_equal(row[0].row->buffer->padded_bytes, 512);
+	assert_true(row[0].row->buffer->age_ns == 3 * SECOND);
+	assert_int_equal(row[0].row->buffer->n_holders, 2);
+	assert_string_equal(row[0].row->buffer->holders[0]->tag, "plan");
+	assert_int_equal(row[0].row->buffer->holders[0]->uses, 2);
+	assert_true(row[0].row->buffer->holders[0]->age_ns == 3 * SECOND);
+	assert_true(row[0].row->buffer->holders[1]->age_ns == SECOND);
+	assert_string_equal(row[0].row->buffer->waits_for, "");
 	/* one that has no storage yet says what for */
 	assert_string_equal(row[1].name, "w");
 	assert_string_equal(row[1].state, "WAITING");
-	assert_int_equal(row[1].row.u.buffer.rank, 0);
-	assert_int_equal(row[1].row.u.buffer.version, 2);
-	assert_string_equal(row[1].tags[0], "late");
-	assert_int_equal(row[1].holders[0].uses, 4);
-	assert_true(row[1].row.u.buffer.age_ns == SECOND);
-	assert_string_equal(row[1].waits[0], "rank 0 to publish version 2 of unit 'w' (has 1)");
+	assert_int_equal(row[1].row->buffer->rank, 0);
+	assert_int_equal(row[1].row->buffer->version, 2);
+	assert_string_equal(row[1].row->buffer->holders[0]->tag, "late");
+	assert_int_equal(row[1].row->buffer->holders[0]->uses, 4);
+	assert_true(row[1].row->buffer->age_ns == SECOND);
+	assert_string_equal(row[1].row->buffer->waits_for, "rank 0 to publish version 2 of unit 'w' (has 1)");
 }
 
 static void test_a_prefetch_that_waits_is_no_holder(void **state)
@@ -234,10 +235,10 @@ static void test_a_prefetch_that_waits_is_no_holder(void **state)
 	struct core_row row;
 	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
 	(void)core_prefetch(rig->core, rig->session, rig->unit);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "WAITING");
-	assert_true(row.row.u.buffer.prefetched);
-	assert_int_equal(row.row.u.buffer.nholders, 0);
+	assert_true(row.row->buffer->prefetched);
+	assert_int_equal(row.row->buffer->n_holders, 0);
 }
 
 static void test_buffer_row_of_a_rank_that_is_gone(void **state)
@@ -247,12 +248,12 @@ static void test_buffer_row_of_a_rank_that_is_gone(void **state)
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	core_close(rig->core, rig->session);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.waits[0], "2 transfers");
-	assert_int_equal(row.row.u.buffer.nholders, 0);
+	assert_string_equal(row.row->buffer->waits_for, "2 transfers");
+	assert_int_equal(row.row->buffer->n_holders, 0);
 	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 0);
 }
 
 static void test_rows_have_room_for_some_holders_only(void **state)
@@ -264,8 +265,8 @@ static void test_rows_have_room_for_some_holders_only(void **state)
 		(void)snprintf(tag, sizeof(tag), "holder %d", i);
 		core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, tag, 1), 0);
 	}
-	core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1);
-	assert_int_equal(row.row.u.buffer.nholders, 64);
+	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
+	assert_int_equal(row.row->buffer->n_holders, 64);
 	/* and a text for as many tags as fit */
 	core_expect_error(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit),
 	                  ZEROD_E_BUSY, "'holder 0', 'holder 1', 'holder 2'");
@@ -281,28 +282,28 @@ static void test_allocation_and_bucket_rows(void **state)
 	                .group = rig->team.group, .dtype = ZEROD_FLOAT16, .slot_bytes = 1000, .nslots = 3}};
 	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 1, 1000), 0);
 	core_tick(rig->core, 2 * SECOND);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_ALLOCATIONS, &row, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__ALLOCATIONS, &row, 1), 1);
 	assert_string_equal(row.job, "job");
 	assert_string_equal(row.name, "scratch");
-	assert_true(row.row.u.allocation.session == rig->session);
-	assert_int_equal(row.row.u.allocation.bytes, 1024);
-	assert_int_equal(row.row.u.allocation.device, 1);
-	assert_true(row.row.u.allocation.age_ns == SECOND);
+	assert_true(row.row->allocation->session == rig->session);
+	assert_int_equal(row.row->allocation->bytes, 1024);
+	assert_int_equal(row.row->allocation->device, 1);
+	assert_true(row.row->allocation->age_ns == SECOND);
 	uint64_t id = core_call(rig->core, rig->session, &bucket, 0)->u.bucket_create.bucket;
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUCKETS, &row, 1), 1);
-	assert_true(row.row.id == id);
-	assert_int_equal(row.row.u.bucket.nslots, 3);
-	assert_int_equal(row.row.u.bucket.slot_bytes, 1024);
-	assert_int_equal(row.row.u.bucket.held_bytes, 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUCKETS, &row, 1), 1);
+	assert_true(row.id == id);
+	assert_int_equal(row.row->bucket->nslots, 3);
+	assert_int_equal(row.row->bucket->slot_bytes, 1024);
+	assert_int_equal(row.row->bucket->held_bytes, 0);
 }
 
 /* ---- Who sees what ------------------------------------------------------------------------------------- */
 
 static void test_rows_are_seen_by_their_uid(void **state)
 {
-	static const enum zd_table tables[] = {ZD_TABLE_JOBS,       ZD_TABLE_SESSIONS, ZD_TABLE_GROUPS,
-	                                       ZD_TABLE_UNITS,      ZD_TABLE_BUFFERS,  ZD_TABLE_BUCKETS,
-	                                       ZD_TABLE_ALLOCATIONS};
+	static const Zd__Table tables[] = {ZD__TABLE__JOBS,       ZD__TABLE__SESSIONS, ZD__TABLE__GROUPS,
+	                                   ZD__TABLE__UNITS,      ZD__TABLE__BUFFERS,  ZD__TABLE__BUCKETS,
+	                                   ZD__TABLE__ALLOCATIONS};
 	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	uint64_t admin = core_open_admin(core), gone = core_open(core, CORE_ALICE);
@@ -313,23 +314,23 @@ static void test_rows_are_seen_by_their_uid(void **state)
 		uint32_t alice = core_rows_for(core, rig->session, tables[i], NULL, NULL, 0);
 		uint32_t bob = core_rows_for(core, rig->bobs.session[0], tables[i], NULL, row, 2);
 		uint32_t all = core_rows_for(core, 0, tables[i], NULL, NULL, 0);
-		uint32_t own = tables[i] == ZD_TABLE_SESSIONS; /* the administrator's */
+		uint32_t own = tables[i] == ZD__TABLE__SESSIONS; /* the administrator's */
 		assert_int_equal(bob, 1);
 		assert_int_equal(alice + bob + own, all);
 		assert_int_equal(core_rows_for(core, admin, tables[i], NULL, NULL, 0), all);
 		assert_int_equal(core_rows_for(core, gone, tables[i], NULL, NULL, 0), 0);
 		assert_string_equal(row[0].job, "job");
-		assert_int_equal(row[0].row.owner, CORE_BOB + 1);
+		assert_int_equal(row[0].row->owner, CORE_BOB + 1);
 	}
-	assert_int_equal(core_rows_for(core, rig->session, ZD_TABLE_BUFFERS, NULL, NULL, 0), 0);
-	assert_int_equal(core_rows_for(core, rig->session, ZD_TABLE_DEVICES, NULL, NULL, 0), 2);
-	assert_int_equal(core_rows_for(core, gone, ZD_TABLE_DEVICES, NULL, NULL, 0), 0);
+	assert_int_equal(core_rows_for(core, rig->session, ZD__TABLE__BUFFERS, NULL, NULL, 0), 0);
+	assert_int_equal(core_rows_for(core, rig->session, ZD__TABLE__DEVICES, NULL, NULL, 0), 2);
+	assert_int_equal(core_rows_for(core, gone, ZD__TABLE__DEVICES, NULL, NULL, 0), 0);
 }
 
 static void test_rows_of_one_job(void **state)
 {
-	static const enum zd_table tables[] = {ZD_TABLE_JOBS,  ZD_TABLE_SESSIONS, ZD_TABLE_GROUPS,
-	                                       ZD_TABLE_UNITS, ZD_TABLE_BUFFERS,  ZD_TABLE_ALLOCATIONS};
+	static const Zd__Table tables[] = {ZD__TABLE__JOBS,  ZD__TABLE__SESSIONS, ZD__TABLE__GROUPS,
+	                                   ZD__TABLE__UNITS, ZD__TABLE__BUFFERS,  ZD__TABLE__ALLOCATIONS};
 	struct rig *rig = *state;
 	struct core_team other = core_team_new(rig->core, "other", 1, false);
 	uint64_t unit = core_team_unit(&other, "w", UNIT_BYTES), lone = core_open(rig->core, CORE_ALICE);
@@ -337,7 +338,7 @@ static void test_rows_of_one_job(void **state)
 	core_expect(rig->core, core_alloc(rig->core, lone, "other", 0, 256), 0);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(tables); i++) {
 		/* the one with an allocation alone is a session of the job, too */
-		uint32_t n = tables[i] == ZD_TABLE_SESSIONS ? 2 : 1;
+		uint32_t n = tables[i] == ZD__TABLE__SESSIONS ? 2 : 1;
 		assert_int_equal(core_rows_for(rig->core, 0, tables[i], "other", NULL, 0), n);
 		assert_int_equal(core_rows_for(rig->core, 0, tables[i], "none", NULL, 0), 0);
 		assert_int_equal(core_rows_for(rig->core, 0, tables[i], "", NULL, 0),
@@ -355,42 +356,42 @@ struct map {
 	char texts[512]; /* purpose, name, state and pins of the blocks that are not free */
 };
 
-static bool take_segment(const struct zd_row *row, void *arg)
+static bool take_segment(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct map *map = arg;
 	assert_true(map->nsegments < ZD_ARRAY_LEN(map->ids));
-	assert_true(row->job[0] && row->u.segment.purpose[0]);
-	map->ids[map->nsegments++] = (uint32_t)row->id;
-	map->bytes += row->u.segment.device == 0 ? row->u.segment.bytes : 0;
+	assert_true(row->segment->job[0] && row->segment->purpose[0]);
+	map->ids[map->nsegments++] = (uint32_t)id;
+	map->bytes += row->segment->device == 0 ? row->segment->bytes : 0;
 	return true;
 }
 
-static bool take_block(const struct zd_row *row, void *arg)
+static bool take_block(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct map *map = arg;
 	if (map->stop_at && map->nrows == map->stop_at)
 		return false;
 	map->nrows++;
-	assert_true(row->id == row->u.block.offset + 1 && row->u.block.offset == map->end);
-	map->end += row->u.block.bytes;
-	if (row->u.block.free)
+	assert_true(id == row->block->offset + 1 && row->block->offset == map->end);
+	map->end += row->block->bytes;
+	if (row->block->free)
 		return true;
-	map->used_bytes += row->u.block.bytes;
+	map->used_bytes += row->block->bytes;
 	size_t length = strlen(map->texts);
 	(void)snprintf(map->texts + length, sizeof(map->texts) - length, "%s %s/%s/%s@%u %s %s; ",
-	               row->u.block.purpose, row->job, row->group, row->name, row->u.block.rank, row->state,
-	               row->u.block.pins);
+	               row->block->purpose, row->block->job, row->block->group, row->block->name,
+	               row->block->rank, row->block->state, row->block->pins);
 	return true;
 }
 
 /* Each segment's blocks tile it, and all of them are what the device says. */
 static struct map map_for(struct rig *rig, uint64_t session, uint64_t rows_a_page)
 {
-	struct zd_list_query query = {.table = ZD_TABLE_SEGMENTS, .session = session};
+	Zd__List query = {.table = ZD__TABLE__SEGMENTS};
 	struct core_row device[2];
 	struct map map = {.stop_at = 0};
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_segment, &map), 0);
-	query.table = ZD_TABLE_BLOCKS;
+	assert_int_equal(zd_engine_list(core_engine(rig->core), session, &query, 0, take_segment, &map), 0);
+	query.table = ZD__TABLE__BLOCKS;
 	for (uint32_t i = 0; i < map.nsegments; i++) {
 		uint32_t segment_device;
 		uint64_t bytes;
@@ -399,14 +400,15 @@ static struct map map_for(struct rig *rig, uint64_t session, uint64_t rows_a_pag
 		query.cursor = map.end = 0;
 		do {
 			map.stop_at = rows_a_page ? map.nrows + rows_a_page : 0;
-			query.cursor = zd_engine_list(core_engine(rig->core), &query, take_block, &map);
+			query.cursor = zd_engine_list(core_engine(rig->core), session, &query, 0, take_block,
+			                              &map);
 		} while (query.cursor);
 		assert_true(map.end == bytes);
 	}
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, device, 2), 2);
-	assert_true(session || map.bytes == device[0].row.u.device.segment_bytes);
-	assert_true(session || map.used_bytes == device[0].row.u.device.block_bytes +
-	                                                 device[1].row.u.device.block_bytes);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, device, 2), 2);
+	assert_true(session || map.bytes == device[0].row->device->segment_bytes);
+	assert_true(session || map.used_bytes == device[0].row->device->block_bytes +
+	                                                 device[1].row->device->block_bytes);
 	return map;
 }
 
@@ -434,11 +436,13 @@ static void test_blocks_tile_segments_and_name_owners(void **state)
 	assert_null(strstr(own.texts, "/own/")); /* Bob's */
 	/* Nor are the blocks of Bob's segments told to who guesses their ids. */
 	struct map foreign = {.stop_at = 0};
-	struct zd_list_query query = {.table = ZD_TABLE_BLOCKS, .session = rig->session};
+	Zd__List query = {.table = ZD__TABLE__BLOCKS};
 	for (uint32_t i = 0; i < all.nsegments; i++) {
 		query.segment = all.ids[i];
 		foreign.end = 0;
-		assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_block, &foreign), 0);
+		assert_int_equal(
+		        zd_engine_list(core_engine(rig->core), rig->session, &query, 0, take_block, &foreign),
+		        0);
 	}
 	assert_int_equal(foreign.nrows, own.nrows);
 }
@@ -457,12 +461,13 @@ static void test_quarantine_is_what_pins_a_block(void **state)
 	assert_non_null(strstr(map.texts, "gathered job/world/w@0 QUARANTINED streams of 1 release; "));
 }
 
-static bool take_retiring(const struct zd_row *row, void *arg)
+static bool take_retiring(uint64_t id, const Zd__Row *row, void *arg)
 {
 	char *text = arg;
-	if (strcmp(row->state, "RETIRING") == 0)
-		(void)snprintf(text, ZD_WAIT_TEXT, "%s mapped by %u: %s", row->u.segment.purpose,
-		               row->u.segment.mappings, row->u.segment.pins);
+	(void)id;
+	if (strcmp(row->segment->state, "RETIRING") == 0)
+		(void)snprintf(text, ZD_WAIT_TEXT, "%s mapped by %u: %s", row->segment->purpose,
+		               row->segment->mappings, row->segment->pins);
 	return true;
 }
 
@@ -470,7 +475,7 @@ static bool take_retiring(const struct zd_row *row, void *arg)
 static void test_mapping_is_what_pins_a_segment(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_list_query query = {.table = ZD_TABLE_SEGMENTS};
+	Zd__List query = {.table = ZD__TABLE__SEGMENTS};
 	struct zd_args args = {.kind = ZD_REQ_FREE};
 	char text[ZD_WAIT_TEXT] = "", expected[ZD_WAIT_TEXT];
 	struct core_row row;
@@ -481,11 +486,11 @@ static void test_mapping_is_what_pins_a_segment(void **state)
 	core_call(rig->core, rig->session, &args, 0);
 	args = (struct zd_args){.kind = ZD_REQ_TRIM};
 	(void)core_send(rig->core, rig->session, &args);
-	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
 	(void)snprintf(expected, sizeof(expected),
 	               "allocations mapped by 1: 1 session to unmap it, first session %llu (pid %u)",
-	               ZD_ID_NUMBER(rig->session), row.row.u.session.pid);
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_retiring, text), 0);
+	               ZD_ID_NUMBER(rig->session), row.row->session->pid);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, take_retiring, text), 0);
 	assert_string_equal(text, expected);
 }
 
@@ -493,7 +498,7 @@ static void test_page_of_blocks_visits_its_rows_only(void **state)
 {
 	enum { ROWS = 1000 };
 	struct rig *rig = *state;
-	struct zd_list_query query = {.table = ZD_TABLE_BLOCKS};
+	Zd__List query = {.table = ZD__TABLE__BLOCKS};
 	struct map segments = {.stop_at = 0};
 	struct zd_engine_totals totals;
 	uint64_t room = core_alloc(rig->core, rig->session, "job", 0, ROWS * 256ull);
@@ -509,13 +514,13 @@ static void test_page_of_blocks_visits_its_rows_only(void **state)
 		uint64_t before = totals.list_visits;
 		segments = (struct map){.stop_at = 3, .end = offset};
 		query.cursor = offset;
-		assert_true(zd_engine_list(core_engine(rig->core), &query, take_block, &segments) ==
+		assert_true(zd_engine_list(core_engine(rig->core), 0, &query, 0, take_block, &segments) ==
 		            offset + 2 * 256ull + 1);
 		zd_engine_totals(core_engine(rig->core), &totals);
 		assert_in_range(totals.list_visits - before, 3, 4);
 	}
 	query.segment = 4711;
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take_block, &segments), 0);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, take_block, &segments), 0);
 }
 
 /* ---- Pages --------------------------------------------------------------------------------------------- */
@@ -525,26 +530,27 @@ struct page {
 	uint32_t n;
 };
 
-static bool take(const struct zd_row *row, void *arg)
+static bool take(uint64_t id, const Zd__Row *row, void *arg)
 {
 	struct page *page = arg;
 	if (page->n == ZD_ARRAY_LEN(page->ids))
 		return false;
-	page->ids[page->n++] = row->id;
+	(void)row;
+	page->ids[page->n++] = id;
 	return true;
 }
 
 static void test_pages(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_list_query query = {.table = ZD_TABLE_ALLOCATIONS};
+	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	uint64_t ids[7], last = 0, seen = 0;
 	for (int i = 0; i < 7; i++)
 		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
 		                 ->u.alloc.allocation;
 	do {
 		struct page page = {.n = 0};
-		last = zd_engine_list(core_engine(rig->core), &query, take, &page);
+		last = zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page);
 		for (uint32_t i = 0; i < page.n; i++)
 			assert_true(page.ids[i] == ids[seen++]);
 		assert_true(last == 0 || last == page.ids[2]);
@@ -558,10 +564,10 @@ static void test_pages(void **state)
 	assert_int_equal(seen, 7);
 	struct page page = {.n = 0};
 	query.cursor = ids[6];
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &page), 0);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page), 0);
 	assert_int_equal(page.n, 0);
 	query.table = ZD_NTABLES;
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &page), 0);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page), 0);
 }
 
 static uint64_t visits(struct rig *rig)
@@ -577,7 +583,7 @@ static void test_page_visits_its_rows_only(void **state)
 	enum { ROWS = 1000 };
 	static uint64_t ids[ROWS];
 	struct rig *rig = *state;
-	struct zd_list_query query = {.table = ZD_TABLE_ALLOCATIONS};
+	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	for (int i = 0; i < ROWS; i++)
 		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
 		                 ->u.alloc.allocation;
@@ -587,7 +593,7 @@ static void test_page_visits_its_rows_only(void **state)
 		struct page page = {.n = 0};
 		uint64_t before = visits(rig);
 		query.cursor = ids[i];
-		assert_true(zd_engine_list(core_engine(rig->core), &query, take, &page) == page.ids[2]);
+		assert_true(zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page) == page.ids[2]);
 		assert_int_equal(page.n, 3);
 		assert_int_equal(page.ids[0], ids[i + 1 == ROWS / 2 ? i + 2 : i + 1]);
 		assert_in_range(visits(rig) - before, 3, 4);
@@ -599,39 +605,40 @@ static void test_page_of_others_rows_ends(void **state)
 {
 	enum { ROWS = 100, MOST = 16 };
 	struct rig *rig = *state;
-	struct zd_list_query query = {.table = ZD_TABLE_ALLOCATIONS, .most_visits = MOST};
+	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	uint32_t pages = 0, rows = 0;
 	for (int i = 0; i < ROWS; i++)
 		core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0);
 	bob_starts(rig);
-	query.job = "job";
+	query.job = (char *)"job";
 	query.job_owner = CORE_BOB + 1;
 	do {
 		struct page page = {.n = 0};
 		uint64_t before = visits(rig);
-		query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+		query.cursor = zd_engine_list(core_engine(rig->core), 0, &query, MOST, take, &page);
 		assert_in_range(visits(rig) - before, 1, MOST);
 		rows += page.n;
 		pages++;
 	} while (query.cursor);
 	assert_int_equal(rows, 1);
 	assert_int_equal(pages, (ROWS + 1 + MOST - 1) / MOST);
-	query.session = rig->bobs.session[0];
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &(struct page){.n = 0}), 0);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), rig->bobs.session[0], &query, MOST, take,
+	                                &(struct page){.n = 0}),
+	                 0);
 }
 
 /* A row of a unit is made from all of its parts, a row of a job from all sessions. */
 static void test_large_rows_end_a_page(void **state)
 {
-	static const enum zd_table tables[] = {ZD_TABLE_UNITS, ZD_TABLE_JOBS, ZD_TABLE_GROUPS};
+	static const Zd__Table tables[] = {ZD__TABLE__UNITS, ZD__TABLE__JOBS, ZD__TABLE__GROUPS};
 	struct rig *rig = *state;
 	(void)core_team_unit(&rig->team, "v", UNIT_BYTES);
 	bob_starts(rig);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(tables); i++) {
-		struct zd_list_query query = {.table = tables[i], .most_visits = 2};
+		Zd__List query = {.table = tables[i]};
 		struct page page = {.n = 0};
 		uint64_t before = visits(rig);
-		query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+		query.cursor = zd_engine_list(core_engine(rig->core), 0, &query, 2, take, &page);
 		assert_true(query.cursor == page.ids[0]);
 		assert_int_equal(page.n, 1);
 		assert_in_range(visits(rig) - before, 3, 5);
@@ -642,25 +649,25 @@ static void test_large_rows_end_a_page(void **state)
 static void test_waits_for_memory_end_a_page(void **state)
 {
 	struct rig *rig = *state;
-	struct zd_list_query query = {.table = ZD_TABLE_BUFFERS, .most_visits = 4};
+	Zd__List query = {.table = ZD__TABLE__BUFFERS};
 	struct page page = {.n = 0};
 	uint64_t units[5];
 	for (int i = 0; i < 5; i++) {
 		char name[] = {(char)('0' + i), '\0'};
 		units[i] = core_team_unit(&rig->team, name, UNIT_BYTES);
 	}
-	zd_engine_set_gather_budget(core_engine(rig->core), 0, 3 * UNIT_BYTES);
+	zd_engine_set_gather_budget(core_engine(rig->core), 0, 3ull * UNIT_BYTES);
 	for (int i = 0; i < 3; i++)
 		core_expect(rig->core, core_gather(rig->core, rig->session, units[i]), 0);
 	for (int i = 3; i < 5; i++)
 		(void)core_gather(rig->core, rig->session, units[i]);
-	query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+	query.cursor = zd_engine_list(core_engine(rig->core), 0, &query, 4, take, &page);
 	assert_int_equal(page.n, 3);
 	page.n = 0;
-	query.cursor = zd_engine_list(core_engine(rig->core), &query, take, &page);
+	query.cursor = zd_engine_list(core_engine(rig->core), 0, &query, 4, take, &page);
 	assert_int_equal(page.n, 1);
 	page.n = 0;
-	assert_int_equal(zd_engine_list(core_engine(rig->core), &query, take, &page), 0);
+	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 4, take, &page), 0);
 	assert_int_equal(page.n, 1);
 }
 
@@ -674,9 +681,9 @@ static void test_rows_ascend(void **state)
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	(void)core_gather_version(rig->core, rig->team.session[1], other, 9);
 	core_expect(rig->core, core_gather(rig->core, rig->session, other), 0);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, row, CORE_ROW_ITEMS), 4);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, row, CORE_ROW_ITEMS), 4);
 	for (int i = 1; i < 4; i++)
-		assert_true(row[i].row.id > row[i - 1].row.id);
+		assert_true(row[i].id > row[i - 1].id);
 	assert_string_equal(row[0].state, "WAITING");
 	assert_string_equal(row[3].state, "AVAILABLE");
 }

@@ -29,8 +29,8 @@ static uint64_t held(struct core_driver *core)
 {
 	struct core_row row[1];
 
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, row, 1), 1);
-	return row[0].row.u.job.uid_metadata_bytes;
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, row, 1), 1);
+	return row[0].row->job->uid_metadata_bytes;
 }
 
 static void expect_limit(struct core_driver *core, uint64_t request, const char *begin, const char *end)

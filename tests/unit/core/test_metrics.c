@@ -58,7 +58,7 @@ static void expect_one(const struct zd_histogram *histogram, uint64_t ns)
 static struct core_row device_row(struct core_driver *core, uint32_t index)
 {
 	struct core_row rows[2];
-	assert_int_equal(core_rows(core, ZD_TABLE_DEVICES, rows, 2), 2);
+	assert_int_equal(core_rows(core, ZD__TABLE__DEVICES, rows, 2), 2);
 	return rows[index];
 }
 
@@ -182,8 +182,8 @@ static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 	expect_count(core, ZD_COUNT_GATHERS_TRANSFERRED, 1);
 	expect_count(core, ZD_COUNT_GATHERS_JOINED, 1);
 	expect_count(core, ZD_COUNT_GATHERED_BYTES, UNIT_BYTES);
-	assert_int_equal(device_row(core, 0).row.u.device.gathered_bytes, UNIT_BYTES);
-	assert_int_equal(device_row(core, 1).row.u.device.gathered_bytes, 0);
+	assert_int_equal(device_row(core, 0).row->device->gathered_bytes_total, UNIT_BYTES);
+	assert_int_equal(device_row(core, 1).row->device->gathered_bytes_total, 0);
 	assert_int_equal(view_of(core).metrics->requests[ZD_REQ_GATHER], 2);
 	core_unhold(core, ZD_CMD_COPY);
 }
@@ -204,20 +204,22 @@ static void test_a_device_copies_while_it_has_a_copy(void **state)
 	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 4, false); /* two ranks on each device */
 	uint64_t unit = core_team_unit(&team, "w", 1024);
-	uint64_t copied = device_row(core, 1).row.u.device.copied_bytes;
-	uint64_t copying = device_row(core, 1).row.u.device.copying_ns;
+	uint64_t before_bytes, before_ns, bytes, busy_ns;
+	zd_engine_copies(core_engine(core), 1, &before_bytes, &before_ns);
 	core_hold(core, ZD_CMD_COPY);
 	core_tick(core, 1 * MS);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_tick(core, 3 * MS);
-	assert_int_equal(device_row(core, 1).row.u.device.copying_ns, copying + 2 * MS); /* so far */
+	zd_engine_copies(core_engine(core), 1, &bytes, &busy_ns);
+	assert_int_equal(busy_ns, before_ns + 2 * MS); /* so far */
 	core_run_on(core, ZD_CMD_COPY, 1);
 	core_tick(core, 6 * MS);
 	for (int i = 0; i < 3; i++)
 		core_run_on(core, ZD_CMD_COPY, 1);
 	core_tick(core, 9 * MS); /* it has nothing to do */
-	assert_int_equal(device_row(core, 1).row.u.device.copying_ns, copying + 5 * MS);
-	assert_int_equal(device_row(core, 1).row.u.device.copied_bytes, copied + 1024);
+	zd_engine_copies(core_engine(core), 1, &bytes, &busy_ns);
+	assert_int_equal(busy_ns, before_ns + 5 * MS);
+	assert_int_equal(bytes, before_bytes + 1024);
 	core_unhold(core, ZD_CMD_COPY);
 }
 

@@ -107,9 +107,9 @@ static void test_persistent_copy_is_gathered_without_a_transfer(void **state)
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
 	release_ok(rig, unit);
 	core_expect(rig->core, core_release(rig->core, rig->session, unit), ZEROD_E_NOT_HELD);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
-	assert_true(row.row.u.buffer.persistent);
-	assert_int_equal(row.row.u.buffer.nholders, 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
+	assert_true(row.row->buffer->persistent);
+	assert_int_equal(row.row->buffer->n_holders, 0);
 	/* a prefetch has nothing to do */
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, unit), 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
@@ -350,7 +350,7 @@ static void test_slot_outlives_its_rank_while_in_use(void **state)
 	assert_int_equal(core_usage(rig->core).shard_bytes, 3 * UNIT_BYTES / 2);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_close(rig->core, rig->team.session[1]);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 int main(void)

@@ -69,8 +69,8 @@ static void move(struct scene *s, uint32_t u, bool on_host, uint64_t offset_nume
 static uint64_t target_numel(struct scene *s, uint32_t device)
 {
 	struct core_row rows[HOST + 1];
-	assert_int_equal(core_rows(s->core, ZD_TABLE_DEVICES, rows, HOST + 1), HOST + 1);
-	return rows[device].row.u.device.usage.target_bytes / sizeof(float);
+	assert_int_equal(core_rows(s->core, ZD__TABLE__DEVICES, rows, HOST + 1), HOST + 1);
+	return rows[device].row->device->usage->target_bytes / sizeof(float);
 }
 
 /* A window in which each unit gets its own factor. */

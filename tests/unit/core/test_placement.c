@@ -26,21 +26,14 @@ static struct core_driver *new_core(void)
 static uint64_t shard_bytes(struct core_driver *core, uint32_t device)
 {
 	struct core_row rows[3];
-	assert_int_equal(core_rows(core, ZD_TABLE_DEVICES, rows, 3), 3);
-	return rows[device].row.u.device.usage.shard_bytes;
-}
-
-static struct core_row *device_rows(struct core_driver *core, struct core_row rows[3])
-{
-	assert_int_equal(core_rows(core, ZD_TABLE_DEVICES, rows, 3), 3);
-	return rows;
+	assert_int_equal(core_rows(core, ZD__TABLE__DEVICES, rows, 3), 3);
+	return rows[device].row->device->usage->shard_bytes;
 }
 
 /* The device of each shard's rank reads it. Host memory itself copies nothing. */
 static void test_shards_are_in_host_memory_and_pulled(void **state)
 {
 	struct core_driver *core = new_core();
-	struct core_row rows[3];
 	const struct zd_reply *reply;
 	uint64_t unit;
 
@@ -52,9 +45,8 @@ static void test_shards_are_in_host_memory_and_pulled(void **state)
 	core_team_publish(&team, unit);
 	reply = core_expect(core, core_gather(core, team.session[1], unit), 0);
 	core_team_check(&team, reply, 1);
-	assert_true(device_rows(core, rows)[0].row.u.device.copied_bytes >= BYTES);
-	assert_true(rows[1].row.u.device.copied_bytes >= BYTES);
-	assert_int_equal(rows[HOST].row.u.device.copied_bytes, 0);
+	assert_true(core_copied_bytes(core, 0) >= BYTES && core_copied_bytes(core, 1) >= BYTES);
+	assert_int_equal(core_copied_bytes(core, HOST), 0);
 	core_expect(core, core_release(core, team.session[1], unit), 0);
 	core_end(core);
 }

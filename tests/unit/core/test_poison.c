@@ -132,9 +132,9 @@ static void test_block_is_quarantined_until_filled(void **state)
 	expect_fills(rig, 1);
 	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &row, 1), 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
 	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.waits[0], "its fill with NaN patterns");
+	assert_string_equal(row.row->buffer->waits_for, "its fill with NaN patterns");
 	assert_false(is_filled(rig, at));
 	core_run_one(rig->core, ZD_CMD_FILL);
 	assert_true(is_filled(rig, at));

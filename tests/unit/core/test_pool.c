@@ -141,7 +141,7 @@ static void test_prefetches_yield_to_demand(void **state)
 	/* the oldest goes; the prefetch that waits does not get in between */
 	core_expect(rig.core, gather(&rig, c), 0);
 	core_expect(rig.core, stands_back, 0); /* joined */
-	assert_int_equal(core_rows(rig.core, ZD_TABLE_BUFFERS, row, 3), 2);
+	assert_int_equal(core_rows(rig.core, ZD__TABLE__BUFFERS, row, 3), 2);
 	assert_string_equal(row[0].name, "b");
 	assert_string_equal(row[1].name, "c");
 	core_expect(rig.core, gather(&rig, b), 0);
@@ -190,8 +190,8 @@ static void test_holders_that_all_wait_are_named(void **state)
 	uint64_t first = gather(&rig, b);
 	core_expect_waits(rig.core, first, "1024 bytes of device 0's gather budget (2048 live)");
 	struct core_row row;
-	core_row(rig.core, ZD_TABLE_SESSIONS, rig.session, &row);
-	assert_null(strstr(row.waits[0], "every holder"));
+	core_row(rig.core, ZD__TABLE__SESSIONS, rig.session, &row);
+	assert_null(strstr(row.row->session->waits[0], "every holder"));
 	(void)core_gather(rig.core, other.session[0], y);
 	(void)snprintf(text, sizeof(text), "; every holder waits for room itself: sessions %llu %llu",
 	               ZD_ID_NUMBER(rig.session), ZD_ID_NUMBER(other.session[0]));
@@ -387,7 +387,7 @@ static void expect_taken_back(struct core_options options, const char *text)
 	core_expect_waits(core, prefetch, text);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit[3]), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, row, 3), 3);
+	assert_int_equal(core_rows(core, ZD__TABLE__BUFFERS, row, 3), 3);
 	assert_string_equal(row[0].name, "b");
 	assert_string_equal(row[1].state, "WAITING");
 	assert_string_equal(row[2].name, "d");
@@ -427,8 +427,8 @@ static void test_gather_waits_for_memory(void **state)
 	uint64_t waits = gather(&rig, c); /* one of the same size would be promised the block */
 	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena (16384 left)");
 	/* what is quarantined comes free without any holder's doing */
-	core_row(rig.core, ZD_TABLE_SESSIONS, rig.session, &row);
-	assert_null(strstr(row.waits[0], "every holder"));
+	core_row(rig.core, ZD__TABLE__SESSIONS, rig.session, &row);
+	assert_null(strstr(row.row->session->waits[0], "every holder"));
 	core_pass(rig.core, rig.session, 2, 1);
 	core_expect(rig.core, waits, 0);
 	core_end(rig.core);

@@ -29,10 +29,10 @@ static uint64_t segment_bytes(struct core_driver *core)
 {
 	struct core_row rows[2];
 	uint64_t sum = 0;
-	uint32_t n = core_rows(core, ZD_TABLE_DEVICES, rows, 2);
+	uint32_t n = core_rows(core, ZD__TABLE__DEVICES, rows, 2);
 
 	for (uint32_t i = 0; i < n; i++)
-		sum += rows[i].row.u.device.segment_bytes;
+		sum += rows[i].row->device->segment_bytes;
 	return sum;
 }
 

@@ -615,7 +615,7 @@ static void test_rank_is_killed(void **state)
 static void expect_group_ended(struct rig *rig)
 {
 	struct core_row row;
-	core_row(rig->nodes.node[0].core, ZD_TABLE_GROUPS, rig->nodes.node[0].group, &row);
+	core_row(rig->nodes.node[0].core, ZD__TABLE__GROUPS, rig->nodes.node[0].group, &row);
 	assert_string_equal(row.state, "ABORTED");
 	core_net_expire(rig->nodes.net);
 	rig_end(rig);

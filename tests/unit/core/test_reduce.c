@@ -238,8 +238,8 @@ static void test_producers(void **state)
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 500);
 	core_reduce(&g, 1, unit, 1.0f);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* not before all ranks are there */
-	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket);
-	assert_string_equal(bucket.waits[0], "unit 'w' waits for rank 0");
+	core_row(core, ZD__TABLE__BUCKETS, g.bucket[1], &bucket);
+	assert_string_equal(bucket.row->bucket->waits[0], "unit 'w' waits for rank 0");
 
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), 0);
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, 500, 5.0f); /* half-written */
@@ -249,14 +249,17 @@ static void test_producers(void **state)
 	                             .fences = fences};
 	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
-	core_row(core, ZD_TABLE_BUCKETS, g.bucket[0], &bucket);
-	assert_string_equal(bucket.waits[0], "unit 'w': 3 of rank 0's 3 streams, timeline 0 first");
+	core_row(core, ZD__TABLE__BUCKETS, g.bucket[0], &bucket);
+	assert_string_equal(bucket.row->bucket->waits[0],
+	                    "unit 'w': 3 of rank 0's 3 streams, timeline 0 first");
 	core_pass(core, g.team.session[0], 0, 7);
 	core_pass(core, g.team.session[0], 2, 9);
-	core_row(core, ZD_TABLE_BUCKETS, g.bucket[0], &bucket);
-	assert_string_equal(bucket.waits[0], "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
-	core_row(core, ZD_TABLE_BUCKETS, g.bucket[1], &bucket); /* its own have passed */
-	assert_string_equal(bucket.waits[0], "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
+	core_row(core, ZD__TABLE__BUCKETS, g.bucket[0], &bucket);
+	assert_string_equal(bucket.row->bucket->waits[0],
+	                    "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
+	core_row(core, ZD__TABLE__BUCKETS, g.bucket[1], &bucket); /* its own have passed */
+	assert_string_equal(bucket.row->bucket->waits[0],
+	                    "unit 'w': 1 of rank 0's 3 streams, timeline 1 first");
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, 500, 1.0f);
 	core_pass(core, g.team.session[0], 1, 4);
@@ -587,7 +590,7 @@ static void peer_dies(enum zd_command_kind held)
 	core_expect_waits(core, end, "1 reduction, first unit 'w'");
 	core_close(core, g.team.session[1]);
 	core_expect_error(core, end, ZEROD_E_PEER_LOST, "rank 1");
-	struct zd_usage usage = core_usage(core);
+	Zd__Usage usage = core_usage(core);
 	assert_int_equal(usage.bucket_bytes + usage.staging_bytes + usage.target_bytes, 0);
 	assert_int_not_equal(core_quarantine(core, 0), 0);
 	assert_int_not_equal(core_quarantine(core, 1), 0);

@@ -61,8 +61,8 @@ static void test_id_may_be_used_again_after_the_reply_only(void **state)
 	core_send_as(rig->core, &call, &leave);
 	core_expect_error(rig->core, call.request, ZEROD_E_PROTOCOL, "a request with this id is outstanding");
 	/* it did nothing, and the first one waits on */
-	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
-	assert_int_equal(row.row.u.session.outstanding, 1);
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
+	assert_int_equal(row.row->session->outstanding, 1);
 	assert_int_equal(core_reply(rig->core, call.request)->kind, ZD_REQ_GROUP_LEAVE);
 	/* another session's ids are its own */
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
@@ -81,15 +81,15 @@ static void test_replies_come_as_they_are_ready(void **state)
 	uint64_t second = core_alloc(rig->core, rig->session, "job", 0, 256);
 	core_expect_waits(rig->core, first, "rank 1 to publish");
 	core_expect(rig->core, second, 0);
-	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
-	assert_int_equal(row.row.u.session.outstanding, 1);
-	uint64_t before = row.row.u.session.requests;
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
+	assert_int_equal(row.row->session->outstanding, 1);
+	uint64_t before = row.row->session->requests;
 	core_team_publish_rank(&rig->team, rig->unit, 1);
 	core_expect(rig->core, first, 0);
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
-	core_row(rig->core, ZD_TABLE_SESSIONS, rig->session, &row);
-	assert_int_equal(row.row.u.session.outstanding, 0);
-	assert_int_equal(row.row.u.session.requests, before + 1);
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
+	assert_int_equal(row.row->session->outstanding, 0);
+	assert_int_equal(row.row->session->requests, before + 1);
 }
 
 /* ---- The limit of outstanding requests ----------------------------------------------------------------- */
@@ -114,8 +114,8 @@ static void test_outstanding_requests_are_limited(void **state)
 	                          .fences = {1, &fence}};
 	core_expect(core, core_update(core, rig->session, rig->unit), 0);
 	fill_up(rig);
-	core_row(core, ZD_TABLE_SESSIONS, rig->session, &row);
-	assert_int_equal(row.row.u.session.outstanding, ZD_MAX_OUTSTANDING);
+	core_row(core, ZD__TABLE__SESSIONS, rig->session, &row);
+	assert_int_equal(row.row->session->outstanding, ZD_MAX_OUTSTANDING);
 	struct zd_args gather = future_gather(rig);
 	core_expect_error(core, core_send(core, rig->session, &gather), ZEROD_E_LIMIT,
 	                  "1024 requests are outstanding already");
@@ -132,10 +132,10 @@ static void test_outstanding_requests_are_limited(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 	/* and none has had an effect, also when what it had begun is over */
 	core_pass(core, rig->session, 1, 1);
-	core_row(core, ZD_TABLE_UNITS, rig->unit, &row);
-	assert_int_equal(row.row.u.unit.version_max, 1);
+	core_row(core, ZD__TABLE__UNITS, rig->unit, &row);
+	assert_int_equal(row.row->unit->version_max, 1);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_GROUPS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, NULL, 0), 1);
 	core_expect_waits(core, core_commit(core, rig->team.session[1], rig->team.group, 9),
 	                  "rank 0 to commit");
 	/* what need not wait is done */

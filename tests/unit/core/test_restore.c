@@ -34,33 +34,37 @@ struct rows {
 	struct core_row rows[ZD_NTABLES][ROWS];
 };
 
-static const enum zd_table surviving[] = {ZD_TABLE_JOBS, ZD_TABLE_GROUPS, ZD_TABLE_UNITS,
-                                          ZD_TABLE_ALLOCATIONS};
+static const Zd__Table surviving[] = {ZD__TABLE__JOBS, ZD__TABLE__GROUPS, ZD__TABLE__UNITS,
+                                      ZD__TABLE__ALLOCATIONS};
 
 /* Blanks what is of sessions, and of an age. */
 static void list(struct core_driver *core, const char *job, struct rows *rows)
 {
 	memset(rows, 0, sizeof(*rows));
 	for (size_t t = 0; t < ZD_ARRAY_LEN(surviving); t++) {
-		enum zd_table table = surviving[t];
+		Zd__Table table = surviving[t];
 		rows->n[table] = core_rows_for(core, 0, table, job, rows->rows[table], ROWS);
 		assert_true(rows->n[table] <= ROWS);
 		for (uint32_t i = 0; i < rows->n[table]; i++) {
 			struct core_row *row = &rows->rows[table][i];
-			memset(row->state, 0, sizeof(row->state));
-			if (table == ZD_TABLE_JOBS) {
-				row->row.u.job.sessions = 0;
-				row->row.u.job.uid_metadata_bytes = 0; /* of sessions, too */
-				struct zd_usage *usage = &row->row.u.job.usage;
+			if (table == ZD__TABLE__JOBS) {
+				row->row->job->sessions = 0;
+				row->row->job->uid_metadata_bytes = 0; /* of sessions, too */
+				Zd__Usage *usage = row->row->job->usage;
 				usage->gathered_bytes = 0;
 				usage->peak_bytes = usage->peak_gathered_bytes = 0;
 			}
-			if (table == ZD_TABLE_UNITS)
-				row->row.u.unit.registered = row->row.u.unit.gathered = 0;
-			if (table == ZD_TABLE_ALLOCATIONS)
-				row->row.u.allocation.session = row->row.u.allocation.age_ns = 0;
-			for (uint32_t m = 0; m < CORE_ROW_ITEMS; m++)
-				row->members[m].session = row->members[m].pid = 0;
+			if (table == ZD__TABLE__UNITS)
+				row->row->unit->registered = row->row->unit->gathered = 0;
+			if (table == ZD__TABLE__ALLOCATIONS)
+				row->row->allocation->session = row->row->allocation->age_ns = 0;
+			if (table == ZD__TABLE__GROUPS) {
+				row->state[0] = '\0';
+				for (size_t m = 0; m < row->row->group->n_members; m++) {
+					Zd__Member *member = row->row->group->members[m];
+					member->session = member->pid = 0;
+				}
+			}
 		}
 	}
 }
@@ -70,11 +74,10 @@ static void expect_same_rows(struct core_driver *core, const char *job, const st
 	struct rows after;
 	list(core, job, &after);
 	for (size_t t = 0; t < ZD_ARRAY_LEN(surviving); t++) {
-		enum zd_table table = surviving[t];
+		Zd__Table table = surviving[t];
 		assert_int_equal(before->n[table], after.n[table]);
 		for (uint32_t i = 0; i < after.n[table]; i++)
-			assert_memory_equal(&before->rows[table][i], &after.rows[table][i],
-			                    sizeof(struct core_row));
+			core_expect_same(before->rows[table][i].row, after.rows[table][i].row);
 	}
 }
 
@@ -106,16 +109,15 @@ static void test_a_durable_job_survives(void **state)
 	core_expect(d->core, core_alloc(d->core, lone, "job", 0, STATE_BYTES), 0);
 	core_close(d->core, other.session[1]);
 	list(d->core, "job", &before);
-	before.n[ZD_TABLE_ALLOCATIONS]--; /* the one without a name is not durable */
-	struct zd_usage usage = before.rows[ZD_TABLE_JOBS][0].row.u.job.usage;
-	usage.allocation_bytes = at.bytes;
-	before.rows[ZD_TABLE_JOBS][0].row.u.job.usage = usage;
+	before.n[ZD__TABLE__ALLOCATIONS]--; /* the one without a name is not durable */
+	Zd__Usage usage = *before.rows[ZD__TABLE__JOBS][0].row->job->usage;
+	before.rows[ZD__TABLE__JOBS][0].row->job->usage->allocation_bytes = at.bytes;
 
 	core_restart(d->core);
 	expect_same_rows(d->core, "job", &before);
-	assert_int_equal(core_rows(d->core, ZD_TABLE_JOBS, NULL, 0), 1);
-	assert_int_equal(core_rows(d->core, ZD_TABLE_SESSIONS, NULL, 0), 0);
-	assert_int_equal(core_rows(d->core, ZD_TABLE_BUFFERS, NULL, 0), 0);
+	assert_int_equal(core_rows(d->core, ZD__TABLE__JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(d->core, ZD__TABLE__SESSIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(d->core, ZD__TABLE__BUFFERS, NULL, 0), 0);
 	assert_true(core_usage(d->core).shard_bytes == usage.shard_bytes);
 	assert_true(core_usage(d->core).allocation_bytes == at.bytes);
 	assert_true(core_usage(d->core).gathered_bytes == 0);
@@ -214,7 +216,7 @@ static void test_a_unit_of_some_ranks(void **state)
 	(void)core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
 	core_restart(d->core);
 	core_unhold(d->core, ZD_CMD_FILL);
-	core_row(d->core, ZD_TABLE_UNITS, odd, &row);
+	core_row(d->core, ZD__TABLE__UNITS, odd, &row);
 	come_back(d, 1, false);
 	assert_true(core_team_register(&d->team, &odd_unit) == odd);
 	expect_commit(d, 1);
@@ -270,8 +272,8 @@ static void test_a_unit_that_was_described_anew(void **state)
 	core_unhold(d->core, ZD_CMD_FILL);
 	uint64_t id = core_expect(d->core, again, 0)->u.unit_register.unit;
 	core_restart(d->core);
-	core_row(d->core, ZD_TABLE_UNITS, id, &row);
-	assert_int_equal(row.row.u.unit.numel, unit.numel);
+	core_row(d->core, ZD__TABLE__UNITS, id, &row);
+	assert_int_equal(row.row->unit->numel, unit.numel);
 }
 
 static void test_without_jobs_nothing_is_restored(void **state)
@@ -281,7 +283,7 @@ static void test_without_jobs_nothing_is_restored(void **state)
 	struct core_team team = core_team_new(core, "job", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	core_restart(core);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* ---- Ended jobs ---------------------------------------------------------------------------------------- */
@@ -290,8 +292,8 @@ static void end_job(struct durable *d)
 {
 	struct core_row row;
 	uint64_t admin = core_open_admin(d->core);
-	assert_int_equal(core_rows(d->core, ZD_TABLE_JOBS, &row, 1), 1);
-	core_expect(d->core, core_simple(d->core, admin, ZD_REQ_END_JOB, row.row.id), 0);
+	assert_int_equal(core_rows(d->core, ZD__TABLE__JOBS, &row, 1), 1);
+	core_expect(d->core, core_simple(d->core, admin, ZD_REQ_END_JOB, row.id), 0);
 	core_close(d->core, admin);
 }
 
@@ -306,7 +308,7 @@ static void test_an_ended_job_is_not_restored(void **state)
 		close_ranks(&d);
 		end_job(&d);
 		core_restart(d.core);
-		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 0);
+		assert_int_equal(core_rows(d.core, ZD__TABLE__JOBS, NULL, 0), 0);
 		assert_false(core_segment_exists(d.core, d.shard[0][0].segment));
 		assert_int_equal(core_pending(d.core, ZD_CMD_WATCH), 0);
 		core_end(d.core);
@@ -330,8 +332,8 @@ static void test_an_incomplete_job_is_lost_alone(void **state)
 		        core_expect(d.core, core_register(d.core, bob, group, &unit), 0)->place.segment;
 		core_lose_segment(d.core, lost);
 		core_restart(d.core);
-		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
-		assert_int_equal(core_rows(d.core, ZD_TABLE_UNITS, NULL, 0), NUNITS);
+		assert_int_equal(core_rows(d.core, ZD__TABLE__JOBS, NULL, 0), 1);
+		assert_int_equal(core_rows(d.core, ZD__TABLE__UNITS, NULL, 0), NUNITS);
 		core_restart(d.core); /* the journal has nothing of it any more */
 		if (!linger)
 			come_back(&d, 1, false);
@@ -373,12 +375,12 @@ static void test_a_job_that_follows_an_ended_one_of_its_name(void **state)
 	assert_true(d.team.group != old_group);
 	uint64_t odd = core_team_register(&d.team, &odd_unit);
 	core_restart(d.core);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_ALLOCATIONS, NULL, 0), 0);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_GROUPS, &row, 1), 1);
-	assert_true(row.row.id == d.team.group);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_UNITS, &row, 1), 1);
-	assert_true(row.row.id == odd);
+	assert_int_equal(core_rows(d.core, ZD__TABLE__JOBS, NULL, 0), 1);
+	assert_int_equal(core_rows(d.core, ZD__TABLE__ALLOCATIONS, NULL, 0), 0);
+	assert_int_equal(core_rows(d.core, ZD__TABLE__GROUPS, &row, 1), 1);
+	assert_true(row.id == d.team.group);
+	assert_int_equal(core_rows(d.core, ZD__TABLE__UNITS, &row, 1), 1);
+	assert_true(row.id == odd);
 	core_end(d.core);
 }
 
@@ -463,11 +465,11 @@ static void test_restored_jobs_expire(void **state)
 		zd_engine_set_uid_limits(core_engine(d.core), &limits);
 		assert_true(zd_engine_next_deadline(core_engine(d.core)) == 110 * SECOND);
 		core_tick(d.core, 109 * SECOND);
-		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 1);
+		assert_int_equal(core_rows(d.core, ZD__TABLE__JOBS, NULL, 0), 1);
 		core_tick(d.core, 110 * SECOND);
-		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 0);
+		assert_int_equal(core_rows(d.core, ZD__TABLE__JOBS, NULL, 0), 0);
 		core_restart(d.core);
-		assert_int_equal(core_rows(d.core, ZD_TABLE_JOBS, NULL, 0), 0);
+		assert_int_equal(core_rows(d.core, ZD__TABLE__JOBS, NULL, 0), 0);
 		core_end(d.core);
 	}
 }

@@ -183,10 +183,10 @@ static void test_memory_waits_for_former_processes(void **state)
 			}
 			if (point == UPDATING)
 				write_undone(&d, 0, 0); /* the process has not ended */
-			uint32_t nsessions = core_rows(d.core, ZD_TABLE_SESSIONS, NULL, 0);
+			uint32_t nsessions = core_rows(d.core, ZD__TABLE__SESSIONS, NULL, 0);
 			assert_int_equal(nsessions, 2);
 			leave(&d, former);
-			assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, NULL, 0), 0);
+			assert_int_equal(core_rows(d.core, ZD__TABLE__SESSIONS, NULL, 0), 0);
 			come_back(&d, version, false);
 			expect_commit(&d, version);
 			for (uint32_t rank = 0; rank < 2; rank++)
@@ -284,10 +284,10 @@ static void test_former_sessions_are_listed(void **state)
 	leave(&d, d.team.session);
 	assert_false(zd_engine_former(core_engine(d.core), owner, &uid, &pid, &started));
 	core_restart(d.core);
-	assert_int_equal(core_rows(d.core, ZD_TABLE_SESSIONS, rows, 2), 1);
-	assert_true(rows[0].row.id == owner);
+	assert_int_equal(core_rows(d.core, ZD__TABLE__SESSIONS, rows, 2), 1);
+	assert_true(rows[0].id == owner);
 	assert_string_equal(rows[0].state, "CLOSING");
-	assert_non_null(strstr(rows[0].waits[0], "process 77 to leave device 1"));
+	assert_non_null(strstr(rows[0].row->session->waits[0], "process 77 to leave device 1"));
 	assert_true(zd_engine_former(core_engine(d.core), owner, &uid, &pid, &started));
 	assert_int_equal(uid, CORE_ALICE);
 	assert_int_equal(pid, 77);

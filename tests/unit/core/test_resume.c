@@ -184,8 +184,8 @@ static void test_persistent_parts(void **state)
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
 		core_expect(d.core, core_gather(d.core, d.team.session[0], known.ids[unit]), 0);
 		core_expect(d.core, core_release(d.core, d.team.session[0], known.ids[unit]), 0);
-		core_row(d.core, ZD_TABLE_UNITS, known.ids[unit], &row);
-		assert_int_equal(row.row.u.unit.gathered, persistent[unit]);
+		core_row(d.core, ZD__TABLE__UNITS, known.ids[unit], &row);
+		assert_int_equal(row.row->unit->gathered, persistent[unit]);
 	}
 	core_end(d.core);
 }

@@ -65,17 +65,17 @@ static void expect_waits_for(struct rig *rig, uint64_t request, uint64_t session
 {
 	char text[96];
 	struct core_row row;
-	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
+	core_row(rig->core, ZD__TABLE__SESSIONS, session, &row);
 	(void)snprintf(text, sizeof(text), "session %llu (pid %u) to unmap segment %u", ZD_ID_NUMBER(session),
-	               row.row.u.session.pid, segment);
+	               row.row->session->pid, segment);
 	core_expect_waits(rig->core, request, text);
 }
 
 static uint64_t segment_bytes(struct rig *rig)
 {
 	struct core_row row;
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, &row, 1), 1);
-	return row.row.u.device.segment_bytes;
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, &row, 1), 1);
+	return row.row->device->segment_bytes;
 }
 
 /* ---- Memory for others --------------------------------------------------------------------------------- */
@@ -109,8 +109,9 @@ static void test_others_are_not_named(void **state)
 	const struct zd_args args = {.kind = ZD_REQ_ALLOC,
 	                             .u.alloc = {.job = (char *)"alloc", .bytes = 2 * SEGMENT}};
 	uint64_t request = core_send_until(rig.core, rig.other, 1, &args);
-	assert_int_equal(core_rows_for(rig.core, rig.other, ZD_TABLE_SESSIONS, NULL, &row, 1), 1);
-	assert_string_equal(row.waits[0], "alloc: another user's process to unmap memory of device 0");
+	assert_int_equal(core_rows_for(rig.core, rig.other, ZD__TABLE__SESSIONS, NULL, &row, 1), 1);
+	assert_string_equal(row.row->session->waits[0],
+	                    "alloc: another user's process to unmap memory of device 0");
 	core_tick(rig.core, 1);
 	const struct zd_reply *reply = core_expect(rig.core, request, ZEROD_E_DEADLINE);
 	assert_string_equal(reply->error,

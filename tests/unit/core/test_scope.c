@@ -51,9 +51,9 @@ static void test_unit_is_held_once_however_often_it_is_touched(void **state)
 	uint64_t scope = begin(rig, 0);
 	for (int i = 0; i < 5; i++)
 		touch(rig, rig->a, scope);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_BUFFERS, &buffer, 1), 1);
-	assert_int_equal(buffer.row.u.buffer.nholders, 1);
-	assert_int_equal(buffer.holders[0].uses, 1);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &buffer, 1), 1);
+	assert_int_equal(buffer.row->buffer->n_holders, 1);
+	assert_int_equal(buffer.row->buffer->holders[0]->uses, 1);
 	assert_int_equal(fallbacks(rig), 1);
 	forward_end(rig, scope, false);
 	assert_int_equal(gathered_bytes(rig), 0);
@@ -73,10 +73,10 @@ static void test_fallbacks_are_counted_apart(void **state)
 	uint64_t kept = context(rig, units, 1);
 	touch(rig, rig->c, kept);
 	assert_int_equal(fallbacks(rig), 3);
-	assert_int_equal(core_rows(rig->core, ZD_TABLE_DEVICES, devices, 2), 2);
-	assert_int_equal(devices[0].row.u.device.fallback_gathers, 3);
-	assert_int_equal(devices[0].row.u.device.gathers, 3); /* transfers, of a, b and c */
-	assert_int_equal(devices[1].row.u.device.fallback_gathers, 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, devices, 2), 2);
+	assert_int_equal(devices[0].row->device->fallback_gathers, 3);
+	assert_int_equal(devices[0].row->device->gathers, 3); /* transfers, of a, b and c */
+	assert_int_equal(devices[1].row->device->fallback_gathers, 0);
 }
 
 static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
@@ -161,8 +161,8 @@ static void test_nested_scopes_end_one_by_one(void **state)
 	touch(rig, rig->a, outer);
 	uint64_t inner = begin(rig, outer);
 	struct core_row row;
-	core_row(rig->core, ZD_TABLE_SCOPES, inner, &row);
-	assert_true(row.row.u.scope.parent == outer);
+	core_row(rig->core, ZD__TABLE__SCOPES, inner, &row);
+	assert_true(row.row->scope->parent == outer);
 	touch(rig, rig->a, inner);
 	(void)snprintf(text, sizeof(text), "scope %llu is open inside scope %llu", ZD_ID_NUMBER(inner),
 	               ZD_ID_NUMBER(outer));

@@ -44,7 +44,7 @@ static void test_unknown_sessions_are_ignored(void **state)
 	struct core_row row;
 	zd_engine_session_close(core_engine(core), 4711);
 	uint64_t id = zd_engine_session_open(core_engine(core), &peer, NULL);
-	core_row(core, ZD_TABLE_SESSIONS, id, &row);
+	core_row(core, ZD__TABLE__SESSIONS, id, &row);
 	assert_string_equal(row.name, "");
 	assert_string_equal(row.state, "OPEN");
 	zd_engine_session_close(core_engine(core), id);
@@ -234,7 +234,7 @@ static void test_end_in_every_state(void **state)
 			            core_simple(rig.core, core_open_admin(rig.core), ZD_REQ_KILL_SESSION,
 			                        rig.session),
 			            0);
-		struct zd_usage usage = core_usage(rig.core);
+		Zd__Usage usage = core_usage(rig.core);
 		assert_int_equal(usage.shard_bytes, UNIT_BYTES); /* the other rank's two */
 		assert_int_equal(usage.allocation_bytes, 0);
 		assert_true(usage.gathered_bytes == 0 || bring[i / 2] == in_update_wait ||

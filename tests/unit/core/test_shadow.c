@@ -136,11 +136,11 @@ static void close_rank(struct shadowed *s, uint32_t rank)
 static void expect_group(struct shadowed *s, const char *state, uint64_t step, bool torn)
 {
 	struct core_row row;
-	core_row(s->core, ZD_TABLE_GROUPS, s->team.group, &row);
+	core_row(s->core, ZD__TABLE__GROUPS, s->team.group, &row);
 	assert_string_equal(row.state, state);
-	assert_true(row.row.u.group.shadow);
-	assert_int_equal(row.row.u.group.committed_step, step);
-	assert_int_equal(row.row.u.group.torn, torn);
+	assert_true(row.row->group->shadow);
+	assert_int_equal(row.row->group->committed_step, step);
+	assert_int_equal(row.row->group->torn, torn);
 }
 
 /* Ranks that went come back, the others are told; all of them register again. */
@@ -597,8 +597,8 @@ static void test_shadows_are_charged(void **state)
 	close_rank(s, 1);
 	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 1);
 	/* The job ends while a shard is set back. */
-	assert_int_equal(core_rows(s->core, ZD_TABLE_JOBS, &row, 1), 1);
-	core_expect(s->core, core_simple(s->core, core_open_admin(s->core), ZD_REQ_END_JOB, row.row.id), 0);
+	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, &row, 1), 1);
+	core_expect(s->core, core_simple(s->core, core_open_admin(s->core), ZD_REQ_END_JOB, row.id), 0);
 	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 	assert_int_equal(core_quarantine(s->core, 0), 2 * SHARD_BYTES);
 	core_unhold(s->core, ZD_CMD_COPY);

@@ -160,7 +160,7 @@ static void test_memory_for_one_target(void **state)
 	(void)state;
 	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
 	window(&s, s.unit, 1.0f, &first);
-	struct zd_usage usage = core_usage(s.core);
+	Zd__Usage usage = core_usage(s.core);
 	zd_engine_set_quota(core_engine(s.core), usage.shard_bytes + usage.bucket_bytes +
 	                                                 usage.staging_bytes + usage.target_bytes);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {

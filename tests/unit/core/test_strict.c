@@ -96,10 +96,10 @@ static void test_budget_counts_whole_pages(void **state)
 	(void)gather(&team, 0, a);
 	uint64_t waiting = core_gather(core, team.session[0], b);
 	core_expect_waits(core, waiting, "4096 bytes of device 0's gather budget (4096 live)");
-	assert_int_equal(core_rows(core, ZD_TABLE_BUFFERS, rows, 2), 2);
+	assert_int_equal(core_rows(core, ZD__TABLE__BUFFERS, rows, 2), 2);
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(rows[i].row.u.buffer.padded_bytes, PAGE);
-		assert_int_equal(rows[i].row.u.buffer.true_bytes, UNIT_BYTES);
+		assert_int_equal(rows[i].row->buffer->padded_bytes, PAGE);
+		assert_int_equal(rows[i].row->buffer->true_bytes, UNIT_BYTES);
 	}
 	core_expect(core, core_release(core, team.session[0], a), 0);
 	core_expect(core, waiting, 0);

@@ -162,16 +162,16 @@ static void test_same_names(void **state)
 	alloc_in_all(core, alice, UNIT_BYTES);
 	alloc_in_all(core, bob, UNIT_BYTES);
 	alloc_in_all(core, alice, 2 * UNIT_BYTES);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, rows, 2 * SAME_NAMES), 2 * SAME_NAMES);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, rows, 2 * SAME_NAMES), 2 * SAME_NAMES);
 	for (uint32_t i = 0; i < 2 * SAME_NAMES; i++) {
-		bool is_alice = rows[i].row.u.job.uid == CORE_ALICE;
+		bool is_alice = rows[i].row->job->uid == CORE_ALICE;
 
 		of_alice += is_alice;
-		assert_int_equal(rows[i].row.u.job.usage.allocation_bytes,
+		assert_int_equal(rows[i].row->job->usage->allocation_bytes,
 		                 is_alice ? 3 * UNIT_BYTES : UNIT_BYTES);
 		for (uint32_t k = 0; k < i; k++)
 			assert_false(strcmp(rows[i].job, rows[k].job) == 0 &&
-			             rows[i].row.u.job.uid == rows[k].row.u.job.uid);
+			             rows[i].row->job->uid == rows[k].row->job->uid);
 	}
 	assert_int_equal(of_alice, SAME_NAMES);
 	core_close(core, bob);

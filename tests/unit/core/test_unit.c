@@ -69,11 +69,11 @@ static void test_views_have_true_shapes(void **state)
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_team_register(
 	        &team, &(struct core_unit){.name = "layer", .numel = 37, .nviews = 6, .views = views});
-	core_row(core, ZD_TABLE_UNITS, id, &row);
-	assert_int_equal(row.row.u.unit.views, 6);
-	assert_int_equal(row.row.u.unit.numel, 37);
-	assert_int_equal(row.row.u.unit.padded_bytes, 512);
-	assert_int_equal(row.row.u.unit.registered, 2);
+	core_row(core, ZD__TABLE__UNITS, id, &row);
+	assert_int_equal(row.row->unit->views, 6);
+	assert_int_equal(row.row->unit->numel, 37);
+	assert_int_equal(row.row->unit->padded_bytes, 512);
+	assert_int_equal(row.row->unit->registered, 2);
 }
 
 static void test_bad_descriptions(void **state)
@@ -126,7 +126,7 @@ static void test_bad_descriptions(void **state)
 	            core_register(core, team.session[0], team.group + 1000,
 	                          &(struct core_unit){.name = "w", .numel = 1}),
 	            ZEROD_E_NOT_FOUND);
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 	core_expect(core,
 	            core_register(core, team.session[0], team.group,
 	                          &(struct core_unit){.name = name128 + 1, .numel = 1}),
@@ -316,7 +316,7 @@ static void test_fill_that_fails_leaves_nothing(void **state)
 	core_expect_error(core, first, ZEROD_E_DEVICE, "ECC error");
 	core_expect_error(core, second, ZEROD_E_DEVICE, "ECC error");
 	assert_int_equal(core_usage(core).shard_bytes, 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
 }
 
@@ -330,7 +330,7 @@ static void test_session_ends_while_its_shard_is_filled(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_quarantine(core, 0), 256);
 	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_rows(core, ZD_TABLE_JOBS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* The deadline of a registration ends the request; the shard that it made stays, and is found by the next
@@ -350,7 +350,7 @@ static void test_registration_that_ends_early(void **state)
 	core_tick(core, 1);
 	core_expect(core, request, ZEROD_E_DEADLINE);
 	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 	core_hold(core, ZD_CMD_FILL);
 	request = core_send_until(core, team.session[0], 2, &args);
 	core_tick(core, 2);
@@ -385,7 +385,7 @@ static void test_unregister_is_refused_while_in_use(void **state)
 	            ZEROD_E_NOT_FOUND);
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 0);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 }
 
 /* A shard that another rank reads is quarantined; a persistent copy of the unit ends with it. */
@@ -477,7 +477,7 @@ static void test_unit_that_all_have_left_may_change_its_shape(void **state)
 		assert_int_equal(reply->u.unit_register.target_offset_numel, 0);
 	}
 	assert_int_equal(unit[0], unit[1]);
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 1);
 }
 
 /* One that waited in vain has taken nothing, the name least of all. */
@@ -494,7 +494,7 @@ static void test_registration_that_waits_for_a_former_unit_ends_early(void **sta
 	uint64_t request = core_send_until(core, team.session[0], 1, &args);
 	core_tick(core, 1);
 	core_expect_error(core, request, ZEROD_E_DEADLINE, "the former unit 'w'");
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 1);
 	args.u.unit_register.numel = 100;
 	request = core_send(core, team.session[1], &args);
 	core_close(core, team.session[0]);
@@ -513,7 +513,7 @@ static void test_unit_that_all_have_left_is_found_again(void **state)
 		                                 &(struct core_unit){.name = "w", .numel = 128});
 		core_expect_waits(core, request, "unit_register: 2 transfers that read the shard of rank");
 	}
-	assert_int_equal(core_rows(core, ZD_TABLE_UNITS, NULL, 0), 1);
+	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 1);
 	core_unhold(core, ZD_CMD_COPY);
 }
 

@@ -66,9 +66,9 @@ static uint64_t publish_force(struct rig *rig, uint32_t rank)
 static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uint64_t highest)
 {
 	struct core_row row;
-	core_row(rig->core, ZD_TABLE_UNITS, unit, &row);
-	assert_int_equal(row.row.u.unit.version_min, lowest);
-	assert_int_equal(row.row.u.unit.version_max, highest);
+	core_row(rig->core, ZD__TABLE__UNITS, unit, &row);
+	assert_int_equal(row.row->unit->version_min, lowest);
+	assert_int_equal(row.row->unit->version_max, highest);
 }
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
@@ -400,7 +400,7 @@ static void test_failed_transfer_poisons(void **state)
 	assert_int_equal(core_last_signal(rig->core).timeline, 1);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	assert_true(core_timeline(rig->core, session, 1) == (uint64_t)ZD_FENCE_ABORTED);
-	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
+	core_row(rig->core, ZD__TABLE__SESSIONS, session, &row);
 	assert_string_equal(row.state, "POISONED");
 
 	core_expect(rig->core, core_update(rig->core, session, rig->other), ZEROD_E_POISONED);
@@ -421,7 +421,7 @@ static void test_failed_transfer_poisons(void **state)
 	core_expect(rig->core, reset, 0);
 	assert_int_equal(core_timeline(rig->core, session, 1), gather->fences.fences[0].value);
 	core_expect(rig->core, core_publish(rig->core, session, rig->unit), 0);
-	core_row(rig->core, ZD_TABLE_SESSIONS, session, &row);
+	core_row(rig->core, ZD__TABLE__SESSIONS, session, &row);
 	assert_string_equal(row.state, "OPEN");
 	core_expect(rig->core, core_publish(rig->core, rig->team.session[1], rig->unit), 0);
 }
@@ -468,8 +468,8 @@ static void test_failed_transfer_of_a_released_copy(void **state)
 static void expect_committed(struct rig *rig, uint64_t step)
 {
 	struct core_row row;
-	core_row(rig->core, ZD_TABLE_GROUPS, rig->team.group, &row);
-	assert_int_equal(row.row.u.group.committed_step, step);
+	core_row(rig->core, ZD__TABLE__GROUPS, rig->team.group, &row);
+	assert_int_equal(row.row->group->committed_step, step);
 }
 
 static uint64_t commit(struct rig *rig, uint32_t rank, uint64_t step)

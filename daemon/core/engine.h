@@ -290,9 +290,10 @@ uint32_t zd_engine_durable_jobs(const struct zd_engine *engine);
 void zd_engine_metrics(const struct zd_engine *engine, struct zd_metrics_view *view);
 
 /* Calls fn for each event that the session may read, by ascending number, until fn returns false; that event
- * does not count. */
-void zd_engine_events(struct zd_engine *engine, const struct zd_event_query *query,
-                      struct zd_event_page *page, bool (*fn)(const struct zd_event_row *row, void *arg),
-                      void *arg);
+ * does not count. Session 0, the daemon, reads all. Sets next, last, lost and overwritten of the page, which
+ * ends after `most_visits` events, read or not; 0: no limit. */
+typedef bool zd_event_fn(const Zd__Event *event, void *arg);
+void zd_engine_events(struct zd_engine *engine, uint64_t session, const Zd__Events *query,
+                      uint32_t most_visits, Zd__EventsReply *page, zd_event_fn *fn, void *arg);
 
 #endif

@@ -9,7 +9,6 @@
 #ifndef ZD_CORE_HISTORY_H
 #define ZD_CORE_HISTORY_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum zd_event_kind {
@@ -50,30 +49,5 @@ struct zd_event {
 };
 
 _Static_assert(sizeof(struct zd_event) == 64, "the ring has a cache line for each");
-
-/* An event for a reader. The texts are valid during the call. */
-struct zd_event_row {
-	uint64_t seq; /* from 1 */
-	const struct zd_event *event;
-	const char *kind, *reason;
-	const char *request;            /* its kind, of wait_* and refuse */
-	const char *job, *group, *name; /* "" where they do not apply, or are not kept any more */
-};
-
-struct zd_event_query {
-	uint64_t session;   /* the asking session; 0: the daemon, which sees all */
-	uint64_t after;     /* events with a greater sequence number */
-	const char *job;    /* NULL or "": all */
-	uint64_t job_owner; /* as of a listing */
-	uint32_t most_visits;
-	bool copies; /* for ZD_EVENT_COPIES_NS from now on, copies are events as well */
-};
-
-struct zd_event_page {
-	uint64_t next; /* `after` of the next page */
-	uint64_t last; /* the newest event's number, of any user; equal to `next`: the end was reached */
-	uint64_t lost; /* events between `after` and `next` that were overwritten before they were read */
-	uint64_t overwritten; /* events with a greater number are all kept; of others those of memory alone */
-};
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * answer.h - helpers of the handlers: conversions between the protocol's messages and the engine's structs.
+ * answer.h - helpers of the handlers: a reply under construction, its texts, and pages of lists.
  */
 #ifndef ZD_SERVER_ANSWER_H
 #define ZD_SERVER_ANSWER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,5 +29,21 @@ struct zd_answer {
 
 /* Returns a copy of the text in the arena; messages have no const strings. */
 char *zd_answer_text(struct zd_arena *arena, const char *text);
+
+/*
+ * A page: the items of a list, which is field 1 of its reply. An item is packed when it is added, because its
+ * texts are the engine's. The reply has the items as unknown fields, which protobuf-c packs as they are.
+ */
+struct zd_page {
+	struct zd_arena *arena;
+	ProtobufCMessageUnknownField *items;
+	unsigned nitems, max_items;
+	size_t left_bytes; /* of a packet */
+};
+struct zd_page zd_page_new(struct zd_arena *arena, unsigned max_items);
+/* Returns false if the page is full. */
+bool zd_page_add(struct zd_page *page, const ProtobufCMessage *item);
+/* Sends the reply, whose body is the list without its items, and frees the page. */
+void zd_page_send(struct zd_page *page, struct zd_api_session *session, Zd__Reply *reply);
 
 #endif

@@ -42,7 +42,7 @@ static const char *reason_text(const struct zd_event *event)
 
 struct reader {
 	const struct zd_engine *e;
-	const struct zd_event_query *query;
+	const Zd__Events *query;
 	const struct zd_session *asker; /* NULL: reads all */
 	/* the last event's job */
 	uint64_t job;
@@ -70,39 +70,39 @@ static const char *job_name(struct reader *reader, uint64_t id)
 }
 
 /* No two objects have one id. */
-static void find_names(const struct zd_engine *e, uint64_t id, struct zd_event_row *row)
+static void find_names(const struct zd_engine *e, uint64_t id, Zd__Event *to)
 {
 	const struct zd_ended_name *ended;
 	const struct zd_unit *unit = zd_unit_find(e, id);
 	struct zd_group *group;
 	struct zd_allocation *allocation;
 	if (unit) {
-		row->group = unit->group->name;
-		row->name = unit->name;
+		to->group = unit->group->name;
+		to->name = unit->name;
 		return;
 	}
 	HASH_FIND(hh, e->groups, &id, sizeof(id), group);
 	if (group) {
-		row->group = group->name;
+		to->group = group->name;
 		return;
 	}
 	HASH_FIND(hh, e->allocations, &id, sizeof(id), allocation);
 	if (allocation) {
-		row->name = allocation->name;
+		to->name = allocation->name;
 		return;
 	}
 	ended = zd_history_ended(&e->history, id);
-	row->group = ended ? ended->group : "";
-	row->name = ended ? ended->name : "";
+	to->group = (char *)(ended ? ended->group : "");
+	to->name = (char *)(ended ? ended->name : "");
 }
 
-static void find_session_name(const struct zd_engine *e, uint64_t id, struct zd_event_row *row)
+static void find_session_name(const struct zd_engine *e, uint64_t id, Zd__Event *to)
 {
 	const struct zd_ended_name *ended;
 	struct zd_session *session;
 	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
 	ended = session ? NULL : zd_history_ended(&e->history, id);
-	row->name = session ? session->name : ended ? ended->name : "";
+	to->name = (char *)(session ? session->name : ended ? ended->name : "");
 }
 
 /* ---- Pages --------------------------------------------------------------------------------------------- */
@@ -122,48 +122,85 @@ static bool is_wanted(struct reader *reader, const struct zd_event *event)
 	       (!reader->query->job_owner || reader->query->job_owner == (uint64_t)event->uid + 1);
 }
 
-static const char *request_name(const struct zd_engine *e, const struct zd_event *event)
+/* The meaning of `value` and `number` of an event depends on its kind. */
+static void fill_figures(const struct zd_engine *e, const struct zd_event *event, Zd__Event *to)
 {
-	bool has_one = event->kind == ZD_EVENT_WAIT_BEGIN || event->kind == ZD_EVENT_WAIT_END ||
-	               event->kind == ZD_EVENT_REFUSE;
-	return has_one ? e->types[event->number]->name : "";
+	switch ((enum zd_event_kind)event->kind) {
+	case ZD_EVENT_BLOCK_GIVE:
+	case ZD_EVENT_BLOCK_FREE:
+		to->offset = event->value;
+		to->segment = event->number;
+		break;
+	case ZD_EVENT_SEGMENT_BEGIN:
+	case ZD_EVENT_SEGMENT_MAP:
+	case ZD_EVENT_SEGMENT_RETIRE:
+	case ZD_EVENT_SEGMENT_END:
+		to->segment = event->number;
+		break;
+	case ZD_EVENT_UPDATE:
+	case ZD_EVENT_PUBLISH:
+	case ZD_EVENT_COMMIT:
+		to->number = event->value;
+		break;
+	case ZD_EVENT_WAIT_BEGIN:
+	case ZD_EVENT_WAIT_END:
+	case ZD_EVENT_REFUSE:
+		to->request = (char *)e->types[event->number]->name;
+		to->begin_ns = event->value;
+		break;
+	default:
+		to->number = event->number;
+		to->begin_ns = event->value;
+		break;
+	}
 }
 
-static bool give(struct reader *reader, uint64_t seq, const struct zd_event *event,
-                 bool (*fn)(const struct zd_event_row *row, void *arg), void *arg)
+static bool give(struct reader *reader, uint64_t seq, const struct zd_event *event, zd_event_fn *fn,
+                 void *arg)
 {
-	struct zd_event_row row = {.seq = seq,
-	                           .event = event,
-	                           .kind = kinds[event->kind].name,
-	                           .reason = reason_text(event),
-	                           .request = request_name(reader->e, event),
-	                           .job = event->job ? job_name(reader, event->job) : "",
-	                           .group = "",
-	                           .name = ""};
+	uint32_t devices[] = {event->device - 1u, event->peer - 1u};
+	Zd__Event to = ZD__EVENT__INIT;
+	to.seq = seq;
+	to.time_ns = event->time_ns;
+	to.kind = (char *)kinds[event->kind].name;
+	to.reason = (char *)reason_text(event);
+	to.job_id = event->job;
+	to.object = event->object;
+	to.session = event->session;
+	to.owner = event->uid == ZD_EVENT_EVERYBODY ? 0 : (uint64_t)event->uid + 1;
+	to.rank = event->rank;
+	to.bytes = event->bytes;
+	to.devices = devices;
+	to.n_devices = !event->device ? 0 : event->peer ? 2 : 1;
+	fill_figures(reader->e, event, &to);
+	if (event->job)
+		to.job = (char *)job_name(reader, event->job);
 	if (event->object)
-		find_names(reader->e, event->object, &row);
+		find_names(reader->e, event->object, &to);
 	else if (event->kind == ZD_EVENT_SESSION_BEGIN || event->kind == ZD_EVENT_SESSION_END)
-		find_session_name(reader->e, event->session, &row);
-	return fn(&row, arg);
+		find_session_name(reader->e, event->session, &to);
+	return fn(&to, arg);
 }
 
-void zd_engine_events(struct zd_engine *e, const struct zd_event_query *query, struct zd_event_page *page,
-                      bool (*fn)(const struct zd_event_row *row, void *arg), void *arg)
+void zd_engine_events(struct zd_engine *e, uint64_t session, const Zd__Events *query, uint32_t most_visits,
+                      Zd__EventsReply *page, zd_event_fn *fn, void *arg)
 {
 	const struct zd_history *history = &e->history;
 	struct reader reader = {.e = e, .query = query};
 	uint64_t last = history->on ? history->last : 0;
 	uint32_t visits = 0;
-	*page = (struct zd_event_page){.next = zd_min_u64(query->after, last), .last = last};
+	page->next = zd_min_u64(query->after, last);
+	page->last = last;
+	page->lost = 0;
 	page->overwritten = history->on ? zd_history_overwritten(history) : 0;
-	if (query->session) {
-		reader.asker = zd_session_find(e, query->session);
+	if (session) {
+		reader.asker = zd_session_find(e, session);
 		if (!reader.asker) /* the session has ended: it reads nothing */
 			return;
 	}
 	if (query->copies)
 		e->history.copies_until_ns = e->now_ns + ZD_EVENT_COPIES_NS;
-	while (page->next < last && (!query->most_visits || visits++ < query->most_visits)) {
+	while (page->next < last && (!most_visits || visits++ < most_visits)) {
 		uint64_t seq;
 		const struct zd_event *event = zd_history_find(history, page->next, &seq);
 		page->lost += seq - page->next - 1;

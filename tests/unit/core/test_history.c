@@ -20,8 +20,8 @@
 #define NAME_TEXT  32u
 
 struct event {
-	uint64_t seq;
-	struct zd_event event;
+	Zd__Event event; /* without texts and lists */
+	uint32_t devices[2];
 	char kind[NAME_TEXT], reason[NAME_TEXT], request[NAME_TEXT], job[NAME_TEXT], group[NAME_TEXT],
 	        name[NAME_TEXT];
 };
@@ -31,37 +31,39 @@ struct events {
 	struct event all[MOST_READ];
 };
 
-static bool take(const struct zd_event_row *row, void *arg)
+static bool take(const Zd__Event *from, void *arg)
 {
 	struct events *events = arg;
 	struct event *event = &events->all[events->count];
 	if (events->count == (events->most ? events->most : MOST_READ))
 		return false;
-	*event = (struct event){.seq = row->seq, .event = *row->event};
-	(void)snprintf(event->kind, NAME_TEXT, "%s", row->kind);
-	(void)snprintf(event->reason, NAME_TEXT, "%s", row->reason);
-	(void)snprintf(event->request, NAME_TEXT, "%s", row->request);
-	(void)snprintf(event->job, NAME_TEXT, "%s", row->job);
-	(void)snprintf(event->group, NAME_TEXT, "%s", row->group);
-	(void)snprintf(event->name, NAME_TEXT, "%s", row->name);
+	*event = (struct event){.event = *from};
+	for (size_t i = 0; i < from->n_devices; i++)
+		event->devices[i] = from->devices[i];
+	(void)snprintf(event->kind, NAME_TEXT, "%s", from->kind);
+	(void)snprintf(event->reason, NAME_TEXT, "%s", from->reason);
+	(void)snprintf(event->request, NAME_TEXT, "%s", from->request);
+	(void)snprintf(event->job, NAME_TEXT, "%s", from->job);
+	(void)snprintf(event->group, NAME_TEXT, "%s", from->group);
+	(void)snprintf(event->name, NAME_TEXT, "%s", from->name);
 	events->count++;
 	return true;
 }
 
-static struct zd_event_page read_events(struct core_driver *core, const struct zd_event_query *query,
-                                        struct events *events)
+static Zd__EventsReply read_events(struct core_driver *core, uint64_t session, const Zd__Events *query,
+                                   uint32_t most_visits, struct events *events)
 {
-	struct zd_event_page page;
+	Zd__EventsReply page = ZD__EVENTS_REPLY__INIT;
 	events->count = 0;
-	zd_engine_events(core_engine(core), query, &page, take, events);
+	zd_engine_events(core_engine(core), session, query, most_visits, &page, take, events);
 	return page;
 }
 
 static uint64_t newest(struct core_driver *core)
 {
-	struct events none;
-	struct zd_event_query query = {.after = UINT64_MAX};
-	struct zd_event_page page = read_events(core, &query, &none);
+	struct events none = {.count = 0};
+	Zd__Events query = {.after = UINT64_MAX};
+	Zd__EventsReply page = read_events(core, 0, &query, 0, &none);
 	assert_int_equal(none.count, 0);
 	assert_int_equal(page.next, page.last);
 	return page.last;
@@ -70,8 +72,8 @@ static uint64_t newest(struct core_driver *core)
 /* Reads what the daemon sees behind `after`. */
 static void read_after(struct core_driver *core, uint64_t after, struct events *events)
 {
-	struct zd_event_query query = {.after = after};
-	struct zd_event_page page = read_events(core, &query, events);
+	Zd__Events query = {.after = after};
+	Zd__EventsReply page = read_events(core, 0, &query, 0, events);
 	assert_int_equal(page.next, page.last);
 	assert_int_equal(page.lost, 0);
 }
@@ -122,17 +124,17 @@ static void test_a_gather_from_request_to_release(void **state)
 	expect_kinds(&events, "block_give/gathered gather/ready lease block_free/gathered ");
 	const struct event *give = find(&events, "block_give"), *gather = find(&events, "gather"),
 	                   *lease = find(&events, "lease"), *freed = find(&events, "block_free");
-	assert_int_equal(gather->event.value, 5 * MS);
+	assert_int_equal(gather->event.begin_ns, 5 * MS);
 	assert_int_equal(gather->event.time_ns, 7 * MS);
 	assert_int_equal(gather->event.bytes, UNIT_BYTES);
 	assert_int_equal(gather->event.session, team.session[0]);
-	assert_int_equal(lease->event.value, 5 * MS);
+	assert_int_equal(lease->event.begin_ns, 5 * MS);
 	assert_int_equal(lease->event.time_ns, 9 * MS);
 	assert_int_equal(lease->event.number, gather->event.number); /* the transfer */
-	assert_int_equal(give->event.number, freed->event.number);   /* the segment */
-	assert_int_equal(give->event.value, freed->event.value);     /* the offset */
+	assert_int_equal(give->event.segment, freed->event.segment);
+	assert_int_equal(give->event.offset, freed->event.offset);
 	assert_int_equal(give->event.bytes, UNIT_BYTES);
-	assert_int_equal(give->event.device, 1); /* device 0 */
+	assert_true(give->event.n_devices == 1 && give->devices[0] == 0);
 	assert_int_equal(freed->event.object, unit);
 	for (uint32_t i = 0; i < events.count; i++) {
 		assert_string_equal(events.all[i].job, "lm");
@@ -180,11 +182,11 @@ static void test_copies_on_demand(void **state)
 {
 	struct core_driver *core = *state;
 	struct events events = {.count = 0};
-	struct zd_event_query query = {.after = UINT64_MAX, .copies = true};
+	Zd__Events query = {.after = UINT64_MAX, .copies = true};
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES),
 	         other = core_team_unit(&team, "v", UNIT_BYTES);
-	uint64_t before = read_events(core, &query, &events).last;
+	uint64_t before = read_events(core, 0, &query, 0, &events).last;
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_tick(core, ZD_EVENT_COPIES_NS);
 	core_expect(core, core_gather(core, team.session[0], other), 0);
@@ -195,7 +197,7 @@ static void test_copies_on_demand(void **state)
 			continue;
 		copies++;
 		assert_int_equal(events.all[i].event.bytes, UNIT_BYTES / 2);
-		assert_int_equal(events.all[i].event.peer, 1); /* into device 0 */
+		assert_true(events.all[i].event.n_devices == 2 && events.all[i].devices[1] == 0);
 		assert_int_equal(events.all[i].event.session, team.session[0]);
 	}
 	assert_int_equal(copies, 2);
@@ -216,7 +218,7 @@ static void test_a_wait_has_a_begin_an_end_and_its_reason(void **state)
 	read_after(core, before, &events);
 	expect_kinds(&events, "job_begin wait_begin/ranks group_begin wait_end/ranks ");
 	const struct event *end = find(&events, "wait_end");
-	assert_int_equal(end->event.value, 5 * MS);
+	assert_int_equal(end->event.begin_ns, 5 * MS);
 	assert_int_equal(end->event.time_ns, 8 * MS);
 	assert_int_equal(end->event.session, first);
 	assert_string_equal(end->request, "group_join");
@@ -281,10 +283,10 @@ static void test_refusals_and_drains(void **state)
 /* How many events of that job's the session reads. */
 static uint32_t count_of(struct core_driver *core, uint64_t session, const char *job)
 {
-	struct zd_event_query query = {.session = session};
+	const Zd__Events query = {.after = 0};
 	struct events events = {.count = 0};
 	uint32_t count = 0;
-	(void)read_events(core, &query, &events);
+	(void)read_events(core, session, &query, 0, &events);
 	for (uint32_t i = 0; i < events.count; i++)
 		count += strcmp(events.all[i].job, job) == 0;
 	return count;
@@ -304,12 +306,12 @@ static void test_a_session_reads_its_own_users_events(void **state)
 	assert_true(count_of(core, bob, "bobs") > 0);
 	assert_int_equal(count_of(core, bob, "alices"), 0);
 	assert_true(count_of(core, admin, "alices") > 0 && count_of(core, admin, "bobs") > 0);
-	(void)read_events(core, &(struct zd_event_query){.session = bob}, &events);
+	(void)read_events(core, bob, &(Zd__Events){.after = 0}, 0, &events);
 	(void)find(&events, "drain_begin"); /* of the daemon */
 	for (uint32_t i = 0; i < events.count; i++)
 		assert_true(events.all[i].event.session != team.session[0]);
 	core_close(core, bob);
-	struct zd_event_page page = read_events(core, &(struct zd_event_query){.session = bob}, &events);
+	Zd__EventsReply page = read_events(core, bob, &(Zd__Events){.after = 0}, 0, &events);
 	assert_int_equal(events.count, 0); /* it has ended */
 	assert_int_equal(page.next, 0);
 }
@@ -323,7 +325,7 @@ static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	core_close(core, team.session[0]);
 	core_close(core, team.session[1]);
-	struct zd_event_page page = read_events(core, &(struct zd_event_query){.job = "lm"}, &events);
+	Zd__EventsReply page = read_events(core, 0, &(Zd__Events){.job = (char *)"lm"}, 0, &events);
 	assert_int_equal(page.next, page.last);
 	assert_string_equal(find(&events, "block_give")->name, "w");
 	assert_string_equal(find(&events, "block_give")->group, "world");
@@ -337,23 +339,23 @@ static void test_pages(void **state)
 {
 	struct core_driver *core = *state;
 	struct events whole = {.count = 0}, page_events = {.most = 3};
-	struct zd_event_query query = {.most_visits = 2};
-	struct zd_event_page page;
-	uint32_t at = 0;
+	Zd__Events query = {.after = 0};
+	Zd__EventsReply page;
+	uint32_t at = 0, most_visits = 2;
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	read_after(core, 0, &whole);
 	assert_true(whole.count > 10);
 	do {
-		query.most_visits = query.most_visits == 2 ? 9 : 2;
-		page = read_events(core, &query, &page_events);
+		most_visits = most_visits == 2 ? 9 : 2;
+		page = read_events(core, 0, &query, most_visits, &page_events);
 		assert_true(page_events.count > 0 && page.next == query.after + page_events.count);
 		for (uint32_t i = 0; i < page_events.count; i++)
-			assert_int_equal(page_events.all[i].seq, whole.all[at++].seq);
+			assert_int_equal(page_events.all[i].event.seq, whole.all[at++].event.seq);
 		query.after = page.next;
 	} while (page.next < page.last);
 	assert_int_equal(at, whole.count);
-	page = read_events(core, &query, &page_events); /* nothing is new */
+	page = read_events(core, 0, &query, most_visits, &page_events); /* nothing is new */
 	assert_int_equal(page_events.count, 0);
 	assert_int_equal(page.next, page.last);
 }
@@ -368,17 +370,17 @@ static void test_a_full_ring_loses_its_oldest(void **state)
 	uint64_t first = newest(core);
 	for (uint32_t i = 0; i < 8; i++)
 		core_close(core, core_open(core, CORE_ALICE));
-	struct zd_event_page page = read_events(core, &(struct zd_event_query){.after = first}, &events);
+	Zd__EventsReply page = read_events(core, 0, &(Zd__Events){.after = first}, 0, &events);
 	assert_int_equal(page.last, first + 17); /* with the daemon's start */
 	assert_int_equal(page.lost, 9);
 	assert_int_equal(page.next, page.last);
 	assert_int_equal(events.count, 8);
 	for (uint32_t i = 0; i < 8; i++)
-		assert_int_equal(events.all[i].seq, page.last - 7 + i);
+		assert_int_equal(events.all[i].event.seq, page.last - 7 + i);
 	assert_string_equal(events.all[0].kind, "session_begin");
-	page = read_events(core, &(struct zd_event_query){.after = page.last - 8}, &events);
+	page = read_events(core, 0, &(Zd__Events){.after = page.last - 8}, 0, &events);
 	assert_int_equal(page.lost, 0); /* all that it lacks are kept */
-	page = read_events(core, &(struct zd_event_query){.after = page.last - 9}, &events);
+	page = read_events(core, 0, &(Zd__Events){.after = page.last - 9}, 0, &events);
 	assert_int_equal(page.lost, 1);
 	core_end(core);
 }
@@ -392,13 +394,13 @@ static void fill_ring(struct core_driver *core)
 /* Reads the kept ones of the events that the ring has overwritten, by pages of 2. */
 static void read_old(struct core_driver *core, struct events *events)
 {
-	struct zd_event_query query = {.most_visits = 2};
-	struct zd_event_page page;
-	struct events some;
+	Zd__Events query = {.after = 0};
+	Zd__EventsReply page;
+	struct events some = {.count = 0};
 	events->count = 0;
 	do {
-		page = read_events(core, &query, &some);
-		for (uint32_t i = 0; i < some.count && some.all[i].seq <= page.overwritten; i++)
+		page = read_events(core, 0, &query, 2, &some);
+		for (uint32_t i = 0; i < some.count && some.all[i].event.seq <= page.overwritten; i++)
 			events->all[events->count++] = some.all[i];
 		query.after = page.next;
 	} while (page.next < page.overwritten);
@@ -418,7 +420,7 @@ static void free_allocation(struct core_driver *core, uint64_t session, uint64_t
 static void test_long_lived_memory_is_kept_longer(void **state)
 {
 	struct core_driver *core = core_new(&(struct core_options){.events = 32});
-	struct events events;
+	struct events events = {.count = 0};
 	(void)state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t stays = alloc(core, session);
@@ -443,7 +445,7 @@ static void test_without_events(void **state)
 	(void)state;
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
-	struct zd_event_page page = read_events(core, &(struct zd_event_query){.after = 0}, &events);
+	Zd__EventsReply page = read_events(core, 0, &(Zd__Events){.after = 0}, 0, &events);
 	assert_int_equal(events.count, 0);
 	assert_int_equal(page.next, 0);
 	assert_int_equal(page.last, 0);
@@ -462,7 +464,7 @@ static void test_old_names_are_forgotten(void **state)
 		struct core_team team = core_team_new(core, job, 1, false);
 		core_close(core, team.session[0]);
 	}
-	(void)read_events(core, &(struct zd_event_query){.after = 0}, &events);
+	(void)read_events(core, 0, &(Zd__Events){.after = 0}, 0, &events);
 	assert_string_equal(find(&events, "job_begin")->job, "");
 	assert_string_equal(events.all[events.count - 1].kind, "job_end");
 	assert_string_equal(events.all[events.count - 1].job, "job19");

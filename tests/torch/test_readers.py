@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 import time
 import unittest
 from functools import partial
@@ -72,6 +73,14 @@ def read(address: "dict[str, str]") -> Any:
     return seen
 
 
+def moe() -> Any:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        vocab_size=32, hidden_size=32, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True))
+
+
 class Readers(unittest.TestCase):
     def test_steps(self) -> None:
         """a reader has the weights of each commit that it reads, under the names that share() was given"""
@@ -87,6 +96,35 @@ class Readers(unittest.TestCase):
                     self.assertEqual(weights.keys(), ran[0][step].keys())
                     for name, tensor in weights.items():
                         torch.testing.assert_close(tensor, ran[0][step][name].to(tensor.dtype), rtol=0, atol=0)
+
+    def test_checkpoint(self) -> None:
+        """with checkpoint=True readers see what save_pretrained() writes: each expert's weights, and tied ones under both names"""
+        from safetensors.torch import load_file
+        from transformers.core_model_loading import Transpose, WeightConverter
+
+        def body(rank: int) -> None:
+            module, ids = harness.shard(harness.seeded(moe)), torch.arange(12, device=models.DEVICE)[None]
+            address = zt.share(module, checkpoint=True)
+            module(input_ids=ids, labels=ids).loss.backward()
+            torch.optim.SGD(module.parameters(), lr=0.1).step()
+            zt.commit(module)
+            with Reader(**address) as reader:
+                seen = {name: tensor.cpu() for name, tensor in reader.tensors(reader.wait())}
+            plain = moe()
+            plain.load_state_dict({name: p.whole() for name, p in module.named_parameters(remove_duplicate=False)})
+            with tempfile.TemporaryDirectory() as folder:
+                plain.save_pretrained(folder)
+                saved = load_file(folder + "/model.safetensors")
+            self.assertIn("model.layers.1.mlp.experts.3.up_proj.weight", saved)
+            self.assertTrue(torch.equal(seen.pop("lm_head.weight"), saved["model.embed_tokens.weight"]))
+            torch.testing.assert_close(seen, saved, rtol=0, atol=0)
+            module._weight_conversions = [WeightConverter("mlp.gate.weight", "mlp.gate.weight", operations=[Transpose()])]
+            with self.assertRaisesRegex(ValueError, "the checkpoint's tensor model.layers.0.mlp.gate.weight is not a contiguous part"):
+                zt.share(module, checkpoint=True)
+            with self.assertRaisesRegex(ValueError, "of a MLP, which is no model of transformers"):
+                zt.share(harness.shard(models.MLP()), checkpoint=True)
+
+        harness.ranks(daemon.socket, 2, body)
 
     def test_wrong(self) -> None:
         """no job of that name, a model that is not shared, a name that it does not have, a step that is committed already"""

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from . import structs as s
 from .client import Allocation, Client
-from .errors import NotHeld
+from .errors import NotFound, NotHeld
 
 WEIGHTS = "zerod.weights"  # the unit that says where the weights are, in a group of its own
 
@@ -77,7 +77,7 @@ class Reader:
         import torch
 
         described = self.client.commit_wait(weights_job(self.source["job"]), self.source["group"], uid=self.source["uid"])
-        numel = self.client.unit_read(described, WEIGHTS).numel
+        numel = self._unit_read(described, WEIGHTS).numel
         text = self._read(described, WEIGHTS, 0, numel)
         return [Weight(name, unit, offset, torch.Size(shape), getattr(torch, dtype))
                 for name, unit, offset, shape, dtype in json.loads(bytes(text.cpu().numpy()))]
@@ -113,6 +113,12 @@ class Reader:
             except NotHeld:
                 after = committed.step
 
+    def _unit_read(self, *arguments: Any) -> s.UnitInfo:
+        try:
+            return self.client.unit_read(*arguments)
+        except NotFound as gone:
+            raise NotFound(gone.status, "job '{job}', or its group '{group}', has ended: ".format(**self.source) + gone.text) from None
+
     def _tensors_of(self, committed: s.Committed, unit: str, some: list[Weight]) -> "Iterator[tuple[str, Any]]":
         first = min(weight.offset_bytes for weight in some)
         values = self._read(committed, unit, first, max(weight.offset_bytes + weight.nbytes for weight in some) - first)
@@ -132,7 +138,7 @@ class Reader:
             if staging is not None:
                 staging.free()
             staging = self._staging = self.client.alloc(f"reader-{os.getpid()}", nbytes, self.device, "staging")
-        self.client.unit_read(committed, unit, staging, nbytes, offset_bytes)
+        self._unit_read(committed, unit, staging, nbytes, offset_bytes)
         copied = torch.from_dlpack(staging.memory((nbytes,), s.DType.UINT8)).clone()
         if copied.is_cuda:  # the next read goes there
             torch.cuda.current_stream(copied.device).synchronize()

@@ -175,7 +175,7 @@ def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
     shard(module, **made.arguments)
     made.finish(module)
     if model is not None and model.shared is not None:
-        share(module, model.shared[1])
+        share(module, *model.shared[1:])
     return committed_step(module)
 
 
@@ -378,14 +378,16 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
     return asked.get("extra", {})
 
 
-def share(module: nn.Module, names: "Callable[[str], Optional[str]]" = lambda name: name) -> dict[str, str]:
+def share(module: nn.Module, names: "Callable[[str], Optional[str]]" = lambda name: name, checkpoint: bool = False) -> dict[str, str]:
     """Lets other processes read the parameters by zerod.reader. Every rank calls it, between two steps.
 
-    names: gives a parameter's name for readers, or None to leave it out. Returns the arguments of Reader(): "job", "group", and
-    "socket_path" of a daemon of the job's own.
+    names: gives a parameter's name for readers, or None to leave it out. checkpoint: of a model of transformers, readers see the
+    tensors of the checkpoint that save_pretrained() writes, which inference engines read. `names` then gets their names.
+    Returns the arguments of Reader(): "job", "group", and "socket_path" of a daemon of the job's own.
     Readers see commits: of commit(), or each step with durable=. Ignored parameters and buffers are not among the weights.
+    ValueError: checkpoint, and the module is no model of transformers, or a tensor is put together from several parameters.
     """
-    return shares.share(model_of(module), module, names)
+    return shares.share(model_of(module), module, names, checkpoint)
 
 
 def commit(module: nn.Module, step: Optional[int] = None) -> int:

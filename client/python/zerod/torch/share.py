@@ -13,6 +13,7 @@ import zerod
 from zerod import DType
 from zerod.reader import WEIGHTS, weights_job
 
+from ..integrations.checkpoint import places
 from .tensors import tensor_at
 
 if TYPE_CHECKING:
@@ -22,25 +23,26 @@ Names = Callable[[str], Optional[str]]
 _REFUSALS = 1000
 
 
-def describe(model: Model, module: nn.Module, names: Names) -> bytes:
+def describe(model: Model, module: nn.Module, names: Names, checkpoint: bool) -> bytes:
     """[name, unit, offset in bytes, shape, dtype] of each parameter under each of its names that `names` does not leave out."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
     found = []
-    for path, parameter in module.named_parameters(remove_duplicate=False):
-        part = getattr(parameter, "part", None)
-        name = names(path)
-        if part is not None and name is not None:
+    for name, path, offset, shape in places(module) if checkpoint else ((p, p, 0, of.shape) for p, of in parameters.items()):
+        part = getattr(parameters[path], "part", None)
+        published = names(name)
+        if part is not None and published is not None:
             unit, index = part.place
-            found.append([name, unit.name, unit.members[index].offset * unit.dtype.itemsize, list(part.shape),
+            found.append([published, unit.name, (unit.members[index].offset + offset) * unit.dtype.itemsize, list(shape),
                           str(unit.dtype).removeprefix("torch.")])
     return json.dumps(found).encode()
 
 
-def share(model: Model, module: nn.Module, names: Names) -> dict[str, str]:
+def share(model: Model, module: nn.Module, names: Names, checkpoint: bool) -> dict[str, str]:
     """See zerod.torch.share()."""
     context = model.context
     main = context.group
     model.settle()
-    text = describe(model, module, names)
+    text = describe(model, module, names, checkpoint)
     if model.shared is not None and not model.shared[0].closed:
         model.shared[0].leave()
         main.barrier()  # the next group of that name has none of its ranks
@@ -56,7 +58,7 @@ def share(model: Model, module: nn.Module, names: Names) -> dict[str, str]:
     group.publish([unit], context.stream())
     group.barrier()
     group.commit(1)
-    model.shared = group, names
+    model.shared = group, names, checkpoint
     context.beside = group
     address = {"job": main.job, "group": main.name}
     private = context.client.socket_path

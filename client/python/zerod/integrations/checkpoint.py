@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the tensors of a checkpoint of transformers are in a module's parameters, and whether an engine has the same ones.
+
+transformers 5 merges weights when it reads a checkpoint, such as those of a layer's experts. Engines read checkpoints. Tried
+with transformers 5.19 and 5.24.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..reader import Weight
+
+
+class _Views(TorchDispatchMode):
+    """A copy is the tensor itself, so that it still has its place in the parameter."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is torch.ops.aten.clone.default else func(*args, **(kwargs or {}))
+
+
+def places(module: nn.Module) -> "Iterator[tuple[str, str, int, torch.Size]]":
+    """(name in the checkpoint, parameter, offset in elements, shape). ValueError: a tensor is not contiguous in one parameter."""
+    from transformers import PreTrainedModel
+    from transformers.core_model_loading import revert_weight_conversion
+
+    if not isinstance(module, PreTrainedModel):
+        raise ValueError(f"share(checkpoint=True) of a {type(module).__name__}, which is no model of transformers")
+    wholes = {path: torch.empty(parameter.shape, device="meta")
+              for path, parameter in module.named_parameters(remove_duplicate=False)}
+    paths = {tensor.untyped_storage()._cdata: path for path, tensor in wholes.items()}
+    with _Views():
+        tensors = revert_weight_conversion(module, wholes)
+    for name, tensor in tensors.items():
+        path = paths.get(tensor.untyped_storage()._cdata)
+        if path is None or not tensor.is_contiguous():
+            raise ValueError(f"share(checkpoint=True): the checkpoint's tensor {name} is not a contiguous part of one parameter")
+        yield name, path, tensor.storage_offset(), tensor.shape
+
+
+def check(weights: "list[Weight]", config: Any) -> None:
+    """ValueError: the job has other weights than the model of this configuration, as transformers makes it, or ties other ones.
+
+    Loaders of engines cut a larger weight, and leave out a bias. A model that transformers does not have is not checked.
+    """
+    import transformers
+
+    kind = getattr(transformers, next(iter(getattr(config, "architectures", None) or [""])), None)
+    if kind is None or not isinstance(config, kind.config_class):
+        return
+    with torch.device("meta"):
+        model = kind(config)
+    ours = dict(model.named_parameters(remove_duplicate=False))
+    wanted = {name: (path, list(shape)) for name, path, _, shape in places(model)}
+    found = {weight.name: weight for weight in weights}
+    tied: dict[Any, tuple[str, Any]] = {}
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            raise ValueError(f"the engine's model has the weight {name}, which the job does not share")
+        if name not in wanted:
+            raise ValueError(f"the job shares {name}, which the engine's model does not have. zerod.torch.share(checkpoint=True) "
+                             "gives the names of checkpoints")
+        path, shape = wanted[name]
+        if list(found[name].shape) != shape:
+            raise ValueError(f"{name} has the shape {list(found[name].shape)} in the job and {shape} in the engine's model")
+        place = found[name].unit, found[name].offset_bytes
+        if list(ours[path].shape) == shape and tied.setdefault(ours[path], (name, place))[1] != place:
+            raise ValueError(f"the engine's model ties {name} to {tied[ours[path]][0]}, and the job's does not")

@@ -480,6 +480,11 @@ check-frameworks: deps  ## zerod.torch with lightning, peft, trl and torchtitan,
 	@$(MAKE) --no-print-directory all
 	@BUILD=$(BUILD) tests/frameworks/run.sh
 
+.PHONY: check-engines
+check-engines: deps  ## zerod's plug-ins in vLLM, SGLang, verl and TRL on CPUs, in an environment of its own (about 7 GB)
+	@$(MAKE) --no-print-directory all
+	@BUILD=$(BUILD) tests/engines/run.sh
+
 .PHONY: check-fresh
 check-fresh:  ## `make check` in a bare Debian 12, by an ordinary user or by FRESH_USER=root: as root
 	@FRESH=1 packaging/deps.sh

@@ -46,6 +46,7 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: zerod\nRoot-Is-Purelib: {}\nTag: {}\n"
 
 
 PROGRAMS = ("zerod", "zeroctl", "zerobench")
+PLUGINS = "[vllm.general_plugins]\nzerod = zerod.integrations.engines:register\n"
 SCRIPTS = "[console_scripts]\n" + "".join(f"{name} = zerod.private:run_program\n" for name in PROGRAMS)
 BUNDLE = os.environ.get("BUNDLE")
 
@@ -70,6 +71,7 @@ def _files(library: bool = True) -> "dict[str, bytes]":
         files.update(_bundled(Path(BUNDLE)))
     files[f"{INFO}/METADATA"] = METADATA.encode()
     files[f"{INFO}/WHEEL"] = WHEEL.format(*("false", _tag(files)) if library else ("true", PURE_TAG)).encode()
+    files[f"{INFO}/entry_points.txt"] = (PLUGINS + (SCRIPTS if library and BUNDLE else "")).encode()
     files[f"{INFO}/RECORD"] = ("".join(_record(files)) + f"{INFO}/RECORD,,\n").encode()
     return files
 
@@ -78,7 +80,6 @@ def _bundled(bundle: Path) -> "dict[str, bytes]":
     files = {f"zerod/bin/{name}": (bundle / "bin" / name).read_bytes() for name in PROGRAMS}
     licences = [HERE.parents[1] / "LICENSE", *sorted((bundle / "share" / "zerod" / "licenses").iterdir())]
     files.update({f"{INFO}/licenses/{path.name}": path.read_bytes() for path in licences})
-    files[f"{INFO}/entry_points.txt"] = SCRIPTS.encode()
     return files
 
 

@@ -76,7 +76,7 @@ class Wheel(unittest.TestCase):
                 wheel.extractall(folder / "into")
             sources = {path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "zerod").rglob("*.py")}
             self.assertEqual(names - sources, {"zerod/py.typed", "zerod/libzerod.so.0", f"{INFO}/METADATA", f"{INFO}/WHEEL",
-                                               f"{INFO}/RECORD"})
+                                               f"{INFO}/entry_points.txt", f"{INFO}/RECORD"})
             self.assertLessEqual(sources, names)
             self.works(folder / "into")
 

@@ -44,7 +44,7 @@ def places(module: nn.Module) -> "Iterator[tuple[str, str, int, torch.Size]]":
 def check(weights: "list[Weight]", config: Any) -> None:
     """ValueError: the job has other weights than the model of this configuration, as transformers makes it, or ties other ones.
 
-    Loaders of engines cut a larger weight, and leave out a bias. A model that transformers does not have is not checked.
+    Loaders of engines cut a larger weight, and leave out a bias. None, and a model that transformers does not have: no check.
     """
     import transformers
 

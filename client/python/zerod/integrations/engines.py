@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Common parts of zerod.vllm, zerod.sglang and zerod.verl: all ranks of an engine load one commit, or all raise the same."""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Iterator
+
+from ..errors import NotHeld, ZerodError
+from ..reader import Reader
+from .checkpoint import check
+
+Take = Callable[["Iterator[tuple[str, Any]]"], object]
+Gather = Callable[[Any], "list[Any]"]  # a collective: the values of all ranks
+
+
+def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0, deadline_ms: int = 0) -> int:
+    """Reader.load() in each rank of the engine, of a commit of `step` or later. Returns its step.
+
+    config: transformers' configuration of the engine's model, for check(). ValueError: the job has other weights, or the engine's
+    loader has raised, and at which weight. An exception of one rank is raised in all of them.
+    """
+    while True:
+        commits = _in_all(gather, partial(reader.wait, max(step - 1, 0), deadline_ms))
+        committed = max(commits, key=lambda commit: commit.step)
+        try:
+            _in_all(gather, lambda: check(reader.weights(), config))
+            _in_all(gather, lambda: named(take, reader.tensors(committed)))
+            return int(committed.step)
+        except NotHeld:
+            step = committed.step + 1
+
+
+def named(take: Take, tensors: "Iterator[tuple[str, Any]]") -> None:
+    """Calls take(). An exception of its own becomes a ValueError that names the weight."""
+    last = "before the first weight"
+
+    def noted() -> "Iterator[tuple[str, Any]]":
+        nonlocal last
+        for name, tensor in tensors:
+            last = f"at {name}, which has the shape {list(tensor.shape)} in the job"
+            yield name, tensor
+        last = "after the last weight"
+
+    try:
+        take(noted())
+    except (ZerodError, MemoryError):
+        raise
+    except Exception as failed:
+        raise ValueError(f"the engine's model has failed to load {last}: {type(failed).__name__}: {failed}") from failed
+
+
+def register() -> None:
+    """Lets vLLM find zerod.vllm.ZerodEngine: the package's entry point. Harmless when repeated, and if vLLM has no engines."""
+    try:
+        from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+    except ImportError:
+        return
+    if "zerod" not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine("zerod", "zerod.vllm", "ZerodEngine")
+
+
+def _in_all(gather: Gather, call: Callable[[], Any]) -> "list[Any]":
+    value = failure = None
+    try:
+        value = call()
+    except Exception as failed:
+        failure = failed if isinstance(failed, (ZerodError, ValueError)) else RuntimeError(f"{type(failed).__name__}: {failed}")
+    results = gather((value, failure))
+    failures = [failed for _, failed in results if failed is not None]
+    for failed in sorted(failures, key=lambda failed: isinstance(failed, NotHeld)):  # another one is raised first
+        raise failed
+    return [value for value, _ in results]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint engine of verl, with which rollouts take the weights of a training job. Tried with verl 0.9.
+
+    actor_rollout_ref.rollout.checkpoint_engine.backend=zerod
+    actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=zerod.verl
+    actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.zerod={job: J, group: G}   # zerod.torch.share()'s result
+
+The actor commits each step with verl's number: zerod.torch.commit(model, global_steps).
+"""
+from __future__ import annotations
+
+from typing import Any, AsyncGenerator, Optional
+
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+from .reader import Reader
+
+
+@CheckpointEngineRegistry.register("zerod")
+class ZerodCheckpointEngine(CheckpointEngine):
+    """Of an actor, where it does nothing, or of a rollout's worker. address: the arguments of Reader()."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False, **address: Any) -> None:
+        self.address = address
+        self.reader: Optional[Reader] = None
+
+    def prepare(self) -> "dict[str, Any]":
+        return {}
+
+    @classmethod
+    def build_topology(cls, actor_wg_world_size: int, rollout_world_size: int, metadata: "list[dict]") -> "tuple[dict, dict]":
+        return {"reads": [False] * actor_wg_world_size}, {"reads": [True] * rollout_world_size}
+
+    def init_process_group(self, reads: bool) -> None:
+        if reads and self.reader is None:
+            self.reader = Reader(**self.address)
+
+    def finalize(self) -> None:
+        pass
+
+    async def send_weights(self, weights: Any, global_steps: Optional[int] = None) -> None:
+        """Reads none of the weights, since that would gather them."""
+
+    async def receive_weights(self, global_steps: Optional[int] = None) -> "AsyncGenerator[tuple[str, Any], None]":
+        """(name, tensor) of the commit of that step; None: of the last one. RuntimeError: the last commit is of another step.
+
+        The actor waits meanwhile. If it does not, and the next update begins, this raises NotHeld.
+        """
+        if self.reader is None:
+            raise RuntimeError("receive_weights() before init_process_group(reads=True)")
+        committed = self.reader.wait()
+        if global_steps not in (None, committed.step):
+            raise RuntimeError(f"verl's step is {global_steps}, and the last commit of job '{self.address['job']}' is of step "
+                               f"{committed.step}")
+        for pair in self.reader.tensors(committed):
+            yield pair

@@ -355,14 +355,35 @@ static void check_offers(const struct zd_segment *segment)
 	zd_assert(segment->is_candidate || (single && used));
 }
 
+/* Returns how many of the device's requests wait for memory. */
+static uint32_t check_queue(struct zd_engine *e, const struct zd_device *device)
+{
+	const struct zd_owner_queue *queue;
+	const struct zd_request *req;
+	uint32_t waiters = 0, nqueued = 0;
+	TAILQ_FOREACH (req, &device->queue, device_link) {
+		zd_assert(req->queued && req->device == device && req->wait.kind != ZD_WAIT_NONE);
+		zd_assert(!req->cancelled && zd_session_find(e, req->session->id) == req->session);
+		waiters += req->wants_memory;
+		nqueued++;
+		zd_assert(!req->deadline_at || e->deadlines.heap[req->deadline_at - 1] == req);
+	}
+	zd_assert(nqueued == device->nqueued);
+	TAILQ_FOREACH (queue, &device->owners, link) {
+		zd_assert(!TAILQ_EMPTY(&queue->requests) && (queue->walks || !queue->next));
+		TAILQ_FOREACH (req, &queue->requests, owner_link)
+			nqueued--;
+	}
+	zd_assert(nqueued == 0);
+	return waiters;
+}
+
 static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
 {
 	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
-	uint32_t waiters = 0, nqueued = 0, nbuffers = 0, i = device->index;
+	uint32_t waiters = check_queue(e, device), nbuffers = 0, i = device->index;
 	const struct zd_buffer *buffer;
 	const struct zd_segment *segment;
-	const struct zd_owner_queue *queue;
-	const struct zd_request *req;
 	TAILQ_FOREACH (segment, &device->segments, device_link) {
 		zd_block_range_check(segment->range);
 		segment_bytes += segment->bytes;
@@ -381,20 +402,6 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 	zd_assert(found->idle_slots[i] == device->idle_slot_bytes);
 	zd_assert(block_bytes == charged + device->quarantine_bytes + device->idle_slot_bytes);
 	zd_assert(device->account.bytes[ZD_CHARGE_STAGING] == device->staging_bytes);
-	TAILQ_FOREACH (req, &device->queue, device_link) {
-		zd_assert(req->queued && req->device == device && req->wait.kind != ZD_WAIT_NONE);
-		zd_assert(!req->cancelled && zd_session_find(e, req->session->id) == req->session);
-		waiters += req->wants_memory;
-		nqueued++;
-		zd_assert(!req->deadline_at || e->deadlines.heap[req->deadline_at - 1] == req);
-	}
-	zd_assert(nqueued == device->nqueued);
-	TAILQ_FOREACH (queue, &device->owners, link) {
-		zd_assert(!TAILQ_EMPTY(&queue->requests) && (queue->walks || !queue->next));
-		TAILQ_FOREACH (req, &queue->requests, owner_link)
-			nqueued--;
-	}
-	zd_assert(nqueued == 0);
 	TAILQ_FOREACH (buffer, &device->buffers, device_link)
 		nbuffers++;
 	zd_assert(nbuffers == device->nbuffers);
@@ -419,7 +426,7 @@ static void check_listed(const struct zd_id_tree *tree, uint32_t count)
 
 static void check_tables(const struct zd_engine *e)
 {
-	uint32_t nqueued = 0, nbuffers = 0;
+	uint32_t nqueued = zd_commit_waits(e)->nqueued, nbuffers = 0;
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		nqueued += e->devices[i].nqueued;
 		nbuffers += e->devices[i].nbuffers;
@@ -656,12 +663,13 @@ void zd_engine_check(struct zd_engine *e)
 	find_slots(e, &found);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		check_device(e, &e->devices[i], &found);
+	zd_assert(check_queue(e, zd_commit_waits(e)) == 0);
 	check_jobs(e);
 	check_owners(e);
 	check_tables(e);
 	/* The steps of an end mark devices, and its last one tries the requests that wait; zd_engine_resume()
 	 * does after several completions. */
-	zd_assert(e->dirty_mask == 0 || e->nendings > 0 || e->settling);
+	zd_assert((e->dirty_mask == 0 && !e->commits_dirty) || e->nendings > 0 || e->settling);
 	check_endings(e);
 	free(found.charged);
 	free(found.quarantine);

@@ -70,7 +70,11 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 	e->end_step_objects = config->end_step_objects ? config->end_step_objects : END_STEP_OBJECTS;
 	e->next_deadline_ns = e->next_unmap_ns = e->next_expiry_ns = UINT64_MAX;
 	zd_history_init(&e->history, config->events);
-	e->devices = zd_calloc(config->ndevices, sizeof(*e->devices));
+	e->devices = zd_calloc(config->ndevices + 1, sizeof(*e->devices));
+	struct zd_device *waits = zd_commit_waits(e);
+	waits->index = config->ndevices;
+	TAILQ_INIT(&waits->queue);
+	TAILQ_INIT(&waits->owners);
 	for (uint32_t i = 0; i < config->ndevices; i++) {
 		device_init(e, i, config);
 		if (!e->devices[i].config.host_memory)

@@ -70,17 +70,10 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	int status = find_named(e, req->session, args, &group, err);
 	if (status != 0)
 		return status;
-	req->device = &e->devices[0];
+	req->device = zd_commit_waits(e);
 	req->u.commit_wait.group = group->id;
 	req->u.commit_wait.after = args->u.commit_wait.after;
-	e->ncommit_waits++;
 	return 0;
-}
-
-static void commit_wait_cancel(struct zd_engine *e, struct zd_request *req)
-{
-	(void)req;
-	e->ncommit_waits--;
 }
 
 /* The first rank that has not called commit. */
@@ -103,7 +96,6 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 		status = zd_group_check(group, err);
 	if (status == 0 && group->committed_step <= req->u.commit_wait.after)
 		return zd_wait_for(req, ZD_WAIT_COMMIT, first_missing(group), 0, 0);
-	commit_wait_cancel(e, req);
 	if (status != 0)
 		return status;
 	e->reply.u.commit_wait.group = group->id;
@@ -336,10 +328,8 @@ static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct
 	return status;
 }
 
-const struct zd_request_type zd_req_commit_wait = {.name = "commit_wait",
-                                                   .begin = commit_wait_begin,
-                                                   .attempt = commit_wait_attempt,
-                                                   .cancel = commit_wait_cancel};
+const struct zd_request_type zd_req_commit_wait = {
+        .name = "commit_wait", .begin = commit_wait_begin, .attempt = commit_wait_attempt};
 const struct zd_request_type zd_req_unit_read = {.name = "unit_read",
                                                  .begin = unit_read_begin,
                                                  .attempt = unit_read_attempt,

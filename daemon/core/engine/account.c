@@ -18,8 +18,8 @@ struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid)
 		owner = zd_calloc(1, sizeof(*owner));
 		owner->uid = uid;
 		owner->ids = zd_ids_get(e, uid);
-		owner->queues = zd_calloc(e->ndevices, sizeof(*owner->queues));
-		for (uint32_t i = 0; i < e->ndevices; i++) {
+		owner->queues = zd_calloc(e->ndevices + 1, sizeof(*owner->queues));
+		for (uint32_t i = 0; i <= e->ndevices; i++) {
 			owner->queues[i].owner = owner;
 			TAILQ_INIT(&owner->queues[i].requests);
 			TAILQ_INIT(&owner->queues[i].waiters);

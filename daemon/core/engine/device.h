@@ -80,7 +80,7 @@ struct zd_owner {
 	struct zd_ids *ids;            /* of its objects; they outlive it */
 	uint32_t refs;                 /* jobs and sessions */
 	struct zd_job *jobs;           /* hash by name */
-	struct zd_owner_queue *queues; /* by device */
+	struct zd_owner_queue *queues; /* by device, and one for zd_commit_waits() */
 	struct zd_account account;
 	uint64_t segment_bytes;  /* of all its jobs' segments on all devices, until they are destroyed */
 	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */

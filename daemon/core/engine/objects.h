@@ -337,7 +337,7 @@ struct zd_engine {
 	const struct zd_events *events;             /* calls from lower rooms to higher ones */
 	const struct zd_request_type *const *types; /* by kind; none is NULL */
 	struct zd_engine_sink sink;
-	struct zd_device *devices;
+	struct zd_device *devices; /* and one more, which is none: zd_commit_waits() */
 	uint32_t ndevices;
 	uint64_t granule_bytes; /* the largest of the devices' `segment_align_bytes` */
 	uint64_t quota_bytes;
@@ -361,7 +361,8 @@ struct zd_engine {
 	uint32_t next_segment;
 	uint64_t retire_serial; /* counts segments that began to retire */
 	uint64_t dirty_mask;
-	bool settling; /* or paused: requests that wait are tried later */
+	bool commits_dirty; /* the same of zd_commit_waits() */
+	bool settling;      /* or paused: requests that wait are tried later */
 	struct zd_account account;
 	uint64_t transfers; /* of gathers; the number of the last one */
 	struct zd_metrics metrics;
@@ -371,12 +372,11 @@ struct zd_engine {
 	struct zd_reply reply;                /* scratch for the request that is being attempted */
 	struct zd_session *sessions;          /* hashes by id */
 	struct zd_job *jobs;
-	uint32_t ndurable;      /* durable ones */
-	uint32_t ncommit_waits; /* requests of sessions that wait for a group's commit */
-	uint32_t kept_room;     /* see zd_engine_set_kept_room() */
-	uint32_t nkept;         /* segments that the driver keeps, or will */
-	uint32_t nforgotten;    /* of these, to be dropped with the next records */
-	char keep_ended[160];   /* why the driver keeps nothing any more; "": it does, or nobody expects it */
+	uint32_t ndurable;    /* durable ones */
+	uint32_t kept_room;   /* see zd_engine_set_kept_room() */
+	uint32_t nkept;       /* segments that the driver keeps, or will */
+	uint32_t nforgotten;  /* of these, to be dropped with the next records */
+	char keep_ended[160]; /* why the driver keeps nothing any more; "": it does, or nobody expects it */
 	struct zd_group *groups;
 	struct zd_hash_table members;       /* with a session, by group and session */
 	struct zd_hash_table units;         /* by id */
@@ -406,6 +406,13 @@ struct zd_engine {
 	struct zd_used_id *used_ids;      /* hash by id, see unique_ids.c */
 	struct zd_request *spare_request; /* memory of an ended request; NULL: none */
 };
+
+/* In its queue are requests of readers, which wait for a group's commit. So events of devices do not try
+ * them, and zd_dirty() does not either: see zd_dirty_commit_waits(). */
+static inline struct zd_device *zd_commit_waits(const struct zd_engine *e)
+{
+	return &e->devices[e->ndevices];
+}
 
 static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64_t n)
 {

@@ -522,8 +522,7 @@ void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 
 void zd_dirty_commit_waits(struct zd_engine *e)
 {
-	if (e->ncommit_waits > 0)
-		zd_dirty(e, &e->devices[0]);
+	e->commits_dirty = zd_commit_waits(e)->nqueued > 0;
 }
 
 /* Goes on with the walk until it is complete, or the budget is 0. */
@@ -580,7 +579,7 @@ void zd_walks_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget)
 {
 	bool paused = e->settling;
 	e->settling = true;
-	for (uint32_t i = 0; i < e->ndevices && budget > 0; i++) {
+	for (uint32_t i = 0; i <= e->ndevices && budget > 0; i++) {
 		struct zd_owner_queue *queue = &owner->queues[i];
 		while (queue->walks && budget > 0) {
 			walk(e, queue, &budget);
@@ -613,10 +612,14 @@ void zd_settle(struct zd_engine *e)
 	if (e->settling)
 		return;
 	e->settling = true;
-	while (e->dirty_mask) {
-		uint32_t index = (uint32_t)__builtin_ctzll(e->dirty_mask);
-		e->dirty_mask &= ~(1ull << index);
-		settle_device(e, &e->devices[index]);
+	while (e->dirty_mask || e->commits_dirty) {
+		struct zd_device *device = zd_commit_waits(e);
+		if (e->dirty_mask)
+			device = &e->devices[__builtin_ctzll(e->dirty_mask)];
+		else
+			e->commits_dirty = false;
+		e->dirty_mask &= e->dirty_mask - 1; /* the lowest bit */
+		settle_device(e, device);
 	}
 	e->settling = false;
 }

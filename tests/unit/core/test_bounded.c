@@ -748,10 +748,35 @@ static void test_no_request_visits_all(void **state)
 	assert_int_equal(failures, 0);
 }
 
+/* Basic blocks of a rank's request, with all steps, beside readers that wait for a commit. */
+static uint64_t measure_beside_readers(uint32_t n)
+{
+	struct scene s;
+	open_scene(&s);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct zd_args args = {
+		        .kind = ZD_REQ_COMMIT_WAIT,
+		        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .after = 99}};
+		(void)core_send(s.core, core_open(s.core, CORE_ALICE), &args);
+	}
+	uint64_t before = blocks;
+	ask_publish(&s);
+	uint64_t count = blocks - before;
+	core_abandon(s.core);
+	return count;
+}
+
+static void test_waiting_readers_cost_ranks_nothing(void **state)
+{
+	(void)state;
+	assert_in_range(measure_beside_readers(500), 1, measure_beside_readers(1) + 50);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_no_request_visits_all),
+	        cmocka_unit_test(test_waiting_readers_cost_ranks_nothing),
 	};
 	return cmocka_run_group_tests_name("core/bounded", tests, NULL, NULL);
 }

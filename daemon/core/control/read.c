@@ -76,15 +76,6 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	return 0;
 }
 
-/* The first rank that has not called commit. */
-static uint32_t first_missing(const struct zd_group *group)
-{
-	uint32_t rank = 0;
-	while (rank + 1 < group->local_world_size && group->members[rank].committing)
-		rank++;
-	return group->first_rank + rank;
-}
-
 static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = find_group(e, req->session, req->u.commit_wait.group);
@@ -95,7 +86,7 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 	         !group->job->durable)
 		status = zd_group_check(group, err);
 	if (status == 0 && group->committed_step <= req->u.commit_wait.after)
-		return zd_wait_for(req, ZD_WAIT_COMMIT, first_missing(group), 0, 0);
+		return zd_wait_for(req, ZD_WAIT_NEXT, 0, req->u.commit_wait.after, group->id);
 	if (status != 0)
 		return status;
 	e->reply.u.commit_wait.group = group->id;

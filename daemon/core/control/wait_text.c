@@ -33,7 +33,7 @@ const char *const zd_wait_names[ZD_NWAITS] = {
         [ZD_WAIT_ORDER] = "order",         [ZD_WAIT_LOADERS] = "loaders",
         [ZD_WAIT_SOURCE] = "source",       [ZD_WAIT_LOAD] = "load",
         [ZD_WAIT_PLACERS] = "placers",     [ZD_WAIT_MOVE] = "move",
-        [ZD_WAIT_READ] = "read",
+        [ZD_WAIT_READ] = "read",           [ZD_WAIT_NEXT] = "next_commit",
 };
 
 static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
@@ -190,6 +190,18 @@ static int ranks_text(const struct zd_group *group, char *out)
 	                missing == 1 ? "" : "s", group->first_rank + first);
 }
 
+/* Names the first rank that has not called commit. The group exists: its end ends the wait. */
+static int next_commit_text(const struct zd_engine *e, const struct zd_wait *wait, char *out)
+{
+	const struct zd_group *group;
+	uint32_t rank = 0;
+	HASH_FIND(hh, e->groups, &wait->b, sizeof(wait->b), group);
+	while (group && rank + 1 < group->local_world_size && group->members[rank].committing)
+		rank++;
+	return snprintf(out, ZD_WAIT_TEXT, "rank %u to commit a step after %llu", rank,
+	                (unsigned long long)wait->a);
+}
+
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const struct zd_session *reader,
                   char out[ZD_WAIT_TEXT])
 {
@@ -280,6 +292,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 	case ZD_WAIT_BARRIER:
 	case ZD_WAIT_COMMIT:
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to %s", rank, awaited_call(wait->kind));
+		break;
+	case ZD_WAIT_NEXT:
+		used = next_commit_text(e, wait, out);
 		break;
 	case ZD_WAIT_LOADERS:
 	case ZD_WAIT_SOURCE:

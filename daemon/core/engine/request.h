@@ -72,6 +72,7 @@ enum zd_wait_kind {
 	ZD_WAIT_PLACERS,    /* rank has not called unit_place of the unit */
 	ZD_WAIT_READ,       /* copies of a unit's last commit to a reader */
 	ZD_WAIT_MOVE,       /* the unit is moved; a: 1 until rank has memory for its shard there */
+	ZD_WAIT_NEXT,       /* a reader, for a commit after the step a of the group b */
 	ZD_NWAITS
 };
 

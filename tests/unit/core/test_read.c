@@ -217,6 +217,20 @@ static void test_other_users(void **state)
 	assert_int_equal(reply->u.commit_wait.step, 1);
 }
 
+/* The text names a rank that has not committed at the deadline. */
+static void test_deadline_of_a_wait(void **state)
+{
+	struct rig *rig = *state;
+	const struct zd_args args = {
+	        .kind = ZD_REQ_COMMIT_WAIT,
+	        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .after = 1}};
+	uint64_t wait = core_send_until(rig->core, rig->reader, 5, &args);
+	core_expect_waits(rig->core, wait, "rank 0 to commit a step after 1");
+	(void)core_commit(rig->core, rig->team.session[0], rig->team.group, 2);
+	core_tick(rig->core, 10);
+	core_expect_error(rig->core, wait, ZEROD_E_DEADLINE, "for rank 1 to commit a step after 1");
+}
+
 static void test_waits_end_with_the_group(void **state)
 {
 	struct rig *rig = *state;
@@ -245,6 +259,7 @@ int main(void)
 	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
 	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),
 	        CORE_FIXTURE_TEST(test_other_users, setup, teardown),
+	        CORE_FIXTURE_TEST(test_deadline_of_a_wait, setup, teardown),
 	        CORE_FIXTURE_TEST(test_waits_end_with_the_group, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

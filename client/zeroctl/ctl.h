@@ -264,6 +264,7 @@ int zd_ctl_self_test(struct zd_ctl *ctl);
 int zd_ctl_devices(struct zd_ctl *ctl);
 int zd_ctl_jobs(struct zd_ctl *ctl);
 int zd_ctl_sessions(struct zd_ctl *ctl);
+int zd_ctl_readers(struct zd_ctl *ctl);
 int zd_ctl_groups(struct zd_ctl *ctl);
 int zd_ctl_units(struct zd_ctl *ctl);
 int zd_ctl_buffers(struct zd_ctl *ctl);

@@ -185,6 +185,31 @@ static void say_waits_of(const json_t *session)
 	        zd_ctl_say("  That session waits itself: %s.", json_string_value(wait));
 }
 
+bool zd_ctl_reads(const json_t *session, const char *job, const char *group)
+{
+	const json_t *reads = json_object_get(session, "reads");
+	return strcmp(zd_ctl_string(reads, "group"), group) == 0 &&
+	       strcmp(zd_ctl_string(reads, "job"), job) == 0;
+}
+
+/* Of a wait for transfers that read a shard. Those of gathers are left out. */
+static void say_copies(const struct zd_ctl_facts *facts, const char *job, const char *group)
+{
+	size_t i;
+	json_t *session;
+	json_array_foreach(facts->sessions, i, session)
+	{
+		const json_int_t copies = zd_ctl_integer(json_object_get(session, "reads"), "copies");
+		if (copies == 0 || !zd_ctl_reads(session, job, group))
+			continue;
+		char *text = zd_ctl_session_text(facts, zd_ctl_integer(session, "id"));
+		zd_ctl_say("  Copies to %s are under way: %" JSON_INTEGER_FORMAT
+		           ". The wait ends with them, whatever that process does.",
+		           text, copies);
+		free(text);
+	}
+}
+
 void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *name,
                          const char *wait)
 {
@@ -192,6 +217,8 @@ void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, cons
 	unsigned rank;
 	size_t i;
 	json_t *member;
+	if (strstr(wait, "the shard of rank"))
+		say_copies(facts, job, name);
 	if (sscanf(wait, "rank %u", &rank) != 1)
 		return;
 	json_array_foreach(json_object_get(group, "members"), i, member)

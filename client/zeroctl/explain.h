@@ -30,10 +30,12 @@ void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, j
 void zd_ctl_explain_process(const json_t *session, const char *who);
 /* The same of all ranks of the job's groups. */
 void zd_ctl_explain_processes(const struct zd_ctl_facts *facts, const char *job);
-/* Of the end of a wait for "rank 1 ...": who that rank is. */
+/* Of the end of a wait for "rank 1 ...": who that rank is. Of a wait for copies to readers: which. */
 void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *group,
                          const char *wait);
 
+/* Whether the session reads commits of that group. */
+bool zd_ctl_reads(const json_t *session, const char *job, const char *group);
 const char *zd_ctl_string(const json_t *row, const char *key) __attribute__((returns_nonnull));
 json_int_t zd_ctl_integer(const json_t *row, const char *key);
 /* "session 7 (pid 12, 'trainer')" */

@@ -96,6 +96,8 @@ static const struct verb {
         {"devices", zd_ctl_devices, "arenas, blocks and budgets of each device", OPT_LIST, NULL},
         {"jobs", zd_ctl_jobs, "jobs and what they are charged", OPT_LIST | OPT_JOB, NULL},
         {"sessions", zd_ctl_sessions, "connected processes and what they wait for", OPT_LIST | OPT_JOB, NULL},
+        {"readers", zd_ctl_readers, "processes that read commits of a job, and the steps that they have",
+         OPT_LIST | OPT_JOB, NULL},
         {"groups", zd_ctl_groups, "groups, their ranks and last committed step", OPT_LIST | OPT_JOB, NULL},
         {"units", zd_ctl_units, "registered units, versions and gathered buffers", OPT_LIST | OPT_JOB, NULL},
         {"buffers", zd_ctl_buffers, "every live gathered buffer, who holds it and why", OPT_LIST | OPT_JOB,

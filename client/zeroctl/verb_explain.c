@@ -210,10 +210,42 @@ static void say_waits(const struct zd_ctl_facts *facts, const json_t *session, c
 		size_t j;
 		json_array_foreach(facts->groups, j, group)
 		{
-			if (colon && strcmp(zd_ctl_string(group, "job"), zd_ctl_string(session, "job")) == 0)
-				zd_ctl_explain_wait(facts, zd_ctl_string(group, "job"),
-				                    zd_ctl_string(group, "name"), colon + 2);
+			const char *job = zd_ctl_string(group, "job"), *name = zd_ctl_string(group, "name");
+			if (colon && (strcmp(job, zd_ctl_string(session, "job")) == 0 ||
+			              zd_ctl_reads(session, job, name)))
+				zd_ctl_explain_wait(facts, job, name, colon + 2);
 		}
+	}
+}
+
+static bool is_reader(const json_t *session)
+{
+	return !zd_ctl_reads(session, "", "");
+}
+
+static void say_reads(const json_t *session, const char *who)
+{
+	const json_t *reads = json_object_get(session, "reads");
+	zd_ctl_say("%s reads group '%s' of job '%s': step %" JSON_INTEGER_FORMAT
+	           " last, %s in all, %" JSON_INTEGER_FORMAT " copies under way.",
+	           who, zd_ctl_string(reads, "group"), zd_ctl_string(reads, "job"),
+	           zd_ctl_integer(reads, "step"), zd_ctl_bytes(zd_ctl_integer(reads, "bytes")),
+	           zd_ctl_integer(reads, "copies"));
+}
+
+static void say_readers(const struct zd_ctl_facts *facts, const json_t *group)
+{
+	size_t i;
+	json_t *session;
+	json_array_foreach(facts->sessions, i, session)
+	{
+		if (!zd_ctl_reads(session, zd_ctl_string(group, "job"), zd_ctl_string(group, "name")))
+			continue;
+		char *text = zd_ctl_session_text(facts, zd_ctl_integer(session, "id"));
+		*text = 'S';
+		say_reads(session, text);
+		free(text);
+		say_waits(facts, session, "  It");
 	}
 }
 
@@ -231,14 +263,16 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	say_usage(job);
 	json_array_foreach(facts->groups, i, group)
 	{
-		if (strcmp(zd_ctl_string(group, "job"), name) == 0)
+		if (strcmp(zd_ctl_string(group, "job"), name) == 0) {
 			zd_ctl_explain_group(facts, group);
+			say_readers(facts, group);
+		}
 	}
 	say_buffers(facts, name);
 	json_array_foreach(facts->sessions, i, session)
 	{
 		if (strcmp(zd_ctl_string(session, "job"), name) != 0 ||
-		    zd_ctl_integer(session, "uid") != uid ||
+		    zd_ctl_integer(session, "uid") != uid || is_reader(session) ||
 		    strcmp(zd_ctl_string(session, "state"), "CLOSING") == 0)
 			continue;
 		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT,
@@ -347,6 +381,8 @@ static int explain_session(const struct zd_ctl_facts *facts, const json_t *sessi
 		zd_ctl_say("Whether its process runs is not known: %s.",
 		           zd_ctl_string(session, "process_unknown"));
 	say_memberships(facts, id);
+	if (is_reader(session))
+		say_reads(session, "It");
 	say_waits(facts, session, "It");
 	say_leases(facts, id);
 	say_scopes_and_allocations(facts, id);
@@ -394,6 +430,7 @@ static void explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 			zd_ctl_explain_buffer(facts, buffer);
 	}
 	zd_ctl_explain_group(facts, group);
+	say_readers(facts, group);
 	zd_ctl_explain_processes(facts, zd_ctl_string(group, "job"));
 }
 

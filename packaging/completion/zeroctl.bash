@@ -3,7 +3,7 @@
 _zeroctl()
 {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket=() word i
-	local verbs='status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job holders kill-job help'
+	local verbs='status self-test devices jobs sessions readers groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain kill-session abort-group end-job holders kill-job help'
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
 		case $word in

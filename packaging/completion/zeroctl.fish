@@ -10,7 +10,7 @@ function __zeroctl_column --argument-names column verb
     end
     zeroctl $socket $verb --columns $column --raw --no-headings 2>/dev/null | string match -r '^[A-Za-z0-9._:+@%,=/-]+$'
 end
-set -l verbs status self-test devices jobs sessions groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
+set -l verbs status self-test devices jobs sessions readers groups units buffers scopes buckets alloc map snapshot explain watch top metrics events trace trim drain undrain \
     kill-session abort-group end-job holders kill-job help
 set -l none "not __fish_seen_subcommand_from $verbs"
 
@@ -20,6 +20,7 @@ complete -c zeroctl -n $none -a self-test -d 'Try a gather and a reduction of tw
 complete -c zeroctl -n $none -a devices -d 'Arenas, blocks and budgets of each device'
 complete -c zeroctl -n $none -a jobs -d 'Jobs and what they are charged'
 complete -c zeroctl -n $none -a sessions -d 'Connected processes and what they wait for'
+complete -c zeroctl -n $none -a readers -d 'Processes that read commits of a job'
 complete -c zeroctl -n $none -a groups -d 'Groups, their ranks and last committed step'
 complete -c zeroctl -n $none -a units -d 'Registered units, versions and gathered buffers'
 complete -c zeroctl -n $none -a buffers -d 'Every live gathered buffer, its holders and why'

@@ -7,8 +7,11 @@
 #include "tests/it/zeroctl_scene.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+
+#include <zerod_read.h>
 
 static const char *const keep[] = {"--keep-state", "holder", NULL};
 static const struct zd_daemon_options options_ = {.args = keep};
@@ -336,6 +339,95 @@ static void jobs_of_one_name_are_told_apart(void **state)
 	}
 }
 
+/* ---- Readers ------------------------------------------------------------------------------------------- */
+
+#define READ_BYTES (16u << 20) /* copied in some milliseconds */
+
+struct reading {
+	zerod_client *client;
+	zerod_allocation *into;
+	uint64_t after, step; /* read, and committed */
+	atomic_bool repeats, trains;
+};
+
+/* Reads a commit of a later step, or one after the other. */
+static void *read_commits(void *arg)
+{
+	struct reading *reading = arg;
+	struct zerod_commit_source source = ZEROD_INIT(source);
+	struct zerod_unit_read_options options = ZEROD_INIT(options);
+	struct zerod_committed committed = ZEROD_INIT(committed);
+
+	source.job = "two";
+	options.unit = "large";
+	options.bytes = READ_BYTES;
+	options.into = reading->into;
+	do {
+		assert_status(reading->client,
+		              zerod_commit_wait(reading->client, &source, reading->after, &committed), 0);
+		options.group = committed.group;
+		options.step = reading->after = committed.step;
+		int status = zerod_unit_read(reading->client, &options, NULL);
+		assert_true(status == 0 || status == ZEROD_E_STALE_VERSION);
+	} while (reading->repeats);
+	return NULL;
+}
+
+static void *train(void *arg)
+{
+	struct reading *reading = arg;
+
+	do {
+		publish(0);
+		assert_status(ranks[0].client, zerod_commit(ranks[0].group, ++reading->step, NULL), 0);
+	} while (reading->trains);
+	return NULL;
+}
+
+static void readers_are_named(void **state)
+{
+	struct reading reading = {.after = 1, .step = 1};
+	struct zerod_unit_options large = ZEROD_INIT(large);
+	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
+	pthread_t reader, trainer;
+	struct rank engine;
+	bool seen = false;
+	void *data;
+
+	(void)state;
+	rank_open(&ranks[0], "two", 0);
+	rank_open(&engine, "engine", 0);
+	large.name = "large";
+	large.dtype = ZEROD_UINT8;
+	large.numel = alloc.bytes = READ_BYTES;
+	alloc.job = "engine";
+	assert_status(ranks[0].client, zerod_unit_register(ranks[0].group, &large, &units[0]), 0);
+	assert_status(engine.client, zerod_alloc(engine.client, &alloc, &reading.into, &data), 0);
+	reading.client = engine.client;
+	assert_int_equal(pthread_create(&reader, NULL, read_commits, &reading), 0);
+	zeroctl_wait_table(daemon_.socket_path, "readers", "rank 0 to commit a step after 1", true);
+	EXPECT_EXPLAINED("two/world", " reads group 'world' of job 'two': step 0 last, 0 B in all, 0 copies",
+	                 "  It waits: commit_wait: rank 0 to commit a step after 1.", "  Rank 0 is session ");
+	(void)train(&reading);
+	assert_int_equal(pthread_join(reader, NULL), 0);
+	EXPECT_EXPLAINED("two", " reads group 'world' of job 'two': step 2 last, 16 MiB in all, 0 copies");
+	reading.repeats = reading.trains = true;
+	assert_int_equal(pthread_create(&trainer, NULL, train, &reading), 0);
+	assert_int_equal(pthread_create(&reader, NULL, read_commits, &reading), 0);
+	while (!seen) { /* an update waits for copies */
+		struct program program = zeroctl_run(daemon_.socket_path, "explain two/world");
+		const char *wait = strstr(program.out_text,
+		                          " that reads the shard of rank 0 of unit 'large'");
+		seen = wait && strstr(wait, "  Copies to session ");
+		program_free(&program);
+	}
+	reading.repeats = false;
+	assert_int_equal(pthread_join(reader, NULL), 0);
+	reading.trains = false;
+	assert_int_equal(pthread_join(trainer, NULL), 0);
+	zerod_close(engine.client);
+}
+
 static void sentences_and_near_names(void **state)
 {
 	(void)state;
@@ -385,10 +477,15 @@ static int start(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        TEST(a_gather_waits_for_a_version), TEST(leases_and_scopes_hold_a_buffer),
-	        TEST(a_lost_rank_is_named),         TEST(a_former_session_is_awaited),
-	        TEST(a_stopped_rank_looks_stopped), TEST(jobs_of_one_name_are_told_apart),
-	        TEST(sentences_and_near_names),     TEST(what_does_not_exist_is_not_found),
+	        TEST(a_gather_waits_for_a_version),
+	        TEST(leases_and_scopes_hold_a_buffer),
+	        TEST(a_lost_rank_is_named),
+	        TEST(a_former_session_is_awaited),
+	        TEST(a_stopped_rank_looks_stopped),
+	        TEST(jobs_of_one_name_are_told_apart),
+	        TEST(sentences_and_near_names),
+	        TEST(what_does_not_exist_is_not_found),
+	        TEST(readers_are_named),
 	};
 
 	return cmocka_run_group_tests(tests, start, scene_stop);

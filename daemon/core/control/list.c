@@ -73,9 +73,19 @@ static const struct zd_job *session_job(const struct zd_session *session)
 	return zd_deferred_teardown_job(session);
 }
 
+/* The group that the session reads; NULL: none, or it has ended. */
+static const struct zd_group *read_group(const struct listing *l, const struct zd_session *session)
+{
+	const struct zd_group *group;
+	HASH_FIND(hh, l->e->groups, &session->reads.group, sizeof(session->reads.group), group);
+	return group;
+}
+
 static bool sees_session(const struct listing *l, const struct zd_session *session)
 {
-	return asks_for(l, session_job(session)) && sees_uid(l, session->uid);
+	const struct zd_group *group = read_group(l, session);
+	return (asks_for(l, session_job(session)) || (group && asks_for(l, group->job))) &&
+	       sees_uid(l, session->uid);
 }
 
 /* Skips allocations without memory, and freed ones whose fences are pending. */
@@ -249,12 +259,30 @@ static void wait_text(struct listing *l, const struct zd_request *req, char out[
 	zd_wait_text(l->e, req, l->asker, out);
 }
 
+static void fill_reads(struct listing *l, Zd__Reads *reads, const struct zd_session *session)
+{
+	const struct zd_group *group = read_group(l, session);
+	const struct zd_request *req;
+	if (group) {
+		reads->job = group->job->name;
+		reads->group = group->name;
+	}
+	reads->step = session->reads.step;
+	reads->bytes = session->reads.bytes;
+	l->visits += session->outstanding;
+	TAILQ_FOREACH (req, &session->requests, session_link)
+		reads->copies += req->kind == ZD_REQ_UNIT_READ ? req->pending_ops : 0;
+}
+
 static bool row_session(struct listing *l, Zd__Row *row, const struct zd_session *session)
 {
 	char texts[MAX_WAITS][ZD_WAIT_TEXT], *waits[MAX_WAITS];
 	Zd__SessionRow to = ZD__SESSION_ROW__INIT;
+	Zd__Reads reads = ZD__READS__INIT;
 	const struct zd_request *req;
 	const struct zd_job *job = session_job(session);
+	fill_reads(l, &reads, session);
+	to.reads = &reads;
 	to.id = session->id;
 	if (job)
 		to.job = job->name;

@@ -71,7 +71,7 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	if (status != 0)
 		return status;
 	req->device = zd_commit_waits(e);
-	req->u.commit_wait.group = group->id;
+	req->u.commit_wait.group = req->session->reads.group = group->id;
 	req->u.commit_wait.after = args->u.commit_wait.after;
 	return 0;
 }
@@ -261,12 +261,28 @@ static int read_find(struct zd_engine *e, struct zd_request *req, const struct z
 	return check_range(args, req->u.unit_read.unit, req->u.unit_read.into, err);
 }
 
+/* Counts a read that has ended. */
+static void note_read(struct zd_engine *e, const struct zd_request *req, int status)
+{
+	if (status == ZEROD_E_STALE_VERSION)
+		zd_count(e, ZD_COUNT_READS_STALE, 1);
+	if (status != 0 || req->u.unit_read.bytes == 0)
+		return;
+	zd_count(e, ZD_COUNT_READS_COPIED, 1);
+	zd_count(e, ZD_COUNT_READ_BYTES, req->u.unit_read.bytes);
+	req->session->reads.group = req->u.unit_read.unit->group->id;
+	req->session->reads.step = req->u.unit_read.step;
+	req->session->reads.bytes += req->u.unit_read.bytes;
+}
+
 static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                            struct zd_err *err)
 {
 	int status = read_find(e, req, args, err);
-	if (status != 0)
+	if (status != 0) {
+		note_read(e, req, status);
 		return status;
+	}
 	req->device = req->u.unit_read.into ? req->u.unit_read.into->device : &e->devices[0];
 	req->u.unit_read.step = args->u.unit_read.step;
 	req->u.unit_read.offset = args->u.unit_read.offset;
@@ -314,8 +330,10 @@ static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct
 		e->reply.u.unit_read.dtype = unit->dtype;
 		e->reply.u.unit_read.numel = unit->numel;
 	}
-	if (status != ZD_WAIT)
+	if (status != ZD_WAIT) {
+		note_read(e, req, status);
 		unit_read_cancel(e, req);
+	}
 	return status;
 }
 

@@ -42,6 +42,10 @@ struct zd_session {
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, requested_ns, nrequests; /* requested: the last request, or opened */
 	uint32_t outstanding;
+	/* what it reads: the group's id, the last step that it has copied from, its copied bytes in all */
+	struct {
+		uint64_t group, step, bytes;
+	} reads;
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(zd_member_list, zd_member) members;

@@ -217,6 +217,43 @@ static void test_other_users(void **state)
 	assert_int_equal(reply->u.commit_wait.step, 1);
 }
 
+static void expect_row(struct rig *rig, uint64_t step, uint64_t bytes, uint32_t copies)
+{
+	struct core_row found;
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->reader, &found);
+	assert_string_equal(found.row->session->reads->job, "job");
+	assert_string_equal(found.row->session->reads->group, "world");
+	assert_int_equal(found.row->session->reads->step, step);
+	assert_int_equal(found.row->session->reads->bytes, bytes);
+	assert_int_equal(found.row->session->reads->copies, copies);
+}
+
+/* In the listing of the job, too, and in the metrics. */
+static void test_reader_is_listed(void **state)
+{
+	struct rig *rig = *state;
+	struct core_row rows[RANKS + 2];
+	struct zd_metrics_view view;
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->reader, &rows[0]);
+	assert_string_equal(rows[0].row->session->reads->job, "");
+	assert_int_equal(core_rows_for(rig->core, 0, ZD__TABLE__SESSIONS, "job", rows, RANKS + 2), RANKS);
+	core_expect(rig->core, send_wait(rig, rig->reader, 0, 0), 0);
+	expect_row(rig, 0, 0, 0);
+	assert_int_equal(core_rows_for(rig->core, 0, ZD__TABLE__SESSIONS, "job", rows, RANKS + 2), RANKS + 1);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect_waits(rig->core, send_read(rig, 1), "copies of unit 'w'");
+	expect_row(rig, 0, 0, RANKS);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	expect_row(rig, 1, UNIT_BYTES, 0);
+	commit(rig, 2);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "the last commit is step 2");
+	expect_row(rig, 1, UNIT_BYTES, 0);
+	zd_engine_metrics(core_engine(rig->core), &view);
+	assert_int_equal(view.metrics->counters[ZD_COUNT_READS_COPIED], 1);
+	assert_int_equal(view.metrics->counters[ZD_COUNT_READS_STALE], 1);
+	assert_int_equal(view.metrics->counters[ZD_COUNT_READ_BYTES], UNIT_BYTES);
+}
+
 /* The text names a rank that has not committed at the deadline. */
 static void test_deadline_of_a_wait(void **state)
 {
@@ -259,6 +296,7 @@ int main(void)
 	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
 	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),
 	        CORE_FIXTURE_TEST(test_other_users, setup, teardown),
+	        CORE_FIXTURE_TEST(test_reader_is_listed, setup, teardown),
 	        CORE_FIXTURE_TEST(test_deadline_of_a_wait, setup, teardown),
 	        CORE_FIXTURE_TEST(test_waits_end_with_the_group, setup, teardown),
 	};

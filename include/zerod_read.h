@@ -60,10 +60,11 @@ struct zerod_unit_info {
 
 /* Copies bytes of a unit, as of the last commit, and returns when they are there. All reads of one `step`
  * belong to one commit. `info` may be NULL. Errors: STALE_VERSION (another step was committed, or a rank has
- * updated its shard since and the group has no shadows: wait for the next commit), STATE (`step` is not
- * committed; the unit was not published before it), BUSY (a shard is saved or moved until the deadline),
- * UNSUPPORTED (as above; host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a range), TORN,
- * RESTARTED. After an error the range of the allocation has any content, and nothing writes it any more. */
+ * joined since, or updated its shard and the group has no shadows: wait for the next commit), STATE (`step`
+ * is not committed; the unit was not published before it), BUSY (a shard is saved or moved until the
+ * deadline), UNSUPPORTED (as above; host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a
+ * range), TORN, RESTARTED. After an error the range of the allocation has any content, and nothing writes it
+ * any more. */
 ZEROD_MUST_USE int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *options,
                                    struct zerod_unit_info *info);
 

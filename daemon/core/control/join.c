@@ -124,6 +124,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	bool was_forming = group->state == ZD_GROUP_FORMING;
 	member->device = device;
 	member->committing = false;
+	member->since_commits = group->ncommits;
 	member->set_back = false;
 	member->leaves = false;
 	if (member->ended)

@@ -117,6 +117,12 @@ static int locate(const struct zd_part *part, bool *in_shadow, struct zd_err *er
 		                  zd_world_rank(zd_part_member(part)), step);
 	if (part->state == ZD_PART_MOVING)
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is being moved", unit->name);
+	if (zd_part_committed(part) == part->first &&
+	    zd_part_member(part)->since_commits == unit->group->ncommits)
+		return zd_err_set(err, ZEROD_E_STALE_VERSION,
+		                  "unit '%s': rank %u has joined after step %llu, and its shard of that step "
+		                  "has gone",
+		                  unit->name, zd_world_rank(zd_part_member(part)), step);
 	if (zd_part_committed(part) == part->first)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' was not published before step %llu",
 		                  unit->name, step);

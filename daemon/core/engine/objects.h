@@ -128,6 +128,7 @@ struct zd_member {
 	bool untold;             /* it is another one, and counted by the session */
 	uint64_t frozen_digest;  /* over the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
+	uint32_t since_commits;        /* the group's number of commits when its session joined */
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
 	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
 	LIST_HEAD(zd_part_list, zd_part) parts; /* that are not gone, while a session is this rank */

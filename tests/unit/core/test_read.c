@@ -165,6 +165,23 @@ static void test_no_deadline_behind_the_first_copy(void **state)
 	core_expect(rig->core, read, 0);
 }
 
+/* Its new shard has not the committed bytes, and the next commit has them. */
+static void test_rank_is_replaced(void **state)
+{
+	struct rig *rig = *state;
+	const struct core_join again = {.world_size = RANKS, .rank = 1, .device = 1};
+	core_close(rig->core, rig->team.session[1]);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "rank 1's shard of step 1");
+	rig->team.session[1] = core_open(rig->core, CORE_ALICE);
+	core_expect(rig->core, core_join(rig->core, rig->team.session[1], &again), 0);
+	core_expect(rig->core,
+	            core_register(rig->core, rig->team.session[1], rig->team.group,
+	                          &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4}),
+	            0);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
+	                  "rank 1 has joined after step 1");
+}
+
 /* The ranks have gone, and their job is durable. */
 static void test_last_commit_outlives_ranks(void **state)
 {
@@ -292,6 +309,7 @@ int main(void)
 	        CORE_FIXTURE_TEST(test_save_waits_for_reads_of_the_shadow, setup_shadow, teardown),
 	        CORE_FIXTURE_TEST(test_update_beside_reads_of_the_shadow, setup_shadow, teardown),
 	        CORE_FIXTURE_TEST(test_no_deadline_behind_the_first_copy, setup, teardown),
+	        CORE_FIXTURE_TEST(test_rank_is_replaced, setup, teardown),
 	        CORE_FIXTURE_TEST(test_last_commit_outlives_ranks, setup_shadow, teardown),
 	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
 	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),

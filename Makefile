@@ -141,6 +141,7 @@ EXAMPLES := $(patsubst client/examples/%.c,$(BIN)/%,$(EXAMPLE_SRC))
 UNIT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 IT_BIN   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(IT_SRC))
 TOP_SESSIONS_BIN := $(BUILD)/tests/it/top_sessions
+SOAK_BIN := $(BUILD)/tests/it/soak_readers
 HOSTILE_BIN := $(filter $(BUILD)/tests/it/test_hostile_%,$(IT_BIN)) $(BUILD)/tests/unit/core/test_bounded
 CONTRACT_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CONTRACT_SRC))
 SIM_BIN  := $(BUILD)/tests/zdsim
@@ -159,7 +160,7 @@ IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps demo check check-run check-sanitizers check-asan check-ubsan check-tsan check-valgrind check-sim \
-	check-contract-sim check-faults check-gpu check-hostile check-chaos check-mutants fuzz coverage bench tidy format format-check layers links \
+	check-contract-sim check-faults check-gpu check-hostile check-chaos soak-readers check-mutants fuzz coverage bench tidy format format-check layers links \
 	ptx ptx-check install uninstall bundle clean tests check-abi abi-baseline
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -283,7 +284,7 @@ $(CONTRACT_BIN) $(LIFETIMES_BIN) $(filter $(BUILD)/tests/it/test_cuda_%,$(IT_BIN
 # It forges unique ids.
 $(BUILD)/tests/it/test_cuda_unique_id: $(call obj,$(addprefix daemon/server/,id_stamp.c id_key.c mac.c))
 $(BUILD)/tests/it/test_cuda_unique_id: override LDLIBS += $(GC_LIBS)
-$(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
+$(IT_BIN) $(TOP_SESSIONS_BIN) $(SOAK_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(A_CLIENT)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
@@ -344,7 +345,7 @@ $(DOUBLE_SO) $(SEVERAL_SO):
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) $(LDFLAGS) -o $@ $^
 
-tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(TOP_SESSIONS_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
+tests: all $(DOUBLE_SO) $(SEVERAL_SO) $(UNIT_BIN) $(IT_BIN) $(TOP_SESSIONS_BIN) $(SOAK_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN) $(STRESS_BIN) $(GPU_STRICT_BIN) $(GPU_KERNELS_BIN) \
 	$(GPU_COMM_BIN) $(SIMBACKEND_BIN) $(if $(SIM_SRC),$(SIM_BIN))
 
 -include $(shell find $(BUILD)/obj $(BUILD)/counted -name '*.d' 2>/dev/null)
@@ -445,6 +446,10 @@ check-hostile: deps  ## the daemon against clients that misbehave, and the work 
 check-chaos: deps  ## KILLS (10000) kills and stops of trainers and the daemon at random moments, with SEED (1)
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/it/test_chaos
 	@KILLS=$(or $(KILLS),10000) SEED=$(or $(SEED),1) BUILD=$(BUILD) $(BUILD)/tests/it/test_chaos
+
+soak-readers: deps  ## SNAPSHOTS (10000) of a job that trains, each byte compared, while readers, ranks and the daemon are killed; with SEED (1)
+	@$(MAKE) --no-print-directory all $(SOAK_BIN)
+	@SNAPSHOTS=$(or $(SNAPSHOTS),10000) SEED=$(or $(SEED),1) BUILD=$(BUILD) $(SOAK_BIN)
 
 check-mutants: deps  ## break one rule at a time: a test must notice each; JOBS copies at a time
 	@tests/mutants/run.sh

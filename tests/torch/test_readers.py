@@ -84,7 +84,8 @@ def moe() -> Any:
 class Readers(unittest.TestCase):
     def test_steps(self) -> None:
         """a reader has the weights of each commit that it reads, under the names that share() was given"""
-        for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {}), (2, {"offload": "all"}), (2, {"durable": "reads"})):
+        for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {}), (2, {"offload": "all"}), (2, {"durable": "reads"}),
+                               (2, {"slots": True, "persist_below": 4000}), (2, {"param_dtype": torch.bfloat16, "persist_below": 1 << 20})):
             with self.subTest(world=world, **options):
                 one_taken.clear()
                 address = {"job": f"job-{world}-{len(options)}", "group": "model0"}

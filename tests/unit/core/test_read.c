@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "tests/support/core_driver.h"
+#include "tests/support/core_net.h"
 
 #define RANKS      2u
 #define UNIT_BYTES 1024u
@@ -234,6 +234,24 @@ static void test_other_users(void **state)
 	assert_int_equal(reply->u.commit_wait.step, 1);
 }
 
+/* Of several daemons, or with collectives of NCCL's. */
+static void test_clusters_are_refused(void **state)
+{
+	const struct core_nodes_config configs[] = {{.nnodes = 2}, {.nnodes = 1, .exchange = true}};
+	(void)state;
+	for (uint32_t i = 0; i < ZD_ARRAY_LEN(configs); i++) {
+		struct core_nodes nodes;
+		core_nodes_new(&nodes, &configs[i]);
+		struct rig rig = {.core = nodes.node[0].core, .team = nodes.node[0]};
+		rig.reader = core_open(rig.core, CORE_ALICE);
+		core_expect_error(rig.core, send_wait(&rig, rig.reader, 0, 0), ZEROD_E_UNSUPPORTED,
+		                  "group 'world' spans daemons, or its collectives are NCCL's");
+		core_expect_error(rig.core, send_read(&rig, 1), ZEROD_E_UNSUPPORTED, "group 'world' spans");
+		core_close(rig.core, rig.reader);
+		core_net_end(nodes.net);
+	}
+}
+
 static void expect_row(struct rig *rig, uint64_t step, uint64_t bytes, uint32_t copies)
 {
 	struct core_row found;
@@ -314,6 +332,7 @@ int main(void)
 	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
 	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),
 	        CORE_FIXTURE_TEST(test_other_users, setup, teardown),
+	        cmocka_unit_test(test_clusters_are_refused),
 	        CORE_FIXTURE_TEST(test_reader_is_listed, setup, teardown),
 	        CORE_FIXTURE_TEST(test_deadline_of_a_wait, setup, teardown),
 	        CORE_FIXTURE_TEST(test_waits_end_with_the_group, setup, teardown),

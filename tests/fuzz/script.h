@@ -65,6 +65,8 @@ union fuzz_body {
 	Zd__GroupLeave group_leave;
 	Zd__GroupBarrier group_barrier;
 	Zd__UniqueIds unique_ids;
+	Zd__CommitWait commit_wait;
+	Zd__UnitRead unit_read;
 	Zd__UnitRegister unit_register;
 	Zd__UnitsResume units_resume;
 	Zd__UnitUnregister unit_unregister;

@@ -90,6 +90,16 @@ static void check_place(const struct zd_backend *backend, const struct zd_locati
 	zd_assert(place->offset <= segment->bytes && place->bytes <= segment->bytes - place->offset);
 }
 
+/* A neighbour's device may copy within the memory of a rank's (plan_copies.c). */
+static void check_source(const struct zd_backend *backend, const struct zd_command *command)
+{
+	const struct segment *source = find_segment(backend, command->u.copy.src.segment);
+	uint32_t target = command->u.copy.dst_device;
+
+	check_place(backend, &command->u.copy.src,
+	            source && source->device == target ? target : command->device);
+}
+
 static void check_fences(const struct zd_reduce_desc *reduce)
 {
 	zd_assert(reduce->nfences <= reduce->ninputs);
@@ -108,7 +118,7 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 	          command->kind == ZD_CMD_SEGMENT_DESTROY || command->kind == ZD_CMD_COMM_CLOSE);
 	switch (command->kind) {
 	case ZD_CMD_COPY:
-		check_place(backend, &command->u.copy.src, command->device);
+		check_source(backend, command);
 		check_place(backend, &command->u.copy.dst, command->u.copy.dst_device);
 		zd_assert(command->u.copy.src.bytes == command->u.copy.dst.bytes);
 		break;
@@ -244,7 +254,7 @@ static int judge_watch(const struct zd_backend *backend, const struct command *c
 static void check_still_there(const struct zd_backend *backend, const struct zd_command *command)
 {
 	if (command->kind == ZD_CMD_COPY) {
-		check_place(backend, &command->u.copy.src, command->device);
+		check_source(backend, command);
 		check_place(backend, &command->u.copy.dst, command->u.copy.dst_device);
 	} else if (command->kind == ZD_CMD_FILL) {
 		check_place(backend, &command->u.fill.dst, command->device);

@@ -255,10 +255,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		                a);
 		break;
 	case ZD_WAIT_LEASES:
-		used = snprintf(out, ZD_WAIT_TEXT, "leases on version %llu of unit '%.64s'", a, unit);
-		break;
 	case ZD_WAIT_REFRESH:
-		used = snprintf(out, ZD_WAIT_TEXT, "work on version %llu of unit '%.64s'", a, unit);
+		used = snprintf(out, ZD_WAIT_TEXT, "%s on version %llu of unit '%.64s'",
+		                wait->kind == ZD_WAIT_LEASES ? "leases" : "work", a, unit);
 		break;
 	case ZD_WAIT_GATHER:
 		used = snprintf(out, ZD_WAIT_TEXT, "its own gather of unit '%.64s' on rank %u", unit, rank);
@@ -267,10 +266,8 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		used = snprintf(out, ZD_WAIT_TEXT, "slot %llu, which unit '%.64s' leaves", a, unit);
 		break;
 	case ZD_WAIT_MEMORY:
-		used = room_text(req, reader, "arena", out);
-		break;
 	case ZD_WAIT_BUDGET:
-		used = room_text(req, reader, "gather budget", out);
+		used = room_text(req, reader, wait->kind == ZD_WAIT_MEMORY ? "arena" : "gather budget", out);
 		break;
 	case ZD_WAIT_TURN:
 		used = snprintf(out, ZD_WAIT_TEXT, "gathers before it that wait for room on device %u",

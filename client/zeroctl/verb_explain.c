@@ -211,8 +211,9 @@ static void say_waits(const struct zd_ctl_facts *facts, const json_t *session, c
 		json_array_foreach(facts->groups, j, group)
 		{
 			const char *job = zd_ctl_string(group, "job"), *name = zd_ctl_string(group, "name");
-			if (colon && (strcmp(job, zd_ctl_string(session, "job")) == 0 ||
-			              zd_ctl_reads(session, job, name)))
+			const bool reads = strncmp(text, "commit_wait: ", 13) == 0;
+			if (colon && (reads ? zd_ctl_reads(session, job, name)
+			                    : strcmp(job, zd_ctl_string(session, "job")) == 0))
 				zd_ctl_explain_wait(facts, job, name, colon + 2);
 		}
 	}
@@ -272,7 +273,8 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	json_array_foreach(facts->sessions, i, session)
 	{
 		if (strcmp(zd_ctl_string(session, "job"), name) != 0 ||
-		    zd_ctl_integer(session, "uid") != uid || is_reader(session) ||
+		    zd_ctl_integer(session, "uid") != uid ||
+		    strcmp(zd_ctl_string(json_object_get(session, "reads"), "job"), name) == 0 ||
 		    strcmp(zd_ctl_string(session, "state"), "CLOSING") == 0)
 			continue;
 		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT,

@@ -5,6 +5,8 @@
  */
 #include "ctl.h"
 
+#include <string.h>
+
 static const struct zd_ctl_column columns[] = {
         {"ID", "id", ZD_CTL_ID, 0, NULL},
         {"NAME", "name", ZD_CTL_TEXT, 2, NULL},
@@ -56,7 +58,8 @@ static void keep_readers(struct zd_ctl *ctl, json_t *rows)
 {
 	for (size_t i = json_array_size(rows); i-- > 0;) {
 		const json_t *reads = json_object_get(json_array_get(rows, i), "reads");
-		if (json_string_length(json_object_get(reads, "group")) == 0)
+		const char *job = json_string_value(json_object_get(reads, "job"));
+		if (!job || !*job || (*ctl->job && strcmp(job, ctl->job) != 0))
 			(void)json_array_remove(rows, i);
 	}
 	zd_ctl_add_processes(ctl, rows);

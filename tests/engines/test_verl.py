@@ -32,6 +32,7 @@ class Verl(unittest.TestCase):
             return actor, rollout
 
         async def update(engines: Any, step: int) -> Any:
+            """Of verl's steps, which begin at 0."""
             actor, rollout = engines
             await actor.send_weights(None, global_steps=step)
             return {name: tensor async for name, tensor in rollout.receive_weights(global_steps=step)}
@@ -39,10 +40,10 @@ class Verl(unittest.TestCase):
         pair, model = engines(**job.address), jobs.make(seed=1, **jobs.QWEN3)
         for _ in range(jobs.UPDATES):
             step, wanted = job.update()
-            model.load_state_dict(asyncio.run(update(pair, step)))
+            model.load_state_dict(asyncio.run(update(pair, step - 1)))
             self.assertEqual(jobs.tokens(model), wanted)
-        with self.assertRaisesRegex(RuntimeError, f"verl's step is {step + 1}, and the last commit of .* is of step {step}"):
-            asyncio.run(update(pair, step + 1))
+        with self.assertRaisesRegex(RuntimeError, f"verl's step is {step}, and the last commit of .* is of step {step}, not {step + 1}"):
+            asyncio.run(update(pair, step))
         with self.assertRaisesRegex(NotFound, "no group 'world' in job 'none'"):
             asyncio.run(update(engines(job="none"), 1))
 

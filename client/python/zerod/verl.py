@@ -5,7 +5,8 @@
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=zerod.verl
     actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.zerod={job: J, group: G}   # zerod.torch.share()'s result
 
-The actor commits each step with verl's number: zerod.torch.commit(model, global_steps).
+Before each update of verl the actor calls zerod.torch.commit(model, global_steps + 1): verl's first update is of step 0, and
+that of a commit is 1 at least.
 """
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from typing import Any, AsyncGenerator, Optional
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from .reader import Reader
+
+DEADLINE_MS = 60000
 
 
 @CheckpointEngineRegistry.register("zerod")
@@ -32,25 +35,29 @@ class ZerodCheckpointEngine(CheckpointEngine):
         return {"reads": [False] * actor_wg_world_size}, {"reads": [True] * rollout_world_size}
 
     def init_process_group(self, reads: bool) -> None:
-        if reads and self.reader is None:
+        self.finalize()  # the daemon may have restarted
+        if reads:
             self.reader = Reader(**self.address)
 
     def finalize(self) -> None:
-        pass
+        if self.reader is not None:
+            self.reader.close()
+        self.reader = None
 
     async def send_weights(self, weights: Any, global_steps: Optional[int] = None) -> None:
         """Reads none of the weights, since that would gather them."""
 
     async def receive_weights(self, global_steps: Optional[int] = None) -> "AsyncGenerator[tuple[str, Any], None]":
-        """(name, tensor) of the commit of that step; None: of the last one. RuntimeError: the last commit is of another step.
+        """(name, tensor) of the commit global_steps + 1; None: of the last one. RuntimeError: the last commit is another one. Deadline:
+        there is none.
 
         The actor waits meanwhile. If it does not, and the next update begins, this raises NotHeld.
         """
         if self.reader is None:
             raise RuntimeError("receive_weights() before init_process_group(reads=True)")
-        committed = self.reader.wait()
-        if global_steps not in (None, committed.step):
+        committed = self.reader.wait(deadline_ms=DEADLINE_MS)  # it stops the worker's event loop meanwhile
+        if global_steps is not None and committed.step != global_steps + 1:
             raise RuntimeError(f"verl's step is {global_steps}, and the last commit of job '{self.address['job']}' is of step "
-                               f"{committed.step}")
+                               f"{committed.step}, not {global_steps + 1}")
         for pair in self.reader.tensors(committed):
             yield pair

@@ -73,12 +73,12 @@ static const struct zd_job *session_job(const struct zd_session *session)
 	return zd_deferred_teardown_job(session);
 }
 
-/* The group that the session reads; NULL: none, or it has ended. */
+/* The group that the session reads; NULL: none, or it has ended, or is another user's. */
 static const struct zd_group *read_group(const struct listing *l, const struct zd_session *session)
 {
 	const struct zd_group *group;
 	HASH_FIND(hh, l->e->groups, &session->reads.group, sizeof(session->reads.group), group);
-	return group;
+	return group && sees_uid(l, group->job->owner->uid) ? group : NULL;
 }
 
 static bool sees_session(const struct listing *l, const struct zd_session *session)
@@ -263,10 +263,10 @@ static void fill_reads(struct listing *l, Zd__Reads *reads, const struct zd_sess
 {
 	const struct zd_group *group = read_group(l, session);
 	const struct zd_request *req;
-	if (group) {
-		reads->job = group->job->name;
-		reads->group = group->name;
-	}
+	if (!group)
+		return;
+	reads->job = group->job->name;
+	reads->group = group->name;
 	reads->step = session->reads.step;
 	reads->bytes = session->reads.bytes;
 	l->visits += session->outstanding;

@@ -71,7 +71,10 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	if (status != 0)
 		return status;
 	req->device = zd_commit_waits(e);
-	req->u.commit_wait.group = req->session->reads.group = group->id;
+	req->u.commit_wait.group = group->id;
+	if (req->session->reads.group != group->id)
+		req->session->reads.step = 0; /* of another group */
+	req->session->reads.group = group->id;
 	req->u.commit_wait.after = args->u.commit_wait.after;
 	return 0;
 }

@@ -263,7 +263,7 @@ static void expect_row(struct rig *rig, uint64_t step, uint64_t bytes, uint32_t 
 	assert_int_equal(found.row->session->reads->copies, copies);
 }
 
-/* In the listing of the job, too, and in the metrics. */
+/* In the listing of the job, too, and in the metrics; until the group ends. */
 static void test_reader_is_listed(void **state)
 {
 	struct rig *rig = *state;
@@ -287,6 +287,11 @@ static void test_reader_is_listed(void **state)
 	assert_int_equal(view.metrics->counters[ZD_COUNT_READS_COPIED], 1);
 	assert_int_equal(view.metrics->counters[ZD_COUNT_READS_STALE], 1);
 	assert_int_equal(view.metrics->counters[ZD_COUNT_READ_BYTES], UNIT_BYTES);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_close(rig->core, rig->team.session[rank]);
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->reader, &rows[0]);
+	assert_string_equal(rows[0].row->session->reads->job, "");
+	assert_int_equal(rows[0].row->session->reads->bytes, 0);
 }
 
 /* The text names a rank that has not committed at the deadline. */

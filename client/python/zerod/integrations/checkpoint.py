@@ -32,8 +32,11 @@ def places(module: nn.Module) -> "Iterator[tuple[str, str, int, torch.Size]]":
     wholes = {path: torch.empty(parameter.shape, device="meta")
               for path, parameter in module.named_parameters(remove_duplicate=False)}
     paths = {tensor.untyped_storage()._cdata: path for path, tensor in wholes.items()}
-    with _Views():
-        tensors = revert_weight_conversion(module, wholes)
+    try:
+        with _Views():
+            tensors = revert_weight_conversion(module, wholes)
+    except RuntimeError as failed:  # a view of a transposed tensor
+        raise ValueError(f"share(checkpoint=True): a tensor of the checkpoint is not a contiguous part of one parameter: {failed}") from failed
     for name, tensor in tensors.items():
         path = paths.get(tensor.untyped_storage()._cdata)
         if path is None or not tensor.is_contiguous():
@@ -54,18 +57,23 @@ def check(weights: "list[Weight]", config: Any) -> None:
     with torch.device("meta"):
         model = kind(config)
     ours = dict(model.named_parameters(remove_duplicate=False))
-    wanted = {name: (path, list(shape)) for name, path, _, shape in places(model)}
+    wanted = {name: ((ours[path], offset), list(shape)) for name, path, offset, shape in places(model)}
     found = {weight.name: weight for weight in weights}
+    # Of a tied weight, transformers names the further ones otherwise in a model that it has read from a checkpoint.
+    both = wanted.keys() & found.keys()
+    alike = {wanted[name][0] for name in both}, {(found[name].unit, found[name].offset_bytes) for name in both}
     tied: dict[Any, tuple[str, Any]] = {}
     for name in sorted(wanted.keys() | found.keys()):
+        place = (found[name].unit, found[name].offset_bytes) if name in found else None
+        if name not in found and wanted[name][0] in alike[0] or name not in wanted and place in alike[1]:
+            continue
         if name not in found:
             raise ValueError(f"the engine's model has the weight {name}, which the job does not share")
         if name not in wanted:
             raise ValueError(f"the job shares {name}, which the engine's model does not have. zerod.torch.share(checkpoint=True) "
                              "gives the names of checkpoints")
-        path, shape = wanted[name]
+        of, shape = wanted[name]
         if list(found[name].shape) != shape:
             raise ValueError(f"{name} has the shape {list(found[name].shape)} in the job and {shape} in the engine's model")
-        place = found[name].unit, found[name].offset_bytes
-        if list(ours[path].shape) == shape and tied.setdefault(ours[path], (name, place))[1] != place:
-            raise ValueError(f"the engine's model ties {name} to {tied[ours[path]][0]}, and the job's does not")
+        if tied.setdefault(of, (name, place))[1] != place:
+            raise ValueError(f"the engine's model ties {name} to {tied[of][0]}, and the job's does not")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ _REFUSALS = 1000
 def describe(model: Model, module: nn.Module, names: Names, checkpoint: bool) -> bytes:
     """[name, unit, offset in bytes, shape, dtype] of each parameter under each of its names that `names` does not leave out."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    found = []
+    found: list[list[Any]] = []
     for name, path, offset, shape in places(module) if checkpoint else ((p, p, 0, of.shape) for p, of in parameters.items()):
         part = getattr(parameters[path], "part", None)
         published = names(name)
@@ -34,6 +34,9 @@ def describe(model: Model, module: nn.Module, names: Names, checkpoint: bool) ->
             unit, index = part.place
             found.append([published, unit.name, (unit.members[index].offset + offset) * unit.dtype.itemsize, list(shape),
                           str(unit.dtype).removeprefix("torch.")])
+    names_of = [row[0] for row in found]
+    if len(set(names_of)) < len(found):
+        raise ValueError(f"share(): names gives the name {max(names_of, key=names_of.count)!r} to several parameters")
     return json.dumps(found).encode()
 
 

@@ -320,6 +320,24 @@ class Gradients(unittest.TestCase):
         for world in (1, 2):
             harness.ranks(daemon.socket, world, body)
 
+    def test_held(self) -> None:
+        """a backward that would add to a tensor of the program's is refused; without that gradient training goes on"""
+        def losses(module: Any, rank: int, micro: int) -> torch.Tensor:
+            weight = next(module.parameters())
+            flat = torch.ones(weight.numel() + 1, device=weight.device)
+            for held in (flat[1:].view(weight.shape), torch.ones(weight.shape, device=weight.device)):
+                if zt.is_sharded(module):
+                    weight.grad = held
+                    with self.assertRaisesRegex(RuntimeError, "first.weight.grad was assigned a tensor that the program has"):
+                        models.mlp_loss(module, rank, micro)
+                    module.zero_grad()
+            if zt.is_sharded(module):
+                weight.grad = torch.zeros(weight.shape, device=weight.device)
+            return models.mlp_loss(module, rank, micro)
+
+        for world in (1, 2):
+            harness.compare(daemon.socket, world, models.MLP, models.sgd, losses)
+
     def test_dropped(self) -> None:
         """a gradient that stays from step to step forgets tensors over its values that the program has dropped"""
         def body(rank: int) -> int:

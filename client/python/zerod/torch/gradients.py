@@ -30,9 +30,9 @@ from zerod import structs as s
 from .context import Context
 from .environment import DTYPES
 from .fetcher import Fetcher
-from .sharded import Scaled, ShardedTensor, as_plain
+from .sharded import Part, Scaled, ShardedTensor, as_plain
 from .tensors import tensor_at
-from .unit import FlatUnit, references_from_torch, unit_of
+from .unit import USES_BY_LOOKING, FlatUnit, references_from_torch, unit_of, uses_of_storage
 from .updates import Updates
 from .whole import sum_of_ranks
 
@@ -40,6 +40,7 @@ from .whole import sum_of_ranks
 _FLAG = 2.0**-60
 _SKIP_REST = s.BackwardEndOptions(flags=s.BackwardEndFlags.SKIP_REST)
 _BUCKET_BYTES = 32 << 20  # of a slot, of two, at least
+_SHOWN = 2 + references_from_torch  # of Python to a tensor in the hands of the code that asks, which C++ has too
 _SPARE = 3  # references of Python to a holder that are not the program's: the unit's, and two of the code that asks
 
 
@@ -120,6 +121,7 @@ class Gradients:
         self.flags = 0
         self._waiting: list[tuple[FlatUnit, int, ShardedTensor]] = []  # gradients whose sum is to come
         self._awaited: dict[str, list[tuple[FlatUnit, int, ShardedTensor]]] = {}  # the same by unit, in a step that goes so
+        self.assigned: list[Part] = []  # whose `.grad` the program has assigned since the last backward
         self._settled: list[tuple[FlatUnit, int, ShardedTensor]] = []  # in the open step
         self._usage: Optional[zerod.Unit] = None
         self._buckets: dict[tuple[torch.dtype, bool], zerod.Bucket] = {}
@@ -161,6 +163,8 @@ class Gradients:
     def enter(self) -> None:
         """A backward begins: what the program shows decides what is kept of the backwards before."""
         self.finish_step()  # the program has read gradients, and no optimizer has taken all of them
+        if self.assigned:
+            self._check_assigned()
         if self.window and self.fetcher.runs_optimizer:
             raise RuntimeError("optimizer_in_backward() has run the optimizer in the backward before: call step() behind "
                                "each backward, or accumulate inside `with zerod.torch.no_sync(model):`")
@@ -192,6 +196,20 @@ class Gradients:
                 self._show(lambda unit, index: unit.kept[index] is not None)
         else:
             self._waiting = [each for each, is_shown in zip(self._waiting, shown) if is_shown]
+
+    def _check_assigned(self) -> None:
+        """RuntimeError where PyTorch would add to a tensor that the program can read, and not by `.grad` alone."""
+        with as_plain():
+            for part in self.assigned:
+                unit, index = part.place
+                shown = unit.members[index].parameter.grad if unit.wants[index] else None
+                if shown is None or isinstance(shown, ShardedTensor):
+                    continue
+                if sys.getrefcount(shown) > _SHOWN or uses_of_storage(shown.untyped_storage()._cdata) > 1 + USES_BY_LOOKING:
+                    raise RuntimeError(f"{part.name}.grad was assigned a tensor that the program has still, or a view of one. In PyTorch "
+                                       "this backward would add its gradient to that tensor; the daemon sums gradients elsewhere. "
+                                       "Assign a clone(), or call zero_grad() before the backward")
+        self.assigned.clear()
 
     def _are_held(self) -> bool:
         """Whether the program has gradients of this window that no parameter shows."""

@@ -355,11 +355,12 @@ _TELLING = frozenset([getattr(_T, name).__get__ for name in (
         "dim size numel nelement detach stride is_contiguous element_size is_floating_point is_complex is_signed get_device "
         "storage_offset is_set_to is_same_size is_shared is_pinned is_inference __len__ __hash__ __repr__ __format__ __dir__ "
         "new_empty new_zeros new_ones new_full new_tensor __reduce_ex__ __deepcopy__ retain_grad").split()]
-    + [_T.grad.__set__, _T.grad.__delete__,  # type: ignore[attr-defined]
+    + [_T.grad.__delete__,  # type: ignore[attr-defined]
        torch.is_floating_point, torch.is_complex, torch.is_tensor, torch.is_storage, torch.numel, torch.result_type,
        torch.can_cast, torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like, torch.rand_like,
        torch.randn_like, torch.detach])
 _SAME_AS = frozenset([_T.view_as, _T.expand_as])
+_SET_GRAD = _T.grad.__set__  # type: ignore[attr-defined]
 _SET_GRAD_DTYPE = _T.grad_dtype.__set__ if hasattr(_T, "grad_dtype") else None  # type: ignore[attr-defined]
 _SETS = {_T.requires_grad.__set__: "__set__", _T.requires_grad_: "requires_grad_"}  # type: ignore[attr-defined]
 _HOOKS = frozenset([_T.register_hook, _T.register_post_accumulate_grad_hook])
@@ -397,6 +398,11 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
     def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _TELLING:
+            with as_plain():
+                return func(*args, **kwargs)
+        if func == _SET_GRAD:
+            if args[0].own and isinstance(args[1], torch.Tensor) and not isinstance(args[1], ShardedTensor):
+                args[0].part.owner.gradients.assigned.append(args[0].part)
             with as_plain():
                 return func(*args, **kwargs)
         if func in _HOOKS:

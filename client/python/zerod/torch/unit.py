@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 # The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
 storages: "dict[int, weakref.ref[FlatUnit]]" = {}
 
-_uses_of_storage = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+uses_of_storage = torch._C._storage_Use_Count  # type: ignore[attr-defined]
 _alone = torch.empty(1, device="cpu")
-_USES_BY_LOOKING = _uses_of_storage(_alone.untyped_storage()._cdata) - 1  # in this torch
+USES_BY_LOOKING = uses_of_storage(_alone.untyped_storage()._cdata) - 1  # in this torch
 _TAKES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # increment_version()
 
 
@@ -386,7 +386,7 @@ class FlatUnit:
     def has_views(self, flat: torch.Tensor) -> bool:
         """Whether the program, or autograd without our hooks, has a tensor over a buffer that is no leaf."""
         own = 1 + len(self.members) * (2 if flat is self.buffer else 1)  # flat itself, its views, the leaves' data
-        return _uses_of_storage(flat.untyped_storage()._cdata) > own + _USES_BY_LOOKING
+        return uses_of_storage(flat.untyped_storage()._cdata) > own + USES_BY_LOOKING
 
     def is_aliased(self, flat: torch.Tensor) -> bool:
         """Whether the program has a tensor over a buffer: a view, or a leaf."""

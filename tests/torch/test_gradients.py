@@ -335,7 +335,7 @@ class Gradients(unittest.TestCase):
                 weight.grad = torch.zeros(weight.shape, device=weight.device)
             return models.mlp_loss(module, rank, micro)
 
-        for world in (1, 2):
+        for world in (1, 2, 4):
             harness.compare(daemon.socket, world, models.MLP, models.sgd, losses)
 
     def test_dropped(self) -> None:

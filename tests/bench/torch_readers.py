@@ -208,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=36, help="of Qwen3-8B's 36: 16.4 GB")
     parser.add_argument("--iters", type=int, default=10)
-    parser.add_argument("--train", type=int, default=8, metavar="LAYERS", help="layers of the model that trains; 0: none does (8)")
+    parser.add_argument("--train", type=int, default=4, metavar="LAYERS", help="layers of the model that trains; 0: none does (4)")
     parser.add_argument("--colocated", action="store_true", help="trainer and reader on one GPU")
     parser.add_argument("--json", action="store_true", help="all times as one JSON object, last")
     options = parser.parse_args()
@@ -237,7 +237,7 @@ def main() -> None:
             print(f"target, ms: {took:.1f}, at most {target:.0f}: {'met' if took <= target else 'MISSED'}")
         zt.unshard(sharded)
     if options.train:
-        with support.Daemon(arena="60G" if GPUS else "4G", devices=2) as daemon:
+        with support.Daemon(arena="100G" if GPUS else "4G", devices=2) as daemon:
             os.environ.update(ZEROD_SOCKET=daemon.socket)
             trained = steps(options.train, options.iters, number)
             for way, times in trained.items():

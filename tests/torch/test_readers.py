@@ -10,13 +10,14 @@ import time
 import unittest
 from functools import partial
 from typing import Any, Optional
+from unittest import mock
 
 import harness
 import models
 import torch
 import zerod.torch as zt
 from harness import support
-from zerod import NotFound, PeerLost
+from zerod import InvalidState, NotFound, PeerLost
 from zerod.reader import Reader
 from zerod.torch.environment import repeated
 
@@ -141,6 +142,7 @@ class Readers(unittest.TestCase):
                 committed = reader.wait()
                 with self.assertRaisesRegex(NotFound, "no group 'model0' in job '.*.weights'"):
                     reader.weights()
+                zt.barrier(module)  # no rank shares before all have looked
                 zt.share(module)
                 zt.share(module, lambda name: f"{name}.longer")
                 zt.share(module)
@@ -148,8 +150,17 @@ class Readers(unittest.TestCase):
                 committed = reader.wait(committed.step)
                 with self.assertRaisesRegex(KeyError, "no weights other"):
                     list(reader.tensors(committed, ["first.bias", "other"]))
-                (name, bias), = reader.tensors(committed, ["first.bias"])
-                self.assertTrue(torch.equal(bias.cpu(), module.first.bias.whole().cpu()))
+                expected = {name: p.whole().cpu() for name, p in module.named_parameters()}
+                with mock.patch("zerod.reader.PIECE_BYTES", 64):
+                    abandoned, *both = (reader.tensors(committed) for _ in range(3))
+                    next(abandoned)
+                    seen = [dict(some) for some in zip(*zip(*both))]
+                    abandoned.close()
+                    next(unread := reader.tensors(committed))
+            for weights in seen:  # after the reader was closed
+                torch.testing.assert_close({name: tensor.cpu() for name, tensor in weights.items()}, expected, rtol=0, atol=0)
+            with self.assertRaisesRegex(InvalidState, "closed"):
+                list(unread)
 
         harness.ranks(daemon.socket, 2, body)
 

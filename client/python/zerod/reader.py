@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from . import structs as s
@@ -20,6 +22,8 @@ from .client import Allocation, Client
 from .errors import NotFound, NotHeld
 
 WEIGHTS = "zerod.weights"  # the unit that says where the weights are, in a group of its own
+PIECE_BYTES = 128 << 20  # of a read
+DEPTH = 3  # reads under way
 
 
 def weights_job(job: str) -> str:
@@ -46,7 +50,7 @@ class Reader:
     """Of the last commit of one group. A context manager. It is used by one thread at a time.
 
     uid: of the job's user as the daemon sees it, where root reads another user's. device: the daemon's number of the device to
-    whose memory units are copied. None: on GPUs torch's current one. The memory is as large as the largest unit.
+    whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current one.
     ConnectionFailed, after the daemon has ended: make another Reader.
     """
 
@@ -55,7 +59,8 @@ class Reader:
         self.client = Client(socket_path)
         self.source: dict[str, Any] = {"job": job, "group": group, "uid": uid}
         self.device = _device(self.client, device)
-        self._staging: Optional[Allocation] = None
+        self._threads = ThreadPoolExecutor(DEPTH, "zerod-reader")
+        self._staging: list[_Staging] = []
 
     def __enter__(self) -> "Reader":
         return self
@@ -65,7 +70,10 @@ class Reader:
 
     def close(self) -> None:
         """Ends the connection. Harmless when repeated."""
-        self._staging = None
+        self._threads.shutdown()
+        for staging in self._staging:
+            staging.wait()
+        self._staging.clear()
         self.client.close()
 
     def wait(self, after: int = 0, deadline_ms: int = 0) -> s.Committed:
@@ -78,15 +86,15 @@ class Reader:
 
         described = self.client.commit_wait(weights_job(self.source["job"]), self.source["group"], uid=self.source["uid"])
         numel = self._unit_read(described, WEIGHTS).numel
-        text = self._read(described, WEIGHTS, 0, numel)
+        text, = self._read(described, [(WEIGHTS, 0, numel)])
         return [Weight(name, unit, offset, torch.Size(shape), getattr(torch, dtype))
                 for name, unit, offset, shape, dtype in json.loads(bytes(text.cpu().numpy()))]
 
     def tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None) -> "Iterator[tuple[str, Any]]":
         """(name, torch.Tensor) of all weights, or of those named, in the order of their units. KeyError: an unknown name.
 
-        Tensors of one unit share memory of torch's. NotHeld: the commit is no longer held, and what came before it is of the
-        commit, but not all of it.
+        Tensors of one unit share memory of torch's. On GPUs they are there in the order of the current stream. Later units are
+        read meanwhile. NotHeld: the commit is no longer held, and what came before it is of the commit, but not all of it.
         """
         wanted = None if names is None else set(names)
         by_unit: dict[str, list[Weight]] = {}
@@ -96,8 +104,13 @@ class Reader:
         missing = sorted((wanted or set()) - {weight.name for some in by_unit.values() for weight in some})
         if missing:
             raise KeyError(f"the model has no weights {', '.join(missing)}")
-        for unit, some in by_unit.items():
-            yield from self._tensors_of(committed, unit, some)
+        firsts = {unit: min(weight.offset_bytes for weight in some) for unit, some in by_unit.items()}
+        ends = {unit: max(weight.offset_bytes + weight.nbytes for weight in some) for unit, some in by_unit.items()}
+        values = self._read(committed, [(unit, first, ends[unit] - first) for unit, first in firsts.items()])
+        for (unit, some), read in zip(by_unit.items(), values):
+            for weight in some:
+                at = weight.offset_bytes - firsts[unit]
+                yield weight.name, read[at:at + weight.nbytes].view(weight.dtype).view(weight.shape)
 
     def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
@@ -119,30 +132,77 @@ class Reader:
         except NotFound as gone:
             raise NotFound(gone.status, "job '{job}', or its group '{group}', has ended: ".format(**self.source) + gone.text) from None
 
-    def _tensors_of(self, committed: s.Committed, unit: str, some: list[Weight]) -> "Iterator[tuple[str, Any]]":
-        first = min(weight.offset_bytes for weight in some)
-        values = self._read(committed, unit, first, max(weight.offset_bytes + weight.nbytes for weight in some) - first)
-        for weight in some:
-            at = weight.offset_bytes - first
-            yield weight.name, values[at:at + weight.nbytes].view(weight.dtype).view(weight.shape)
-
-    def _read(self, committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> Any:
-        """The bytes, in memory of torch's."""
+    def _read(self, committed: s.Committed, spans: list[tuple[str, int, int]]) -> Iterator[Any]:
+        """For each span (unit, offset, bytes) its bytes, in memory of torch's. Threads read the next pieces meanwhile."""
         import torch
 
-        if nbytes == 0:
-            return torch.empty(0, dtype=torch.uint8)
-        staging = self._staging
-        if staging is None or staging.nbytes < nbytes:
-            self._staging = None
-            if staging is not None:
-                staging.free()
-            staging = self._staging = self.client.alloc(f"reader-{os.getpid()}", nbytes, self.device, "staging")
-        self._unit_read(committed, unit, staging, nbytes, offset_bytes)
-        copied = torch.from_dlpack(staging.memory((nbytes,), s.DType.UINT8)).clone()
-        if copied.is_cuda:  # the next read goes there
-            torch.cuda.current_stream(copied.device).synchronize()
-        return copied
+        pieces = deque((unit, first + at, min(PIECE_BYTES, nbytes - at))
+                       for unit, first, nbytes in spans for at in range(0, nbytes, PIECE_BYTES))
+        reads: "deque[tuple[_Staging, Future[None]]]" = deque()
+
+        def begin(staging: _Staging) -> None:
+            reads.append((staging, self._threads.submit(staging.read, self._unit_read, committed, *pieces.popleft())))
+
+        taken = self._take(min(DEPTH, len(pieces)), max((nbytes for _, _, nbytes in pieces), default=0))
+        try:
+            for staging in taken:
+                begin(staging)
+            for _, _, nbytes in spans:
+                values = torch.empty(nbytes, dtype=torch.uint8, device=taken[0].values.device if taken else None)
+                for at in range(0, nbytes, PIECE_BYTES):
+                    staging, read = reads.popleft()
+                    read.result()
+                    self.client.handle  # raises if the reader was closed meanwhile
+                    staging.copy_to(values[at:at + PIECE_BYTES])
+                    if pieces:
+                        begin(staging)
+                yield values
+        finally:
+            wait([read for _, read in reads])
+            for staging in taken:
+                staging.taken = False
+
+    def _take(self, count: int, nbytes: int) -> "list[_Staging]":
+        """So many of the daemon's allocations, of at least nbytes each. Smaller ones are freed."""
+        for staging in self._staging[:]:
+            if not staging.taken and staging.allocation.nbytes < nbytes:
+                self._staging.remove(staging)
+                staging.wait()
+                staging.allocation.free()
+        while sum(not staging.taken for staging in self._staging) < count:
+            self._staging.append(_Staging(self.client.alloc(f"reader-{os.getpid()}", nbytes, self.device, "staging")))
+        taken = [staging for staging in self._staging if not staging.taken][:count]
+        for staging in taken:
+            staging.taken = True
+        return taken
+
+
+class _Staging:
+    """An allocation of the daemon's, into which it copies a piece of a unit."""
+
+    def __init__(self, allocation: Allocation) -> None:
+        import torch
+
+        self.allocation = allocation
+        self.values = torch.from_dlpack(allocation.memory((allocation.nbytes,), s.DType.UINT8))
+        self.copied = torch.cuda.Event() if self.values.is_cuda else None  # the last copy_to()
+        self.taken = False
+
+    def read(self, unit_read: Callable[..., object], committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> None:
+        self.wait()
+        unit_read(committed, unit, self.allocation, nbytes, offset_bytes)
+
+    def copy_to(self, values: Any) -> None:
+        import torch
+
+        values.copy_(self.values[:len(values)])
+        if self.copied is not None:
+            self.copied.record(torch.cuda.current_stream(values.device))
+
+    def wait(self) -> None:
+        """Until nothing reads the allocation."""
+        if self.copied is not None:
+            self.copied.synchronize()
 
 
 def _device(client: Client, device: Optional[int]) -> int:

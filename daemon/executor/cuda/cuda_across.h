@@ -17,6 +17,8 @@
 #include "executor/cuda/cuda_copy_stream.h"
 
 #define ZD_CUDA_ACROSS_ZEROS_BYTES (64ull << 10)
+/* Of a copy for which no stream waits. A larger one takes longer than a wait and a copy within the GPU. */
+#define ZD_CUDA_ACROSS_MOST_BYTES (64ull << 20)
 
 struct zd_cuda_across {
 	struct zd_cuda_copy_stream stream; /* of the other GPU */
@@ -42,13 +44,16 @@ static inline bool zd_cuda_across_is_idle(const struct zd_cuda_across *across)
 	return across->stream.count == 0;
 }
 
-/* Returns whether the other GPU may do the task: a copy, or a small fill with zeros. */
+/* Returns whether the other GPU may do the task: a copy, unless it is large and of no session, or a small
+ * fill with zeros. */
 static inline bool zd_cuda_across_accepts(const struct zd_cuda_across *across,
                                           const struct zd_cuda_task *task)
 {
-	return across->zeros &&
-	       (task->base.kind != ZD_CMD_FILL ||
-	        (task->u.copy.pattern == 0 && task->u.copy.bytes <= ZD_CUDA_ACROSS_ZEROS_BYTES));
+	if (!across->zeros)
+		return false;
+	if (task->base.kind == ZD_CMD_FILL)
+		return task->u.copy.pattern == 0 && task->u.copy.bytes <= ZD_CUDA_ACROSS_ZEROS_BYTES;
+	return task->session || task->u.copy.bytes <= ZD_CUDA_ACROSS_MOST_BYTES;
 }
 
 /* Issues the task; there must be room. It may be delayed until zd_cuda_across_close(). On failure nothing was

@@ -134,6 +134,22 @@ static void test_small_fills_come_from_another_gpu(void **state)
 	close_fixture(&f);
 }
 
+/* Readers' copies and shadows'. Those for which a stream waits stay in order. */
+static void test_large_copies_without_a_session_stay(void **state)
+{
+	struct zd_cuda_session session = {0};
+	struct fixture f;
+	(void)state;
+	open_fixture(&f, "0,1");
+	for (int i = 0; i < 4; i++) {
+		struct zd_cuda_task task = {.base.kind = ZD_CMD_COPY,
+		                            .session = i / 2 ? &session : NULL,
+		                            .u.copy.bytes = ZD_CUDA_ACROSS_MOST_BYTES + i % 2};
+		assert_int_equal(zd_cuda_across_accepts(&f.local.across, &task), i != 1);
+	}
+	close_fixture(&f);
+}
+
 /* A copy is in progress across: it goes behind it. */
 static void test_small_fills_keep_their_place(void **state)
 {
@@ -188,6 +204,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_small_fills_come_from_another_gpu),
+	        cmocka_unit_test(test_large_copies_without_a_session_stay),
 	        cmocka_unit_test(test_small_fills_keep_their_place),
 	        cmocka_unit_test(test_others_are_the_drivers),
 	        cmocka_unit_test(test_patterns_are_the_drivers),

@@ -118,6 +118,9 @@ static const struct action {
         {fuzz_ask_join, ALL | SESSION},
         {fuzz_ask_alloc, SESSION},
         {fuzz_ask_free_allocation, SESSION},
+        {fuzz_ask_commit_wait, SESSION},
+        {fuzz_ask_unit_read, SESSION},
+        {fuzz_ask_unit_read, SESSION},
         {fuzz_ask_list, SESSION | ADMIN},
         {fuzz_ask_status, SESSION | ADMIN},
         {fuzz_ask_events, SESSION | ADMIN},
@@ -222,6 +225,7 @@ bool fuzz_call_names_ids(const struct fuzz_call *call)
 {
 	switch (call->request.body_case) {
 	case ZD__REQUEST__BODY_GROUP_JOIN:
+	case ZD__REQUEST__BODY_COMMIT_WAIT:
 	case ZD__REQUEST__BODY_LIST:
 	case ZD__REQUEST__BODY_DAEMON_STATUS:
 	case ZD__REQUEST__BODY_EVENTS:

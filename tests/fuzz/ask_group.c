@@ -53,6 +53,26 @@ bool fuzz_ask_commit(struct step *s)
 	       ASK(COMMIT, commit, .group = s->m->group, .step = s->call->value);
 }
 
+/* By any session of the user. Mostly not for a commit that is to come. */
+bool fuzz_ask_commit_wait(struct step *s)
+{
+	const struct fuzz_place *place = &fuzz_places[s->call->place];
+
+	return s->m->step > 0 && !fuzz_spans(s) &&
+	       ASK(COMMIT_WAIT, commit_wait, .job = (char *)place->job,
+	           .group = (char *)place->groups[s->rank], .after = s->m->step - (PICK(8) != 1));
+}
+
+bool fuzz_ask_unit_read(struct step *s)
+{
+	uint64_t allocation = s->actor->allocations[PICK(FUZZ_ALLOCATIONS)];
+
+	return s->m->step > 0 && allocation && !fuzz_spans(s) &&
+	       ASK(UNIT_READ, unit_read, .group = s->m->group, .step = s->m->step,
+	           .unit = (char *)fuzz_units[s->call->unit].name, .offset = PICK(64), .bytes = PICK(128),
+	           .allocation = allocation, .allocation_offset = PICK(2));
+}
+
 bool fuzz_ask_unit_register(struct step *s)
 {
 	unsigned unit = s->call->unit;

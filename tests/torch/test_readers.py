@@ -145,6 +145,8 @@ class Readers(unittest.TestCase):
                 zt.barrier(module)  # no rank shares before all have looked
                 zt.share(module)
                 zt.share(module, lambda name: f"{name}.longer")
+                with self.assertRaisesRegex(ValueError, "names gives the name 'same' to several parameters"):
+                    zt.share(module, lambda name: "same")
                 zt.share(module)
                 zt.commit(module)
                 committed = reader.wait(committed.step)

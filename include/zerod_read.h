@@ -33,9 +33,9 @@ struct zerod_committed {
 };
 
 /* Waits until a step after `after` is committed; 0: any. Errors: NOT_FOUND (no such group, or it has ended),
- * PERMISSION (a job of another uid, and this process is not root), UNSUPPORTED (the group spans daemons, or
- * its collectives are NCCL's; an older daemon), DEADLINE (names a rank that has not committed), PEER_LOST and
- * ABORTED (a rank of a job that is not durable was lost, or the group was aborted). */
+ * PERMISSION (a job of another uid; see reader_groups in zerod.conf), UNSUPPORTED (the group spans daemons,
+ * or its collectives are NCCL's; an older daemon), DEADLINE (names a rank that has not committed), PEER_LOST
+ * and ABORTED (a rank of a job that is not durable was lost, or the group was aborted). */
 ZEROD_MUST_USE int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *source,
                                      uint64_t after, struct zerod_committed *committed);
 

@@ -186,13 +186,14 @@ void zd_engine_set_uid_limits(struct zd_engine *engine, const struct zd_uid_limi
 
 struct zd_peer {
 	uint32_t uid, pid;
-	uint64_t started; /* tells the process from a later one of the same pid; the driver's choice */
-	bool admin;       /* sees all jobs, may kill and abort; has no limits */
-	bool strict;      /* its gathered buffers share no page, or no segment, with other memory */
-	bool poison;      /* its gathered buffers are copies, filled with NaN patterns when leases end */
-	bool no_durable;  /* it may not join groups of durable jobs, unless it is an administrator */
-	bool maps_frames; /* its client maps frames and shards side by side: gathers are in place */
-	bool runs_ahead;  /* its process launches sums whatever its streams wait for */
+	uint64_t started;  /* tells the process from a later one of the same pid; the driver's choice */
+	bool admin;        /* sees all jobs, may kill and abort; has no limits */
+	bool strict;       /* its gathered buffers share no page, or no segment, with other memory */
+	bool poison;       /* its gathered buffers are copies, filled with NaN patterns when leases end */
+	bool no_durable;   /* it may not join groups of durable jobs, unless it is an administrator */
+	bool reads_others; /* it may read commits of other users' jobs, as an administrator may */
+	bool maps_frames;  /* its client maps frames and shards side by side: gathers are in place */
+	bool runs_ahead;   /* its process launches sums whatever its streams wait for */
 	/* bit for each device that it may neither join on nor allocate on, unless it is an administrator */
 	uint64_t denied_devices;
 	const char *name;

@@ -399,6 +399,11 @@ static int set_durable_groups(struct zd_config *config, const char *text)
 	return read_groups(text, &config->durable_groups);
 }
 
+static int set_reader_groups(struct zd_config *config, const char *text)
+{
+	return read_groups(text, &config->reader_groups);
+}
+
 /* ---- Keys ---------------------------------------------------------------------------------------------- */
 
 #define GROUPS_EXPECTED "names of at most 32 groups on this machine"
@@ -414,6 +419,7 @@ static const struct key {
         {"daemon", "root_is_admin", set_root_is_admin, "yes or no"},
         {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
         {"daemon", "allow_groups", set_allow_groups, GROUPS_EXPECTED},
+        {"daemon", "reader_groups", set_reader_groups, GROUPS_EXPECTED},
         {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
         {"daemon", "keep_state", set_keep_state, "auto, none, systemd or holder"},
         {"daemon", "keep_state_ttl", set_keep_state_ttl, TTL_EXPECTED},

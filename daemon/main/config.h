@@ -89,6 +89,7 @@ struct zd_config {
 	uint32_t max_durable_segments_per_uid;           /* 0: none */
 	uint32_t durable_ttl_s;                          /* 0: for ever */
 	struct zd_creds_groups durable_groups;           /* none: all users */
+	struct zd_creds_groups reader_groups;
 	unsigned nsockets;
 	struct zd_config_socket sockets[ZD_CONFIG_SOCKETS];
 	struct zd_grants grants;

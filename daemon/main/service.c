@@ -151,6 +151,7 @@ static struct zd_api_limits limits_of(const struct zd_config *config)
 	                   .metadata_bytes = config->uid_metadata_bytes,
 	                   .max_kept = config->max_durable_segments_per_uid},
 	        .durable_groups = config->durable_groups,
+	        .reader_groups = config->reader_groups,
 	        .id_ttl_s = config->id_ttl_s,
 	        .grants = config->grants,
 	};

@@ -46,6 +46,7 @@ struct zd_api_limits {
 	struct zd_creds_groups allow_groups; /* beside administrators, their members are served; none: all */
 	struct zd_uid_limits of_uid;         /* administrators have none */
 	struct zd_creds_groups durable_groups; /* whose members may keep durable jobs; none: all users */
+	struct zd_creds_groups reader_groups;  /* whose members may read commits of other users' jobs */
 	uint32_t id_ttl_s;                     /* unique ids are accepted for so long */
 	struct zd_grants grants;               /* administrators may use all devices */
 };

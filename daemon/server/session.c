@@ -192,6 +192,9 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	                       .runs_ahead = zd_hello_has_feature(hello, ZD_FEATURE_RUN_AHEAD),
 	                       .no_durable = !zd_creds_in_groups(zd_conn_socket(session->conn), creds,
 	                                                         &api->limits.durable_groups),
+	                       .reads_others = api->limits.reader_groups.count > 0 &&
+	                                       zd_creds_in_groups(zd_conn_socket(session->conn), creds,
+	                                                          &api->limits.reader_groups),
 	                       .denied_devices = session->admin ? 0 : ~devices_of(session),
 	                       .name = name};
 	uint64_t id;

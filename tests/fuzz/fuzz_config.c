@@ -55,7 +55,8 @@ static bool same(const struct zd_config *a, const struct zd_config *b)
 	       a->max_jobs_per_uid == b->max_jobs_per_uid && a->durable_ttl_s == b->durable_ttl_s &&
 	       a->keep_state_ttl_s == b->keep_state_ttl_s &&
 	       a->max_durable_segments_per_uid == b->max_durable_segments_per_uid &&
-	       a->durable_groups.count == b->durable_groups.count && a->root_is_admin == b->root_is_admin &&
+	       a->durable_groups.count == b->durable_groups.count &&
+	       a->reader_groups.count == b->reader_groups.count && a->root_is_admin == b->root_is_admin &&
 	       a->allow_groups.count == b->allow_groups.count && strcmp(a->key_path, b->key_path) == 0 &&
 	       a->id_ttl_s == b->id_ttl_s;
 }

@@ -304,6 +304,25 @@ static void test_durable_jobs_of_groups(void **state)
 	(void)raw_expect(&others[0], send_join(&others[0], "other", true), 0);
 }
 
+static uint64_t send_wait_of(struct raw_client *client, uint32_t uid)
+{
+	return raw_send(client, RAW(COMMIT_WAIT, commit_wait, CommitWait, .job = RAW_TEXT("j"),
+	                            .group = RAW_TEXT("g"), .uid = uid));
+}
+
+static void test_readers_of_groups(void **state)
+{
+	(void)state;
+	start_for_users("[daemon]\nreader_groups = daemon\n");
+	connect_as(&raw, SOME_UID, SOME_UID);
+	(void)raw_expect(&raw, send_hello(&raw), 0);
+	RAW_EXPECT_ERROR(&raw, send_wait_of(&raw, SOME_UID + 1), ZEROD_E_PERMISSION, "reader_groups");
+	connect_as(&others[0], SOME_UID, find_group("daemon"));
+	(void)raw_expect(&others[0], send_hello(&others[0]), 0);
+	RAW_EXPECT_ERROR(&others[0], send_wait_of(&others[0], SOME_UID + 1), ZEROD_E_NOT_FOUND,
+	                 "no group 'g'");
+}
+
 /* The daemon's own timer ends it, with nobody connected. */
 static void test_durable_jobs_expire(void **state)
 {
@@ -380,6 +399,7 @@ int main(void)
 	        cmocka_unit_test_teardown(test_quota_counts_segments, close_all),
 	        cmocka_unit_test_teardown(test_small_jobs_take_little, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
+	        cmocka_unit_test_teardown(test_readers_of_groups, close_all),
 	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
 	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),
 	        cmocka_unit_test_teardown(test_name_of_a_session, close_all),

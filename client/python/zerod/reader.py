@@ -49,7 +49,7 @@ class Weight(NamedTuple):
 class Reader:
     """Of the last commit of one group. A context manager. It is used by one thread at a time.
 
-    uid: of the job's user as the daemon sees it, where root reads another user's. device: the daemon's number of the device to
+    uid: of the job's user as the daemon sees it, where another user reads it (root, or a member of reader_groups). device: the daemon's number of the device to
     whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current one.
     ConnectionFailed, after the daemon has ended: make another Reader.
     """

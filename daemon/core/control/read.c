@@ -28,7 +28,7 @@ static struct zd_group *find_group(struct zd_engine *e, const struct zd_session 
 {
 	struct zd_group *group;
 	HASH_FIND(hh, e->groups, &id, sizeof(id), group);
-	return group && (session->admin || group->job->owner->uid == session->uid) ? group : NULL;
+	return group && (session->reads_others || group->job->owner->uid == session->uid) ? group : NULL;
 }
 
 static int check_daemons(const struct zd_group *group, struct zd_err *err)
@@ -51,8 +51,10 @@ static int find_named(struct zd_engine *e, const struct zd_session *session, con
 		status = zd_name_check(name, ZD_MAX_NAME_BYTES, "group name", err);
 	if (status != 0)
 		return status;
-	if (uid != session->uid && !session->admin)
-		return zd_err_set(err, ZEROD_E_PERMISSION, "job '%s' of uid %u: uid %u reads jobs of its own",
+	if (uid != session->uid && !session->reads_others)
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "job '%s' of uid %u: uid %u reads jobs of its own, and is in no group of "
+		                  "reader_groups",
 		                  job_name, uid, session->uid);
 	zd_endings_finish_for(e, session);
 	const struct zd_job *job = zd_job_find(e, uid, job_name);

@@ -51,6 +51,7 @@ static struct zd_session *session_new(struct zd_engine *e, const struct zd_peer 
 	session->maps_frames = peer->maps_frames && !peer->strict && !peer->poison;
 	session->runs_ahead = peer->runs_ahead;
 	session->no_durable = peer->no_durable;
+	session->reads_others = peer->admin || peer->reads_others;
 	session->denied_devices = peer->admin ? 0 : peer->denied_devices;
 	if (peer->name)
 		strncpy(session->name, peer->name, ZD_MAX_NAME_BYTES);

@@ -33,7 +33,7 @@ struct zd_session {
 	uint64_t started; /* see struct zd_peer */
 	struct zd_owner *owner;
 	bool admin;
-	bool strict, poison, no_durable, maps_frames, runs_ahead;
+	bool strict, poison, no_durable, reads_others, maps_frames, runs_ahead;
 	uint64_t denied_devices; /* bits of devices that it may not use; an administrator has none */
 	bool clean_exit;         /* the client has said goodbye */
 	bool former;             /* of a daemon before this one: its end waits for its process */

@@ -228,6 +228,8 @@ static void test_other_users(void **state)
 	                  "uid 1001 reads");
 	rig->reader = bob;
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_NOT_FOUND, "no group");
+	struct zd_peer peer = {.uid = CORE_BOB, .pid = 7, .reads_others = true, .name = "engine"};
+	core_expect(rig->core, send_wait(rig, core_open_peer(rig->core, &peer), CORE_ALICE, 0), 0);
 	rig->reader = alice;
 	const struct zd_reply *reply = core_expect(rig->core, send_wait(rig, admin, CORE_ALICE, 0), 0);
 	assert_int_equal(reply->u.commit_wait.group, rig->team.group);

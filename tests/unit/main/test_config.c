@@ -191,6 +191,7 @@ static void test_every_key(void **state)
 	                           "root_is_admin = no\n"
 	                           "  admin_group = root\n"
 	                           "allow_groups = daemon root\n"
+	                           "reader_groups = daemon\n"
 	                           "log_level=debug\n"
 	                           "drain_timeout_s = 0\n"
 	                           "events = 0\n"
@@ -255,6 +256,7 @@ static void test_every_key(void **state)
 	assert_int_equal(config.durable_ttl_s, 7 * 86400);
 	assert_int_equal(config.durable_groups.count, 2);
 	assert_int_equal(config.durable_groups.gids[0], 0);
+	assert_int_equal(config.reader_groups.count, 1);
 	assert_int_equal(config.durable_groups.gids[1], getgrnam("daemon")->gr_gid);
 }
 
@@ -332,7 +334,7 @@ static const struct mistake {
          ":2: [daemon] drain_timeout_s: expected a number of seconds, at most 86400, found '86401'"},
         {"[daemon]\n\n# one\nsokcet = x\n",
          ":4: [daemon] sokcet: unknown key, expected one of socket, socket_mode, root_is_admin, "
-         "admin_group, allow_groups, log_level, keep_state, keep_state_ttl, "
+         "admin_group, allow_groups, reader_groups, log_level, keep_state, keep_state_ttl, "
          "drain_timeout_s, exit_when_idle_s, events"},
         {"[daemon]\nevents = 16777217\n",
          ":2: [daemon] events: expected a number from 0 to 16777216, found '16777217'"},

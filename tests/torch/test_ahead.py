@@ -301,6 +301,9 @@ class Paced(unittest.TestCase):
                     pace.released(one)
                     pace.keep()
                 self.assertEqual((Event.waited, Event.made), ([0, 1, 2, 3, 4], 9))
+                pace.released(2 * most)
+                pace.keep()
+                self.assertEqual(Event.waited, list(range(len(recorded) - 1)))  # not for the newest
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 """How far the CPU may be ahead of the GPU.
 
 A block that the CPU has released is memory until the GPU has come there. A CPU that is far ahead would have all blocks
-of a model gathered at once, and their gradients. So it waits, before it asks for a block, for the oldest releases.
+of a model gathered at once, and their gradients. So it waits, before it asks for a block, for the oldest releases. It does not
+wait for the newest: a GPU that has come there has nothing to do until the CPU has launched more. An embedding alone can have more
+bytes than the CPU may be ahead.
 """
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class Pace:
 
     def keep(self) -> None:
         """Waits for the GPU, where the CPU is too far ahead."""
-        while self.nbytes > self.most:
+        while self.nbytes > self.most and len(self._releases) > 1:
             event, nbytes = self._releases.popleft()
             event.synchronize()
             self.nbytes -= nbytes

@@ -628,9 +628,8 @@ ZEROD_MUST_USE int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit,
 
 enum zerod_reduce_op { ZEROD_SUM = 0, ZEROD_MEAN = 1 };
 enum zerod_reduce_flags {
-	ZEROD_REDUCE_OVERWRITE = 1u << 0,  /* replace the target's content; default: add to it */
-	ZEROD_REDUCE_DETACHED = 1u << 1,   /* see enum zerod_release_flags */
-	ZEROD_REDUCE_ACCUMULATE = 1u << 2, /* zerod_reduce(): as ZEROD_RESERVE_ACCUMULATE */
+	ZEROD_REDUCE_OVERWRITE = 1u << 0, /* replace the target's content; default: add to it */
+	ZEROD_REDUCE_DETACHED = 1u << 1,  /* see enum zerod_release_flags */
 };
 struct zerod_reduce_options {
 	size_t struct_size;
@@ -654,9 +653,8 @@ ZEROD_MUST_USE int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, 
                                        zerod_ticket *ticket);
 
 /* Reserves, copies the unit's numel elements of the bucket's dtype from `data` on `stream`, and submits.
- * `data` must not change before the copy has run; on GPUs the stream's GPU must be able to access it. With
- * ACCUMULATE a further gradient is added in float32 and rounded. Errors: INVALID (data NULL or misaligned;
- * stream NULL, of another kind or GPU), UNSUPPORTED (ACCUMULATE on a GPU), reserve's and submit's. */
+ * `data` must not change before the copy has run; on GPUs the stream's GPU must be able to access it.
+ * Errors: INVALID (data NULL or misaligned; stream NULL, of another kind or GPU), reserve's and submit's. */
 ZEROD_MUST_USE int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data,
                                 zerod_stream *stream, const struct zerod_reduce_options *options,
                                 zerod_ticket *ticket);

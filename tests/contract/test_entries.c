@@ -317,38 +317,6 @@ static void test_what_does_not_accumulate(void **state)
 	contract_close(c);
 }
 
-/* Memory of the caller's is added on the stream. */
-static void test_reduce_accumulates(void **state)
-{
-	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
-	struct contract_rank *rank = &c->ranks[0];
-	struct zerod_reduce_options more = ZEROD_INIT(more);
-	zerod_stream *stream = contract_stream(rank);
-	const char *backend = getenv("ZEROD_TEST_BACKEND");
-	bool on_gpus = backend && strcmp(backend, "cuda") == 0;
-	float *data = calloc(NUMEL, sizeof(*data));
-	struct contract_unit unit;
-	const struct contract_sum sum = {&unit, 1, 3};
-
-	(void)state;
-	more.flags = ZEROD_REDUCE_ACCUMULATE;
-	contract_plain_unit(c, "tied", NUMEL, &unit);
-	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
-	contract_backward_all(c, 3, true);
-	for (uint32_t i = 0; i < NUMEL; i++)
-		data[i] = contract_gradient(0, i);
-	for (uint32_t i = 0; i < 3 && !on_gpus; i++)
-		OK(rank->client, zerod_reduce(bucket, unit.at[0], data, stream, &more, NULL));
-	if (on_gpus)
-		FAILS(rank->client, zerod_reduce(bucket, unit.at[0], data, stream, &more, NULL),
-		      ZEROD_E_UNSUPPORTED, "ZEROD_RESERVE_ACCUMULATE");
-	contract_backward_end_all(c);
-	if (!on_gpus)
-		contract_expect_step(c, &sum, 1);
-	contract_close(c);
-	free(data);
-}
-
 /* The group fails: the end of the backward gives the entry back all the same. */
 static void test_a_failed_group_gets_it_back(void **state)
 {
@@ -384,7 +352,6 @@ int main(void)
 	        CONTRACT_TEST(test_ranks_accumulate),
 	        CONTRACT_TEST(test_all_producers_are_awaited),
 	        CONTRACT_TEST(test_what_does_not_accumulate),
-	        CONTRACT_TEST(test_reduce_accumulates),
 	        CONTRACT_TEST(test_a_failed_group_gets_it_back),
 	};
 

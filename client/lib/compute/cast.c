@@ -103,18 +103,3 @@ void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, voi
 		store_elements(wide, to, target, first, n);
 	}
 }
-
-void zc_add(enum zerod_dtype dtype, const void *source, void *target, uint64_t numel)
-{
-	float sum[BLOCK], addend[BLOCK];
-
-	for (uint64_t first = 0; first < numel; first += BLOCK) {
-		unsigned n = numel - first < BLOCK ? (unsigned)(numel - first) : BLOCK;
-
-		widen(dtype, target, first, n, sum);
-		widen(dtype, source, first, n, addend);
-		for (unsigned i = 0; i < n; i++)
-			sum[i] += addend[i];
-		store_elements(sum, dtype, target, first, n);
-	}
-}

@@ -29,7 +29,4 @@ bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to);
  */
 void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, void *target, uint64_t numel);
 
-/* Adds `source` to `target`, in float32, rounded as above; for float dtypes. */
-void zc_add(enum zerod_dtype dtype, const void *source, void *target, uint64_t numel);
-
 #endif

@@ -27,7 +27,8 @@ int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit
 	return 0;
 }
 
-int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_err *err)
+/* No view is absent, since the entry may have an earlier gradient of the view. */
+static int check_options(const struct zerod_reduce_options *options, struct zd_err *err)
 {
 	if (options->nabsent > 0)
 		return zd_err_set(err, ZEROD_E_INVALID,
@@ -103,7 +104,7 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
                         const struct zc_sending *sending, struct zd_err *err)
 {
 	struct zc_op *op = NULL;
-	int rc = zc_accumulation_check(options, err);
+	int rc = check_options(options, err);
 
 	if (rc)
 		return rc;

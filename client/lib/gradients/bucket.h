@@ -87,10 +87,6 @@ int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
                         const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                         const struct zc_sending *sending, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Checks that no view is absent, since the entry may have an earlier gradient of the view. Errors:
- * INVALID. */
-int zc_accumulation_check(const struct zerod_reduce_options *options, struct zd_err *err)
-        __attribute__((warn_unused_result));
 /* Adds the fences of all accumulations of the group's buckets, whose entries are abandoned. */
 int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));

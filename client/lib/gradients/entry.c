@@ -422,16 +422,15 @@ static int check_detached(bool detached, const zerod_ticket *ticket, struct zd_e
 	return 0;
 }
 
-#define SUBMIT_FLAGS (ZEROD_REDUCE_OVERWRITE | ZEROD_REDUCE_DETACHED)
-
 static int check_reduce_options(struct zerod_reduce_options *options,
-                                const struct zerod_reduce_options *given, uint32_t flags,
-                                const zerod_ticket *ticket, struct zd_err *err)
+                                const struct zerod_reduce_options *given, const zerod_ticket *ticket,
+                                struct zd_err *err)
 {
 	int rc = zc_options(options, sizeof(*options), given, "zerod_reduce_options", err);
 
 	if (!rc)
-		rc = zc_flags(options->flags, flags, "zerod_reduce_options", err);
+		rc = zc_flags(options->flags, ZEROD_REDUCE_OVERWRITE | ZEROD_REDUCE_DETACHED,
+		              "zerod_reduce_options", err);
 	if (!rc)
 		rc = zc_reserved(options->reserved, "zerod_reduce_options", err);
 	if (!rc && options->nabsent > 0 && !options->absent)
@@ -455,7 +454,7 @@ int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 	int rc = zc_enter_group(bucket ? bucket->group : NULL, &err);
 
 	if (!rc)
-		rc = check_reduce_options(&options, given, SUBMIT_FLAGS, ticket, err);
+		rc = check_reduce_options(&options, given, ticket, err);
 	if (!rc)
 		rc = zc_id_take(client, entry_id, "entry", &entry_id, err);
 	if (!rc)
@@ -548,17 +547,6 @@ static int check_stream(struct zerod_client *client, const zerod_unit *unit, con
 	return rc;
 }
 
-/* Called before the reservation. */
-static int check_sum(const zerod_stream *stream, const struct zerod_reduce_options *options,
-                     struct zd_err *err)
-{
-	if (stream->ops->convert)
-		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "zerod_reduce() does not accumulate on a GPU: reserve the unit with "
-		                  "ZEROD_RESERVE_ACCUMULATE and add there");
-	return zc_accumulation_check(options, err);
-}
-
 static void copy_on_host(void *arg)
 {
 	const struct zc_conversion *copy = arg;
@@ -566,15 +554,7 @@ static void copy_on_host(void *arg)
 	memcpy(copy->to, copy->from, copy->numel * zerod_dtype_bytes(copy->to_dtype));
 }
 
-static void add_on_host(void *arg)
-{
-	const struct zc_conversion *copy = arg;
-
-	zc_add(copy->to_dtype, copy->from, copy->to, copy->numel);
-}
-
-/* Copies, or adds to what is there. */
-static int append_copy(zerod_stream *stream, const struct zc_conversion *copy, bool adds, struct zd_err *err)
+static int append_copy(zerod_stream *stream, const struct zc_conversion *copy, struct zd_err *err)
 {
 	struct zc_conversion *owned;
 	int rc;
@@ -585,7 +565,7 @@ static int append_copy(zerod_stream *stream, const struct zc_conversion *copy, b
 	if (!owned)
 		return zd_err_errno(err, ENOMEM, "copying a gradient");
 	*owned = *copy;
-	rc = zc_stream_launch(stream, adds ? add_on_host : copy_on_host, owned, owned, err);
+	rc = zc_stream_launch(stream, copy_on_host, owned, owned, err);
 	if (rc)
 		free(owned);
 	return rc;
@@ -604,14 +584,12 @@ static int copy_and_submit(struct reserving *reserving, const void *data,
 	                             .to = reserving->data,
 	                             .numel = reserving->unit->shared->numel};
 	struct zc_fence_args fences;
-	int rc = append_copy(stream, &copy, reserved->sum && reserved->sum->ngradients > 0, reserving->err);
+	int rc = append_copy(stream, &copy, reserving->err);
 
 	if (!rc)
 		rc = zc_streams_fence(client, &stream, 1, &fences, reserving->err);
 	if (!rc)
 		rc = zc_target_return(client, reserving->unit->shared, reserving->err);
-	if (!rc && reserved->sum)
-		return zc_accumulation_add(client, reserved, &fences, options, sending, reserving->err);
 	if (!rc)
 		rc = zc_entry_submit(client, reserving->bucket, reserved->entry, &fences, options, sending,
 		                     reserving->err);
@@ -637,12 +615,9 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
 	int rc = zc_enter_group(bucket ? bucket->group : NULL, &err);
 
 	if (!rc)
-		rc = check_reduce_options(&options, given, SUBMIT_FLAGS | ZEROD_REDUCE_ACCUMULATE, ticket,
-		                          err);
+		rc = check_reduce_options(&options, given, ticket, err);
 	if (rc)
 		return rc;
-	if (options.flags & ZEROD_REDUCE_ACCUMULATE)
-		reserve_options.flags = ZEROD_RESERVE_ACCUMULATE;
 	reserve_options.stream = stream;
 	reserve_options.deadline_ms = options.deadline_ms;
 	rc = reserve_init(&reserving, client, bucket, unit, &reserve_options);
@@ -650,8 +625,6 @@ int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod
 		rc = check_data(bucket, unit, data, err);
 	if (!rc)
 		rc = check_stream(client, unit, stream, err);
-	if (!rc && (options.flags & ZEROD_REDUCE_ACCUMULATE))
-		rc = check_sum(stream, &options, err);
 	if (!rc)
 		rc = reserve_room(&reserving);
 	if (rc)

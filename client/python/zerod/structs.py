@@ -123,7 +123,6 @@ class ReserveFlags(enum.IntFlag):
 class ReduceFlags(enum.IntFlag):
     OVERWRITE = 1
     DETACHED = 2
-    ACCUMULATE = 4
 
 
 class SkipFlags(enum.IntFlag):

@@ -81,19 +81,21 @@ static void check_in_place(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
 	bool frameless = zd_buffer_bytes(buffer) == 0, early = zd_deferred_awaits(buffer, part);
+	bool viewed = buffer->own == ZD_OWN_VIEWED;
 	zd_assert(frameless == (buffer->unit->group->nshards == 1) && (!frameless || !buffer->slot));
 	zd_assert(!frameless || buffer->plan.left == (buffer->promise != NULL));
 	zd_assert(frameless || !buffer->promise);
-	zd_assert(part->readers >= part->viewers && part->viewers >= buffer->views);
-	if (buffer->views || buffer->charged || early) /* copies into frames may outlast the shard */
+	zd_assert(part->readers >= part->viewers && part->viewers >= viewed);
+	/* copies into frames may outlast the shard */
+	if (viewed || early || buffer->state != ZD_BUFFER_QUARANTINED)
 		zd_assert(part->shard.block &&
 		          (frameless || part->shard.segment->purpose == ZD_PURPOSE_OWN_PARTS));
 	if (early)
-		zd_assert(!buffer->views && zd_part_is_publishing_version(part, buffer->version));
+		zd_assert(!viewed && zd_part_is_publishing_version(part, buffer->version));
 	else if (!TAILQ_EMPTY(&buffer->leases))
-		zd_assert(buffer->views && (buffer->version == part->version || buffer->stale));
+		zd_assert(viewed && (buffer->version == part->version || buffer->stale));
 	else /* a process that leaves with a persistent buffer is watched, and reads no shard */
-		zd_assert(!buffer->views || buffer->watches > 0);
+		zd_assert(!viewed || buffer->watches > 0);
 }
 
 /* Counts buffers of a version whose publish has failed: they may be read during the next update. */
@@ -102,8 +104,33 @@ static uint32_t count_stale_readers(const struct zd_part *part)
 	const struct zd_buffer *buffer;
 	uint32_t n = 0;
 	TAILQ_FOREACH (buffer, &zd_part_member(part)->device->buffers, device_link)
-		n += buffer->part == part && buffer->views && buffer->stale;
+		n += buffer->part == part && buffer->own == ZD_OWN_VIEWED && buffer->stale;
 	return n;
+}
+
+static void check_phase(const struct zd_buffer *buffer)
+{
+	const struct zd_plan *plan = &buffer->plan;
+	if (zd_gathers_are_collective(buffer->unit->group))
+		zd_assert(!zd_transfer_is_deferred(buffer));
+	else
+		zd_assert(buffer->phase != ZD_PHASE_EXCHANGED);
+	if (buffer->phase == ZD_PHASE_LANDING) /* no copy has begun */
+		zd_assert(plan->left == 0 || plan->left == plan->nsteps);
+}
+
+/* A copy stays when its unit is moved to where it is gathered in place. */
+static void check_current(const struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	const struct zd_session *session = zd_part_member(buffer->part)->session;
+	bool in_place = zd_part_is_in_place(buffer->part);
+	zd_assert(session);
+	if (zd_buffer_is_in_place(buffer) == in_place)
+		zd_assert(zd_buffer_bytes(buffer) == zd_part_gathered_bytes(buffer->part));
+	else
+		zd_assert(in_place && buffer->unit->placed);
+	if (session->strict)
+		check_strict(e, buffer);
 }
 
 static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buffer, struct found *found)
@@ -113,20 +140,22 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	zd_assert(buffer->unit->refs > 0);
 	if (buffer->former)
 		zd_assert(buffer->former->heir == buffer);
-	if (buffer->filling)
-		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->fill_due &&
-		          buffer->plan.left == 0 && buffer->watches == 0 && !buffer->former);
-	zd_assert(!buffer->fill_due || (!buffer->in_place && !buffer->prefetched));
+	if (buffer->poison == ZD_POISON_FILLING)
+		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && buffer->plan.left == 0 &&
+		          buffer->watches == 0 && !buffer->former);
+	if (buffer->poison != ZD_POISON_NONE)
+		zd_assert(buffer->own == ZD_OWN_COPIED && !buffer->prefetched);
+	check_phase(buffer);
 	if (buffer->heir) { /* check_buffer() of the heir checks the memory */
 		zd_assert(buffer->heir->former == buffer && buffer->heir->slot == buffer->slot);
 		zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
 		zd_assert(zd_buffer_is_in_use(buffer));
 		return;
 	}
-	if (buffer->in_place)
+	if (zd_buffer_is_in_place(buffer))
 		check_in_place(buffer);
-	check_space(e, &buffer->space, buffer->in_place, buffer->device, buffer->unit->group->job,
-	            buffer->slot ? ZD_BLOCK_SLOT : ZD_BLOCK_BUFFER,
+	check_space(e, &buffer->space, zd_buffer_is_in_place(buffer), buffer->device,
+	            buffer->unit->group->job, buffer->slot ? ZD_BLOCK_SLOT : ZD_BLOCK_BUFFER,
 	            buffer->slot ? (const void *)buffer->slot : buffer);
 	zd_assert((buffer->plan.steps != NULL) == (buffer->plan.left > 0)); /* there may be many buffers */
 	zd_plan_check(&buffer->plan);
@@ -137,25 +166,18 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	}
 	if (buffer->slot)
 		zd_assert(buffer->slot->occupant == buffer &&
-		          (buffer->in_place ? &buffer->slot->frames : &buffer->slot->copy)->low.block ==
-		                  buffer->space.low.block);
-	if (buffer->charged) {
-		const struct zd_session *session = zd_part_member(buffer->part)->session;
-		zd_assert(buffer->kept || zd_buffer_bytes(buffer) == zd_part_gathered_bytes(buffer->part));
-		zd_assert(buffer->in_place == (zd_part_is_in_place(buffer->part) && !buffer->kept));
-		zd_assert(!buffer->kept || (zd_part_is_in_place(buffer->part) && buffer->unit->placed));
-		if (session->strict)
-			check_strict(e, buffer);
-		found->charged[index][ZD_CHARGE_GATHERED] += zd_buffer_bytes(buffer);
-	} else if (!buffer->slot) {
-		found->quarantine[index] += zd_buffer_bytes(buffer);
-	}
+		          (zd_buffer_is_in_place(buffer) ? &buffer->slot->frames : &buffer->slot->copy)
+		                          ->low.block == buffer->space.low.block);
 	if (buffer->state == ZD_BUFFER_QUARANTINED) {
-		zd_assert(!buffer->charged && TAILQ_EMPTY(&buffer->leases));
-		zd_assert(zd_buffer_is_in_use(buffer));
+		zd_assert(TAILQ_EMPTY(&buffer->leases) && zd_buffer_is_in_use(buffer));
+		found->quarantine[index] += buffer->slot ? 0 : zd_buffer_bytes(buffer);
+		if (!buffer->slot && zd_buffer_bytes(buffer) > 0)
+			zd_assert(*buffer->use_link.tqe_prev == buffer); /* of `formers` */
 		return;
 	}
-	zd_assert(buffer->charged && buffer->part->buffer == buffer && zd_part_member(buffer->part)->session);
+	check_current(e, buffer);
+	found->charged[index][ZD_CHARGE_GATHERED] += zd_buffer_bytes(buffer);
+	zd_assert(buffer->part->buffer == buffer);
 	zd_assert((buffer->state == ZD_BUFFER_INFLIGHT) == (buffer->plan.left > 0));
 	/* A current buffer is leased, prefetched or persistent. */
 	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
@@ -317,10 +339,10 @@ static void find_slots(struct zd_engine *e, struct found *found)
 		for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 			const struct zd_slot *slot;
 			TAILQ_FOREACH (slot, &group->members[rank].slots, link) {
-				uint64_t used = slot->occupant && slot->occupant->charged
-				                        ? zd_buffer_bytes(slot->occupant)
-				                        : 0;
-				found->idle_slots[slot->device->index] += zd_slot_bytes(slot) - used;
+				const struct zd_buffer *occupant = slot->occupant;
+				bool used = occupant && occupant->state != ZD_BUFFER_QUARANTINED;
+				found->idle_slots[slot->device->index] +=
+				        zd_slot_bytes(slot) - (used ? zd_buffer_bytes(occupant) : 0);
 			}
 		}
 	}

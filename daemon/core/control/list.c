@@ -439,7 +439,7 @@ static bool row_buffer(const struct listing *l, Zd__Row *row, const struct zd_bu
 	to.version = buffer->version;
 	to.persistent = buffer->state != ZD_BUFFER_QUARANTINED && buffer->part->persistent;
 	to.prefetched = buffer->prefetched;
-	to.in_place = buffer->in_place;
+	to.in_place = zd_buffer_is_in_place(buffer);
 	TAILQ_FOREACH (lease, &buffer->leases, link) {
 		if (to.n_holders == MAX_HOLDERS)
 			break;

@@ -140,7 +140,7 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 		const struct zd_buffer *buffer = block->owner;
 		row->group = buffer->unit->group->name;
 		row->rank = zd_world_rank(zd_part_member(buffer->part));
-		row->purpose = (char *)(buffer->in_place ? "frame" : "gathered");
+		row->purpose = (char *)(zd_buffer_is_in_place(buffer) ? "frame" : "gathered");
 		buffer_row(row, buffer, text);
 		break;
 	}

@@ -323,7 +323,7 @@ void zd_buffer_wait_text(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT])
 		               buffer->device->index);
 		return;
 	}
-	if (buffer->filling) {
+	if (buffer->poison == ZD_POISON_FILLING) {
 		(void)snprintf(out, ZD_WAIT_TEXT, "its fill with NaN patterns");
 		return;
 	}

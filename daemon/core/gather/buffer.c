@@ -48,7 +48,6 @@ static void buffer_charge(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_charge(e, buffer->unit->group->job, buffer->device, ZD_CHARGE_GATHERED, zd_buffer_bytes(buffer));
 	if (buffer->slot)
 		buffer->device->idle_slot_bytes -= zd_buffer_bytes(buffer);
-	buffer->charged = true;
 }
 
 static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
@@ -58,7 +57,6 @@ static void buffer_uncharge(struct zd_engine *e, struct zd_buffer *buffer)
 		buffer->device->idle_slot_bytes += zd_buffer_bytes(buffer);
 	else
 		buffer->device->quarantine_bytes += zd_buffer_bytes(buffer);
-	buffer->charged = false;
 }
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -79,27 +77,18 @@ static struct zd_buffer_list *formers_of(const struct zd_buffer *buffer)
 	return &buffer->unit->group->job->owner->queues[buffer->device->index].formers;
 }
 
-/* A quarantined buffer has operations left: its memory can be promised to another one. */
-static void set_reusable(struct zd_buffer *buffer)
+/* Whether the memory of the quarantined buffer can be promised to another one. Then `formers` has it. */
+static bool is_reusable(const struct zd_buffer *buffer)
 {
-	if (buffer->slot || zd_buffer_bytes(buffer) == 0 || buffer->reusable || buffer->heir)
-		return;
-	buffer->reusable = true;
-	TAILQ_INSERT_TAIL(formers_of(buffer), buffer, use_link);
-}
-
-static void clear_reusable(struct zd_buffer *buffer)
-{
-	if (buffer->reusable)
-		TAILQ_REMOVE(formers_of(buffer), buffer, use_link);
-	buffer->reusable = false;
+	return !buffer->slot && !buffer->heir && zd_buffer_bytes(buffer) > 0;
 }
 
 /* Passes the memory of `former` to the buffer. */
 static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
 {
 	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);
-	clear_reusable(former);
+	if (is_reusable(former))
+		TAILQ_REMOVE(formers_of(former), former, use_link);
 	buffer->former = former;
 	former->heir = buffer;
 	if (!former->slot)
@@ -117,7 +106,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	buffer->unit = part->unit;
 	buffer->part = part;
 	buffer->device = zd_part_member(part)->device;
-	buffer->in_place = zd_part_is_in_place(part);
+	buffer->own = zd_part_is_in_place(part) ? ZD_OWN_IN_PLACE : ZD_OWN_COPIED;
 	buffer->space = *space;
 	buffer->slot = slot;
 	if (slot)
@@ -125,7 +114,7 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	else
 		zd_space_own(e, space, ZD_BLOCK_BUFFER, buffer,
 		             zd_member_use(zd_part_member(part),
-		                           buffer->in_place ? ZD_WORD_FRAME : ZD_WORD_GATHERED,
+		                           zd_buffer_is_in_place(buffer) ? ZD_WORD_FRAME : ZD_WORD_GATHERED,
 		                           part->unit->id));
 	buffer->since_ns = e->now_ns;
 	TAILQ_INIT(&buffer->leases);
@@ -141,14 +130,13 @@ struct zd_buffer *zd_buffer_new(struct zd_engine *e, struct zd_part *part, struc
 	return buffer;
 }
 
-/* Frees a quarantined buffer after its last operation. */
+/* Frees a quarantined buffer after its last operation. `formers` does not have it. */
 static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_slot *slot = buffer->slot;
-	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && !buffer->charged && TAILQ_EMPTY(&buffer->leases));
+	zd_assert(buffer->state == ZD_BUFFER_QUARANTINED && TAILQ_EMPTY(&buffer->leases));
 	zd_dirty(e, buffer->device);
-	zd_assert(!buffer->views);
-	clear_reusable(buffer);
+	zd_assert(buffer->own != ZD_OWN_VIEWED);
 	TAILQ_REMOVE(&buffer->device->buffers, buffer, device_link);
 	buffer->device->nbuffers--;
 	zd_id_tree_remove(&e->listed[ZD__TABLE__BUFFERS], &buffer->listed);
@@ -174,8 +162,13 @@ static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const c
 	(void)status; /* if the fill fails, a stale reader sees old bytes; nothing else depends on it */
 	(void)error;
 	(void)result;
-	buffer->filling = false;
+	zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_NONE);
 	zd_buffer_op_over(e, buffer);
+}
+
+static bool fill_is_due(struct zd_engine *e, const struct zd_buffer *buffer)
+{
+	return buffer->poison == ZD_POISON_DUE && zd_session_find(e, buffer->session);
 }
 
 static void fill(struct zd_engine *e, struct zd_buffer *buffer)
@@ -183,19 +176,8 @@ static void fill(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_command command = {.kind = ZD_CMD_FILL, .device = buffer->device->index};
 	command.u.fill.dst = zd_extent_location(&buffer->space.low);
 	command.u.fill.pattern = ZD_FILL_NAN;
-	buffer->fill_due = false;
-	buffer->filling = true;
-	set_reusable(buffer);
+	zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_FILLING);
 	zd_op_submit(e, buffer->unit->group->job, &command, fill_done, buffer, 0);
-}
-
-/* Ends a quarantined buffer that has no operation left. */
-static void buffer_end(struct zd_engine *e, struct zd_buffer *buffer)
-{
-	if (buffer->fill_due && zd_session_find(e, buffer->session))
-		fill(e, buffer);
-	else
-		buffer_free(e, buffer);
 }
 
 void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
@@ -205,8 +187,15 @@ void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 	if (zd_buffer_is_in_use(buffer))
 		return;
 	zd_dirty(e, buffer->device);
-	if (buffer->state == ZD_BUFFER_QUARANTINED)
-		buffer_end(e, buffer);
+	if (buffer->state != ZD_BUFFER_QUARANTINED)
+		return;
+	if (fill_is_due(e, buffer)) {
+		fill(e, buffer);
+		return;
+	}
+	if (is_reusable(buffer))
+		TAILQ_REMOVE(formers_of(buffer), buffer, use_link);
+	buffer_free(e, buffer);
 }
 
 static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
@@ -238,10 +227,15 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_dirty(e, buffer->device);
 	hold_for_process(e, buffer);
 	zd_buffer_view_done(e, buffer);
-	if (zd_buffer_is_in_use(buffer))
-		set_reusable(buffer);
-	else
-		buffer_end(e, buffer);
+	bool in_use = zd_buffer_is_in_use(buffer);
+	if (!in_use && !fill_is_due(e, buffer)) {
+		buffer_free(e, buffer);
+		return;
+	}
+	if (is_reusable(buffer))
+		TAILQ_INSERT_TAIL(formers_of(buffer), buffer, use_link);
+	if (!in_use)
+		fill(e, buffer);
 }
 
 /* Most buffers have one lease or two: the list is their index. */
@@ -365,7 +359,8 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	}
 	lease->uses += uses;
 	zd_buffer_set_prefetched(buffer, false);
-	buffer->fill_due = zd_part_member(buffer->part)->session->poison;
+	if (zd_part_member(buffer->part)->session->poison && buffer->poison == ZD_POISON_NONE)
+		zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_DUE);
 	zd_buffer_view(buffer);
 	return lease;
 }

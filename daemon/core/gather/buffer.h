@@ -1,6 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * buffer.h - gathered buffers, the leases on them, and slots.
+ *
+ * A buffer has four life cycles. states.c has the tables of state, phase and poison. zd_buffer_view() and
+ * zd_buffer_view_done() alone change `own`. tests/support/core_check.c asserts the invariants.
+ *
+ *   state     INFLIGHT <--> AVAILABLE        INFLIGHT: a transfer is under way
+ *                 |             |
+ *                 +-------------+---> QUARANTINED ---> freed after its last operation
+ *
+ *   phase     PROMPT ---> EXCHANGED          of the last transfer; each one starts in the left column
+ *             DEFERRED
+ *             LANDING --> JOINED
+ *
+ *   own       COPIED                         of the rank's own part: VIEWED from the first lease until
+ *             IN_PLACE <--> VIEWED           the last fence of past leases has passed
+ *
+ *   poison    NONE ---> DUE ---> FILLING     DUE from the first lease; NONE after the fill, or when an
+ *              ^         |          |        heir of the same unit has the duty
+ *              +---------+----------+
  */
 #ifndef ZD_CORE_GATHER_BUFFER_H
 #define ZD_CORE_GATHER_BUFFER_H
@@ -23,6 +41,26 @@ struct zd_slot {
 
 enum zd_buffer_state { ZD_BUFFER_INFLIGHT, ZD_BUFFER_AVAILABLE, ZD_BUFFER_QUARANTINED };
 
+enum zd_transfer_phase {
+	ZD_PHASE_PROMPT,    /* started with its request; also a buffer that had no transfer yet */
+	ZD_PHASE_EXCHANGED, /* a collective one, whose exchange is done: relays out of it may run */
+	ZD_PHASE_DEFERRED,  /* starts, or started, after the reply; deferred.h */
+	ZD_PHASE_LANDING,   /* likewise, by way of landings, which it has not joined; landing.h */
+	ZD_PHASE_JOINED,    /* it has joined them */
+};
+
+enum zd_own_part {
+	ZD_OWN_COPIED,   /* the buffer has a copy of the rank's shard */
+	ZD_OWN_IN_PLACE, /* the buffer has frames around the shard itself; in_place.c */
+	ZD_OWN_VIEWED,   /* likewise, and the buffer counts among the part's viewers */
+};
+
+enum zd_poison {
+	ZD_POISON_NONE,
+	ZD_POISON_DUE, /* the buffer has had a lease: its memory is filled before it is reused */
+	ZD_POISON_FILLING,
+};
+
 struct zd_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	uint32_t uses; /* releases left */
@@ -33,24 +71,14 @@ struct zd_lease {
 	struct zd_hash_node by_tag;
 };
 
-/* A rank's gathered buffer. While QUARANTINED it belongs to no part any more and is not charged. */
+/* A rank's gathered buffer. It is charged until it is QUARANTINED. Then it belongs to no part any more. */
 struct zd_buffer {
 	uint64_t id;
-	uint8_t state;
+	uint8_t state, phase, own, poison; /* the enums above */
 	/* no lease yet: a gather may join it, and other gathers may evict it;
 	 * set by zd_buffer_set_prefetched() */
 	bool prefetched;
-	bool reusable; /* listed among the uid's `formers` */
-	bool charged;
-	bool stale;    /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
-	bool landing;  /* the transfer may use landings; landing.h */
-	bool joined;   /* it has joined them */
-	bool deferred; /* the transfer begins, or began, after the reply; deferred.h */
-	bool in_place; /* the rank's own part is the shard itself; in_place.c */
-	bool kept;     /* a copy, made before the unit was moved to where it is gathered in place; place.c */
-	bool views;    /* in place: the buffer counts among the part's viewers */
-	bool fill_due; /* of a poison session that has had a lease: filled before its memory is reused */
-	bool filling;  /* the fill is under way */
+	bool stale; /* the transfer failed, or a shard in it was dropped or undone: no gather joins it */
 	struct zd_unit *unit;
 	struct zd_part *part;
 	struct zd_device *device;
@@ -79,7 +107,6 @@ struct zd_buffer {
 		uint32_t waiting;  /* relays into it that were not run */
 		uint32_t expected; /* relays out of it that were not run, also of ranks that are behind */
 		uint32_t running;  /* relays out of it */
-		bool exchanged;    /* the exchange of the transfer is done */
 		TAILQ_ENTRY(zd_buffer) taker_link, source_link;
 	} relay;
 	TAILQ_HEAD(, zd_lease) leases;
@@ -94,7 +121,25 @@ struct zd_buffer {
  * buffer. */
 static inline bool zd_buffer_is_in_use(const struct zd_buffer *buffer)
 {
-	return buffer->plan.left > 0 || buffer->watches > 0 || buffer->former || buffer->filling;
+	return buffer->plan.left > 0 || buffer->watches > 0 || buffer->former ||
+	       buffer->poison == ZD_POISON_FILLING;
+}
+
+static inline bool zd_buffer_is_in_place(const struct zd_buffer *buffer)
+{
+	return buffer->own != ZD_OWN_COPIED;
+}
+
+/* Whether the last transfer starts, or started, after the reply. */
+static inline bool zd_transfer_is_deferred(const struct zd_buffer *buffer)
+{
+	return buffer->phase >= ZD_PHASE_DEFERRED;
+}
+
+/* Whether the last transfer may use landings. */
+static inline bool zd_transfer_lands(const struct zd_buffer *buffer)
+{
+	return buffer->phase >= ZD_PHASE_LANDING;
 }
 
 /* Returns the bytes of its own memory, without the rank's part if that is the shard. */
@@ -126,6 +171,6 @@ void zd_slot_free(struct zd_engine *e, struct zd_slot *slot);
 /* Writes the tags of the buffer's leases: "'plan', 'fallback'". */
 void zd_buffer_tags(const struct zd_buffer *buffer, char *out, size_t out_bytes);
 
-extern const struct zd_sm zd_sm_buffer;
+extern const struct zd_sm zd_sm_buffer, zd_sm_transfer, zd_sm_poison;
 
 #endif

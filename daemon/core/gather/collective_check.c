@@ -34,7 +34,7 @@ static void check_source(const struct zd_part *part, const struct zd_buffer *sou
 	zd_assert(source->relay.expected == expected && expected + source->relay.running > 0);
 	zd_assert(source->part == part && source->watches > 0);
 	zd_assert(source->relay.ordinal <= part->collective->begun);
-	zd_assert(source->relay.exchanged || source->relay.running == 0);
+	zd_assert(source->phase == ZD_PHASE_EXCHANGED || source->relay.running == 0);
 }
 
 void zd_collective_check(const struct zd_part *part)

@@ -35,7 +35,7 @@ struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, bool in_
 	TAILQ_FOREACH (buffer, &req->session->owner->queues[req->device->index].formers, use_link) {
 		if (left-- == 0)
 			break;
-		if (buffer->session != req->session->id || buffer->in_place != in_place ||
+		if (buffer->session != req->session->id || zd_buffer_is_in_place(buffer) != in_place ||
 		    buffer->space.low.bytes != low_bytes || buffer->space.high.bytes != high_bytes ||
 		    buffer->unit->group->job != req->member->group->job ||
 		    zd_gathers_are_collective(buffer->unit->group))
@@ -122,7 +122,7 @@ static bool begin_ready(struct zd_engine *e, struct zd_buffer *buffer)
 
 static bool begin(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	if (buffer->landing)
+	if (zd_transfer_lands(buffer))
 		return begin_ready(e, buffer);
 	zd_plan_start(e, &buffer->plan);
 	return true;
@@ -142,7 +142,7 @@ void zd_deferred_try(struct zd_engine *e, struct zd_session *session)
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		if (buffer->former || !LIST_EMPTY(&buffer->awaits))
 			break;
-		if (buffer->landing)
+		if (buffer->phase == ZD_PHASE_LANDING)
 			zd_landings_join(e, buffer);
 	}
 	zd_deferred_go_on(e, session);
@@ -201,7 +201,7 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	if (buffer->plan.left > 0)
 		return; /* the transfer is over with the copies that have begun */
 	zd_transfer_event(e, buffer);
-	if (buffer->landing)
+	if (buffer->phase == ZD_PHASE_JOINED)
 		zd_landings_leave(e, buffer);
 	zd_transfer_forget(buffer);
 	if (buffer->state == ZD_BUFFER_INFLIGHT)
@@ -297,10 +297,10 @@ void zd_deferred_check(const struct zd_session *session)
 	const struct zd_buffer *first = TAILQ_FIRST(&session->deferred), *buffer;
 	bool may_begin = first && !first->former && LIST_EMPTY(&first->awaits);
 	if (may_begin) /* otherwise all of its transfer would have begun */
-		zd_assert(first->landing && check_waiting(first) > 0);
+		zd_assert(first->phase == ZD_PHASE_JOINED && check_waiting(first) > 0);
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;
-		zd_assert(buffer->session == session->id && buffer->deferred);
+		zd_assert(buffer->session == session->id && zd_transfer_is_deferred(buffer));
 		if (buffer != first || !may_begin)
 			zd_assert(buffer->plan.left == buffer->plan.nsteps);
 		LIST_FOREACH (await, &buffer->awaits, buffer_link) {

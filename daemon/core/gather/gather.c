@@ -132,7 +132,7 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	uint64_t want = req->u.gather.version;
 	if (buffer->stale)
 		return false;
-	if (buffer->in_place && !own_readable(buffer))
+	if (zd_buffer_is_in_place(buffer) && !own_readable(buffer))
 		return false;
 	return want ? buffer->version == want : buffer->version >= own_version(buffer->part);
 }
@@ -581,7 +581,7 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	int status = gather_hold(e, req, buffer, err);
 	if (status != 0)
 		return status;
-	if (!buffer->in_place)
+	if (!zd_buffer_is_in_place(buffer))
 		e->reply.place = zd_buffer_low(buffer);
 	else if (zd_buffer_bytes(buffer) == 0)
 		e->reply.place = zd_part_location(part);
@@ -651,11 +651,13 @@ static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_part *part = buffer->part;
 	struct zd_slot *slot = buffer->slot;
 	struct zd_space space = buffer->space;
-	bool fill_due = buffer->fill_due;
-	buffer->fill_due = false; /* a persistent copy is not released: its memory stays the unit's */
+	bool due = buffer->poison == ZD_POISON_DUE;
+	if (due) /* a persistent copy is not released: its memory stays the unit's */
+		zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_NONE);
 	zd_buffer_drop(e, buffer);
 	struct zd_buffer *copy = zd_buffer_new(e, part, slot, &space, buffer);
-	copy->fill_due = fill_due;
+	if (due)
+		zd_sm_move(&zd_sm_poison, &copy->poison, ZD_POISON_DUE);
 	return copy;
 }
 
@@ -695,10 +697,10 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 		return status;
 	if (zd_part_is_in_place(part) && part->unit->group->nshards == 1)
 		return zd_gather_frameless(e, req, want, out);
-	if (buffer && (buffer->prefetched ||
-	               (TAILQ_EMPTY(&buffer->leases) && buffer->in_place != zd_part_is_in_place(part)))) {
-		zd_buffer_drop(e,
-		               buffer); /* no lease was on the former version, or it is of the former place */
+	/* no lease is on the former version, or on a buffer of the former place */
+	if (buffer && (buffer->prefetched || (TAILQ_EMPTY(&buffer->leases) &&
+	                                      zd_buffer_is_in_place(buffer) != zd_part_is_in_place(part)))) {
+		zd_buffer_drop(e, buffer);
 		buffer = NULL;
 	}
 	if (!buffer)

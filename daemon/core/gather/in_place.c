@@ -68,7 +68,7 @@ uint64_t zd_part_gathered_bytes(const struct zd_part *part)
 struct zd_location zd_buffer_low(const struct zd_buffer *buffer)
 {
 	struct zd_location low = zd_extent_location(&buffer->space.low);
-	if (buffer->in_place && low.segment)
+	if (zd_buffer_is_in_place(buffer) && low.segment)
 		low.offset = buffer->space.low.segment->bytes - low.bytes;
 	return low;
 }
@@ -78,9 +78,9 @@ struct zd_location zd_buffer_slice(const struct zd_buffer *buffer, uint32_t inde
 	uint64_t bytes = zd_unit_shard_bytes(buffer->unit);
 	uint32_t own = zd_shard_index(zd_part_member(buffer->part));
 	struct zd_location slice;
-	if (buffer->in_place && index == own)
+	if (zd_buffer_is_in_place(buffer) && index == own)
 		return zd_part_location(buffer->part);
-	if (buffer->in_place && index > own) {
+	if (zd_buffer_is_in_place(buffer) && index > own) {
 		slice = zd_extent_location(&buffer->space.high);
 		index -= own + 1;
 	} else {
@@ -100,7 +100,7 @@ struct zd_location zd_buffer_slice(const struct zd_buffer *buffer, uint32_t inde
 static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part, bool early)
 {
 	const struct zd_space none = {.low = {.block = NULL}};
-	if (part->buffer && (early || part->buffer->kept))
+	if (part->buffer && (early || !zd_buffer_is_in_place(part->buffer)))
 		zd_buffer_drop(e, part->buffer);
 	return part->buffer ? part->buffer : zd_buffer_new(e, part, NULL, &none, NULL);
 }
@@ -127,7 +127,7 @@ int zd_gather_frameless(struct zd_engine *e, struct zd_request *req, uint64_t ve
 		return wait;
 	}
 	struct zd_buffer *buffer = find_or_make(e, part, early);
-	zd_assert(buffer->in_place && (early || part->version == version));
+	zd_assert(zd_buffer_is_in_place(buffer) && (early || part->version == version));
 	if (early)
 		promise_version(e, buffer);
 	else if (buffer->state == ZD_BUFFER_INFLIGHT)
@@ -186,18 +186,18 @@ bool zd_buffer_is_promised(const struct zd_buffer *buffer)
 
 void zd_buffer_view(struct zd_buffer *buffer)
 {
-	if (!buffer->in_place || buffer->views || buffer->promise || zd_deferred_awaits(buffer, buffer->part))
+	if (buffer->own != ZD_OWN_IN_PLACE || buffer->promise || zd_deferred_awaits(buffer, buffer->part))
 		return;
-	buffer->views = true;
+	buffer->own = ZD_OWN_VIEWED;
 	buffer->part->viewers++;
 	buffer->part->readers++;
 }
 
 void zd_buffer_view_done(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	if (!buffer->views || !TAILQ_EMPTY(&buffer->leases) || buffer->watches > 0)
+	if (buffer->own != ZD_OWN_VIEWED || !TAILQ_EMPTY(&buffer->leases) || buffer->watches > 0)
 		return;
-	buffer->views = false;
+	buffer->own = ZD_OWN_IN_PLACE;
 	buffer->part->viewers--;
 	zd_part_reader_done(e, buffer->part);
 }

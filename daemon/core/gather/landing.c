@@ -213,9 +213,7 @@ static struct zd_landing *find_or_begin(struct zd_engine *e, struct zd_buffer *b
 void zd_landings_join(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_landing *landing = NULL;
-	if (buffer->joined)
-		return;
-	buffer->joined = true;
+	zd_sm_move(&zd_sm_transfer, &buffer->phase, ZD_PHASE_JOINED);
 	for (uint32_t i = 0; i < buffer->plan.nsteps; i++) {
 		struct zd_plan_step *step = &buffer->plan.steps[i];
 		if (step->index == 0) /* the other chunks of the shard follow */

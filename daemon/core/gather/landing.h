@@ -38,7 +38,7 @@ struct zd_landing {
 
 /* Whether transfers of the session for this unit use landings. */
 bool zd_landings_help(const struct zd_unit *unit, const struct zd_session *session);
-/* Makes the buffer's transfer join its landings, if it has not, and begins the pulls that are missing. */
+/* Makes the buffer's transfer, which is LANDING, join its landings, and begins the pulls that are missing. */
 void zd_landings_join(struct zd_engine *e, struct zd_buffer *buffer);
 /* Returns the number of chunks in which a shard of the unit is pulled, 1 to 8. */
 uint32_t zd_landing_chunks(const struct zd_engine *e, const struct zd_unit *unit);

@@ -129,7 +129,7 @@ static void replace_shard(struct zd_engine *e, struct zd_move *move, struct zd_p
 {
 	struct zd_buffer *buffer = part->buffer;
 	struct zd_extent former = part->shard;
-	if (buffer && buffer->in_place)
+	if (buffer && zd_buffer_is_in_place(buffer))
 		zd_buffer_drop(e, buffer);
 	part->shard = move->shards[part->rank];
 	move->shards[part->rank] = (struct zd_extent){0};
@@ -146,12 +146,8 @@ static void change_place(struct zd_engine *e, struct zd_move *move)
 	zd_layout_move(unit, !unit->on_host);
 	unit->placed = true;
 	zd_journal_unit(unit);
-	for (uint32_t rank = 0; rank < world; rank++) {
-		struct zd_part *part = &unit->parts[rank];
-		if (part->buffer)
-			part->buffer->kept = zd_part_is_in_place(part);
-		zd_journal_part(part);
-	}
+	for (uint32_t rank = 0; rank < world; rank++)
+		zd_journal_part(&unit->parts[rank]);
 }
 
 /* Returns 0 if no rank has left since the copies began. */
@@ -262,7 +258,7 @@ static int check_part(const struct zd_engine *e, const struct zd_part *part, str
 	if (part->state != ZD_PART_IDLE)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s on rank %u; unit_place needs it IDLE",
 		                  unit->name, zd_sm_name(&zd_sm_part, part->state), zd_world_rank(member));
-	if (part->buffer && part->buffer->in_place && !TAILQ_EMPTY(&part->buffer->leases)) {
+	if (part->buffer && zd_buffer_is_in_place(part->buffer) && !TAILQ_EMPTY(&part->buffer->leases)) {
 		char tags[128];
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));
 		return zd_err_set(err, ZEROD_E_BUSY,

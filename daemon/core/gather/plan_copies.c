@@ -39,7 +39,7 @@ static uint32_t copy_device(const struct zd_buffer *buffer, const struct zd_part
 
 static uint32_t timelines_of(const struct zd_buffer *buffer)
 {
-	return buffer->deferred ? ZD_TIMELINE_DEFERRED : ZD_TIMELINE_COPIES;
+	return zd_transfer_is_deferred(buffer) ? ZD_TIMELINE_DEFERRED : ZD_TIMELINE_COPIES;
 }
 
 void zd_transfer_add_copies(struct zd_buffer *buffer)
@@ -49,7 +49,7 @@ void zd_transfer_add_copies(struct zd_buffer *buffer)
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
 		struct zd_part *source = &unit->parts[rank];
 		struct zd_plan_step step = {.kind = ZD_TRANSFER_COPY, .source = rank};
-		bool is_own = buffer->in_place && source == buffer->part;
+		bool is_own = zd_buffer_is_in_place(buffer) && source == buffer->part;
 		if (source->version != buffer->version)
 			zd_deferred_await(session, buffer, source);
 		else if (!is_own)
@@ -69,7 +69,7 @@ void zd_transfer_run_copy(struct zd_engine *e, struct zd_buffer *buffer, struct 
 	                             .device = step->signal.timeline - timelines_of(buffer)};
 	command.u.copy.src = landing ? zd_landing_location(landing) : zd_part_location(source);
 	command.u.copy.dst = zd_buffer_slice(buffer, zd_shard_index(zd_part_member(source)));
-	if (buffer->landing) {
+	if (zd_transfer_lands(buffer)) {
 		command.u.copy.src = zd_landing_chunk(e, unit, command.u.copy.src, step->index);
 		command.u.copy.dst = zd_landing_chunk(e, unit, command.u.copy.dst, step->index);
 	}

@@ -45,7 +45,6 @@ static struct zd_buffer *source_find(const struct zd_buffer *taker, const struct
 static void source_begin(struct zd_buffer *buffer, uint32_t relays)
 {
 	buffer->relay.expected = relays;
-	buffer->relay.exchanged = false;
 	TAILQ_INSERT_TAIL(&buffer->part->collective->sources, buffer, relay.source_link);
 	zd_buffer_watch(buffer);
 }
@@ -156,7 +155,7 @@ static bool relays_run(struct zd_engine *e, struct zd_session *session, struct z
 		if (*behind & device)
 			continue;
 		struct zd_buffer *source = source_find(buffer, step);
-		if (!source || !source->relay.exchanged) {
+		if (!source || source->phase != ZD_PHASE_EXCHANGED) {
 			*behind |= device;
 			continue;
 		}
@@ -221,7 +220,7 @@ void zd_transfer_run_exchange(struct zd_engine *e, struct zd_buffer *buffer, str
 
 void zd_transfer_exchanged(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	buffer->relay.exchanged = true;
+	zd_sm_move(&zd_sm_transfer, &buffer->phase, ZD_PHASE_EXCHANGED);
 	relays_try_all(e, buffer->unit->group);
 }
 

@@ -44,6 +44,28 @@ static const uint32_t buffer_moves[] = {
 };
 const struct zd_sm zd_sm_buffer = {"buffer", ZD_ARRAY_LEN(buffer_names), buffer_names, buffer_moves};
 
+static const char *const transfer_names[] = {"PROMPT", "EXCHANGED", "DEFERRED", "LANDING", "JOINED"};
+/* of the buffer's next transfer */
+#define NEXT (TO(ZD_PHASE_PROMPT) | TO(ZD_PHASE_DEFERRED) | TO(ZD_PHASE_LANDING))
+static const uint32_t transfer_moves[] = {
+        [ZD_PHASE_PROMPT] = TO(ZD_PHASE_EXCHANGED) | NEXT,
+        [ZD_PHASE_EXCHANGED] = NEXT,
+        [ZD_PHASE_DEFERRED] = NEXT,
+        [ZD_PHASE_LANDING] = TO(ZD_PHASE_JOINED) | NEXT,
+        [ZD_PHASE_JOINED] = NEXT,
+};
+const struct zd_sm zd_sm_transfer = {"transfer", ZD_ARRAY_LEN(transfer_names), transfer_names,
+                                     transfer_moves};
+
+static const char *const poison_names[] = {"NONE", "DUE", "FILLING"};
+static const uint32_t poison_moves[] = {
+        [ZD_POISON_NONE] = TO(ZD_POISON_DUE),
+        /* NONE: the buffer's heir fills the memory */
+        [ZD_POISON_DUE] = TO(ZD_POISON_FILLING) | TO(ZD_POISON_NONE),
+        [ZD_POISON_FILLING] = TO(ZD_POISON_NONE),
+};
+const struct zd_sm zd_sm_poison = {"poison", ZD_ARRAY_LEN(poison_names), poison_names, poison_moves};
+
 static const char *const scope_names[] = {"GATHERING", "OPEN", "CLAIMED", "ENDED"};
 static const uint32_t scope_moves[] = {
         [ZD_SCOPE_GATHERING] = TO(ZD_SCOPE_OPEN) | TO(ZD_SCOPE_ENDED),

@@ -33,7 +33,7 @@ const struct zd_gather_planner *zd_gather_planner_of(const struct zd_buffer *buf
 {
 	if (zd_gathers_are_collective(buffer->unit->group))
 		return &zd_plan_rail_gathers;
-	return buffer->landing ? &zd_plan_landings : &zd_plan_copies;
+	return zd_transfer_lands(buffer) ? &zd_plan_landings : &zd_plan_copies;
 }
 
 /* ---- The plan's owner ---------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 	 * taken the exchange off its timeline. The executor aborts a copy's timeline at any time, and so
 	 * frees the streams of later transfers too. */
 	if (session && (step->kind != ZD_TRANSFER_EXCHANGE || session->resets == buffer->resets)) {
-		if (buffer->deferred)
+		if (zd_transfer_is_deferred(buffer))
 			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */
 		zd_session_abort(e, session, step->signal.timeline);
 	}
@@ -118,7 +118,7 @@ static void step_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 	if (planner->step_over)
 		planner->step_over(e, buffer);
 	if (buffer->plan.left == 0) {
-		if (buffer->landing)
+		if (buffer->phase == ZD_PHASE_JOINED)
 			zd_landings_leave(e, buffer);
 		zd_transfer_forget(buffer);
 	}
@@ -157,6 +157,13 @@ static bool is_early(const struct zd_buffer *buffer)
 	return early;
 }
 
+static enum zd_transfer_phase first_phase(const struct zd_buffer *buffer, const struct zd_session *session)
+{
+	if (zd_landings_help(buffer->unit, session))
+		return ZD_PHASE_LANDING;
+	return is_early(buffer) ? ZD_PHASE_DEFERRED : ZD_PHASE_PROMPT;
+}
+
 /* One fence for each timeline that the steps signal: a timeline's commands end in order. */
 static void set_fences(struct zd_buffer *buffer)
 {
@@ -182,10 +189,8 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_INFLIGHT);
 	buffer->version = version;
 	buffer->stale = false;
-	buffer->landing = zd_landings_help(buffer->unit, session);
-	buffer->joined = false;
 	buffer->era = buffer->unit->era;
-	buffer->deferred = buffer->landing || is_early(buffer);
+	zd_sm_move(&zd_sm_transfer, &buffer->phase, first_phase(buffer, session));
 	planner = zd_gather_planner_of(buffer);
 	buffer->device->gathers++;
 	buffer->device->gathered_bytes += zd_buffer_bytes(buffer);
@@ -198,7 +203,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	zd_plan_init(&buffer->plan, &plan_type, group->job, buffer, planner->max_steps(e, buffer));
 	planner->build(e, buffer);
 	set_fences(buffer);
-	if (buffer->deferred) {
+	if (zd_transfer_is_deferred(buffer)) {
 		TAILQ_INSERT_TAIL(&session->deferred, buffer, deferred_link);
 		zd_deferred_try(e, session);
 	} else {

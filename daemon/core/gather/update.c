@@ -122,14 +122,15 @@ static int check_leases(const struct zd_request *req, bool in_place, struct zd_e
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		const struct zd_part *part = req->u.publish.parts[i];
 		if (!part->buffer || TAILQ_EMPTY(&part->buffer->leases) ||
-		    (in_place && !part->buffer->in_place))
+		    (in_place && !zd_buffer_is_in_place(part->buffer)))
 			continue;
 		char tags[128];
 		zd_buffer_tags(part->buffer, tags, sizeof(tags));
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is held on rank %u by %s%s", part->unit->name,
 		                  zd_world_rank(zd_part_member(part)), tags,
-		                  part->buffer->in_place ? "; the shard is a part of its gathered buffer"
-		                                         : "");
+		                  zd_buffer_is_in_place(part->buffer)
+		                          ? "; the shard is a part of its gathered buffer"
+		                          : "");
 	}
 	return 0;
 }
@@ -182,7 +183,7 @@ static int check_unleased(struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 		const struct zd_buffer *buffer = req->u.publish.parts[i]->buffer;
-		if (!buffer || !buffer->in_place || TAILQ_EMPTY(&buffer->leases))
+		if (!buffer || !zd_buffer_is_in_place(buffer) || TAILQ_EMPTY(&buffer->leases))
 			continue;
 		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
 		req->wait.unit = buffer->unit;

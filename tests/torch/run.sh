@@ -24,6 +24,7 @@ for name in gradients kept nested state; do # released buffers are not filled, s
 	variants+=("ZEROD_POISON=0 tests/torch/test_$name.py")
 done
 variants+=("ZEROD_LAG=1 ZEROD_POISON=0 tests/torch/test_halves.py") # and streams lag
+variants+=("ZEROD_TORCH_OPTIONS=offload='optimizer' tests/torch/test_halves.py")
 tests=()
 for test in tests/torch/test_*.py; do
 	case $test in

@@ -69,7 +69,7 @@ def kill_at(place: str, module: nn.Module, optimizer: torch.optim.Optimizer, kil
         optimizer.open = lambda unit: kill() if unit is optimizer.param_groups[0]["params"][9].part.place[0] else type(
             optimizer).open(optimizer, unit)
     elif place == "publish":
-        kept.publish = killed
+        zt.model_of(module).updates.publish = killed
     elif place == "commit":  # all is published
         kept.commit = killed
     else:

@@ -423,11 +423,11 @@ def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype:
 
     And which units device_budget keeps on the device. Needs no daemon. The module is not changed, and may be on the meta
     device. Of stage 3. A gather in place takes less: one rank's slice. The padding of its shard is not counted: less than
-    2 MiB a unit on GPUs. halves: with zerod.torch.AdamW, not with offload="optimizer"; in_backward: an optimizer in the
-    backward, without offload (ValueError).
+    2 MiB a unit on GPUs. halves: with zerod.torch.AdamW; in_backward: an optimizer in the backward, without offload
+    (ValueError).
     """
-    if in_backward and offload is not None or halves and offload == "optimizer":
-        raise ValueError(f"offload={offload!r}: halves is for offload='params' and 'all', and in_backward for none")
+    if in_backward and offload is not None:
+        raise ValueError(f"in_backward=True with offload={offload!r}: plan the same without in_backward")
     offloads.check(offload, stage=3, mesh=None, device_budget=device_budget)
     blocks = blocks_of(module, policy, param_dtype, names_of_ignored(module, set(ignored_params or ())))
     used = placement.place(blocks, world_size, offload, device_budget or 0)

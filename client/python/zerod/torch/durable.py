@@ -23,7 +23,7 @@ import json
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Optional
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ FORMAT = 2
 _ALIGN = 256
 _RECORD_NUMEL = 512  # of int64: format, bytes of the description, whether it is complete, and the slabs' bytes
 _FIRST_SLAB = 3
-_MOST_UNITS = 1024  # of one update
+MOST_UNITS = 1024  # of one update
 _HEAD_BYTES = _ALIGN  # of a slab: the number of bytes of its description
 _TENSORS = ("part", "tensor")
 _NUMBERS = {"int": int, "float": float, "bool": bool}
@@ -255,23 +255,9 @@ class Durable:
             self.entries[entry.parameter, entry.key] = entry
         self.slabs.append(Slab(unit, placement, values, entries))
 
-    def _own_units(self, updated: "list[FlatUnit]") -> "Iterator[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
-        """The masters of the units that are updated, and all slabs, with the stream that writes them, in portions of one request."""
-        for placement in self.placements:
-            on_host = placement.optimizer_on_host
-            units = [unit.master_unit for unit in updated if unit.master_unit and unit.placement.optimizer_on_host == on_host]
-            units += [slab.unit for slab in self.slabs if slab.placement == placement]
-            for first in range(0, len(units), _MOST_UNITS):
-                yield placement.own_stream(self.environment), units[first:first + _MOST_UNITS]
-
-    def begin_update(self, updated: "list[FlatUnit]") -> None:
-        for stream, units in self._own_units(updated):
-            self.environment.client.complete(self.group.update_begin_ticket(units), stream)
-
-    def publish(self, updated: "list[FlatUnit]") -> None:
-        """Waits for the device: a commit takes no unit that is being published."""
-        for stream, units in self._own_units(updated):
-            self.group.publish(units, stream)
+    def places(self) -> "list[tuple[zerod.Unit, bool]]":
+        """The units of all slabs, and of each whether the CPU writes it."""
+        return [(slab.unit, slab.placement.optimizer_on_host) for slab in self.slabs]
 
     def commit(self) -> None:
         self.group.commit(self.step + 1)

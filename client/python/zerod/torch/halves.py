@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float32 masters of a unit in two halves: its bfloat16 shard, and the lower 16 bits of each.
+"""Float32 masters of a unit in two halves: its bfloat16 shard, or the unit in host memory that the shard is copied from, and the
+lower 16 bits of each.
 
 While a program reads or writes masters as float32, `unit.master` has them, in memory of torch's, and the parameters are
 over it. It goes when the unit's update ends, or with the next step or forward. Then the parameters wait for it again.
@@ -37,7 +38,7 @@ class Halves:
     def part(self, values: Optional[torch.Tensor], first: int = 0, last: Optional[int] = None) -> s.OptimizerPart:
         """Elements of the unit's slice, with float32 `values` that begin there."""
         last = self.low.numel() if last is None else last
-        return s.OptimizerPart(unit=self.unit.unit.handle, offset_numel=first, numel=last - first,
+        return s.OptimizerPart(unit=self.unit.written.handle, offset_numel=first, numel=last - first,
                                low=self.low.data_ptr() + 2 * first, values=None if values is None else values.data_ptr())
 
     def fill(self, tensor: ShardedTensor) -> None:

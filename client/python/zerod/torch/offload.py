@@ -158,7 +158,9 @@ class Offload:
         """
         with torch.no_grad():
             for unit in units:
-                source = unit.own if unit.staging is None else unit.staging.copy_(unit.own)
+                source = unit.own if unit.staging is None else unit.staging
+                if unit.staging is not None and unit.halves is None:  # halves have the masters' upper ones there
+                    source.copy_(unit.own)
                 if source.numel():
                     unit.slice.copy_(source, non_blocking=unit.placement.apart and self._pinned(source))
         if note:

@@ -15,7 +15,6 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch import nn
 
-import zerod
 from zerod import structs as s
 
 from .context import Context
@@ -94,11 +93,6 @@ def _workers(_: int, count: int) -> list[Worker]:
     return [Worker("zerod-adam", torch.device("cpu")) for _ in range(count)]
 
 
-def _written(unit: FlatUnit) -> zerod.Unit:
-    """The unit whose shard has the masters, or their upper halves."""
-    return unit.unit if unit.master_unit is None else unit.master_unit
-
-
 class _Optimizer(UnitOptimizer):
     """Of parameters of sharded models. `names`: of the state, as torch has them; `counts`: steps, too."""
 
@@ -142,8 +136,6 @@ class _Optimizer(UnitOptimizer):
         unit = part.place[0]
         if unit in self._ranges:
             return
-        if unit.placement.apart and unit.master_unit is None:
-            raise NotImplementedError(f'zerod.torch.{name} with offload="optimizer" ({part.name}): use torch.optim.{name}')
         if unit.source_dtype != torch.float32 or unit.dtype not in (torch.float32, torch.bfloat16):
             raise NotImplementedError(f"zerod.torch.{name}: {part.name} is {str(unit.source_dtype)[6:]}, and computed with as "
                                       f"{str(unit.dtype)[6:]}. Masters are float32 here, and weights float32 or bfloat16: use "
@@ -179,7 +171,7 @@ class _Optimizer(UnitOptimizer):
     def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
         """Raises for wrong ones on all ranks, before a weight changes; also where this one has no elements."""
         for number in numbers:
-            _update([s.OptimizerPart(unit=_written(unit).handle)], self._numbers(groups[number], 1), unit.context)
+            _update([s.OptimizerPart(unit=unit.written.handle)], self._numbers(groups[number], 1), unit.context)
 
     def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor, Optional[torch.Tensor]]]",
                groups: "list[dict[str, Any]]") -> None:
@@ -212,7 +204,7 @@ class _Optimizer(UnitOptimizer):
     def _part(self, run: _Run) -> s.OptimizerPart:
         unit = run.unit
         low = None if unit.halves is None else unit.halves.low.data_ptr() + 2 * run.first
-        return s.OptimizerPart(unit=_written(unit).handle, offset_numel=run.first, numel=run.last - run.first, low=low,
+        return s.OptimizerPart(unit=unit.written.handle, offset_numel=run.first, numel=run.last - run.first, low=low,
                                **run.addresses)
 
     def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
@@ -224,11 +216,10 @@ class _Optimizer(UnitOptimizer):
         """The unit, which is under update, has a state, and its masters are in halves."""
         if unit.halves is not None:
             unit.halves.close(writes=True)
-        elif unit.dtype != unit.source_dtype and unit.master_unit is None:
+        elif unit.dtype != unit.source_dtype and unit.context.durable is None:
             Halves(unit)
         if unit not in self._ranges:
-            device = (unit.slice if unit.master_unit is None else unit.own).device
-            flat = {name: torch.zeros(unit.shard.true_numel, dtype=torch.float32, device=device) for name in self.names}
+            flat = {name: torch.zeros(unit.shard.true_numel, dtype=torch.float32, device=unit.blank.device) for name in self.names}
             self._ranges[unit] = [{name: ShardedTensor(values[slice(*unit.bounds(member))], part) for name, values in flat.items()}
                                   for member, part in zip(unit.members, unit.parts)]
 
@@ -279,7 +270,7 @@ class AdamW(_Adam):
     """torch.optim.AdamW for a sharded model, in 12 bytes a parameter besides the gradient: see docs/optimizer.md.
 
     params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
-    with offload="optimizer" unless the job is durable, and other dtypes than float32 computed with as float32 or bfloat16.
+    for other dtypes than float32 computed with as float32 or bfloat16.
     State and checkpoints are those of torch.optim.AdamW. in_backward: as by optimizer_in_backward(), so that no gradient of
     the whole model is ever there; every rank constructs it.
     """

@@ -190,8 +190,8 @@ class Overlap(Fetcher):
         for event in (copied, self._rounded.get(unit)):
             if event is not None:
                 event.synchronize()
-        if unit.master is None or unit.halves is not None:
-            self._begin(unit)
+        if unit.master is None or unit.halves is not None or isinstance(self.optimizer, UnitOptimizer):
+            self._begin(unit, [unit.written])
         lent = self.lock if unit.host_gradient() is None else nullcontext()  # held while the optimizer reads a place that is lent
         with lent, self._masters:
             if self._stopped:
@@ -201,7 +201,7 @@ class Overlap(Fetcher):
                 unit.halves.close(writes=False)
             self._step(unit)
         if not self.context.in_place:  # else the backward that runs holds all blocks, and step() publishes
-            self._begin(unit)
+            self._begin(unit, [each for each, _ in unit.places()])
             self._publish(unit)
             self.updates.published.add(unit)
         return True
@@ -215,11 +215,12 @@ class Overlap(Fetcher):
         if on_device and self._stepper.stream is not None:
             self._rounded[unit] = self._stepper.stream.record_event()
 
-    def _begin(self, unit: FlatUnit) -> None:
-        if unit not in self.updates.begun:
+    def _begin(self, unit: FlatUnit, written: "list[zerod.Unit]") -> None:
+        rest = [each for each in written if each not in self.updates.begun]
+        if rest:
             self.updates.kept.check(unit)  # else this would wait for the program
-            self.context.group.update_begin([unit.unit], flags=s.WaitFlags.LEASES)
-            self.updates.begun.add(unit)
+            self.context.group.update_begin(rest, flags=s.WaitFlags.LEASES)
+            self.updates.begun.update(rest)
 
     def _step(self, unit: FlatUnit) -> None:
         """Runs the optimizer for this rank's slices of the unit's parameters."""
@@ -307,7 +308,7 @@ class OnDevice(Overlap):
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():
             unit.unit.reduce_wait()
-            self._begin(unit)
+            self._begin(unit, [unit.unit])
             with self.lock:
                 if self._stopped:
                     return True

@@ -90,7 +90,7 @@ class Steps:
                 unit.submitted = False
         if not gradients.window:
             return
-        if by_unit and self.publishes_early and gradients.all_used:
+        if by_unit and self.publishes_early and self.context.offload.value is None and gradients.all_used:
             self._begin_by_unit()
             return
         if fetcher.runs_optimizer:
@@ -121,7 +121,7 @@ class Steps:
     def publishes_early(self) -> bool:
         """Whether a unit can be published before the others are stepped: nothing else is done to all of them."""
         context = self.context
-        return context.world > 1 and context.replicas is None and context.durable is None and context.offload.value is None \
+        return context.world > 1 and context.replicas is None and context.durable is None \
             and not self.gradients.fetcher.runs_optimizer and not any(unit.summed_by_ranks for unit in self.updates.trainable)
 
     def _begin_by_unit(self) -> None:

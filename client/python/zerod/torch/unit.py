@@ -123,7 +123,7 @@ class FlatUnit:
         self.device = context.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
         self.halves: "Optional[Halves]" = None  # the masters are in halves, and `master` is there for a time
-        self.master_unit: Optional[zerod.Unit] = None  # of a durable job: the masters' memory
+        self.master_unit: Optional[zerod.Unit] = None  # see make_master()
         self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
         self.copied: Optional[torch.Tensor] = None  # the same on the device, in a step, of a sum that is not in the target
@@ -237,32 +237,49 @@ class FlatUnit:
     def make_master(self) -> None:
         """Room for the masters, where they have another dtype or another place than the shards.
 
-        It is torch's, the daemon's host memory, or a unit of a durable job.
+        It is torch's, the daemon's host memory, or a unit: of a durable job, or of an optimizer in host memory for a shard on the
+        device. The latter has what the shard is to have: masters of its dtype, or as `staging` rounded ones, or upper halves.
         """
         context, placement = self.context, self.placement
-        if self.dtype == self.source_dtype and not placement.apart:
+        casts, numel = self.dtype != self.source_dtype, self.shard.true_numel
+        name = short_name(f"{self.name}:master", MOST_UNIT_BYTES)
+        if casts and context.durable is not None:
+            if placement.apart:
+                self.staging = context.offload.allocate(f"{self.name}:staging", numel, self.dtype, copied=True)
+            self.master_unit, self.master = self._register_beside(name, self.source_dtype)
             return
-        numel = self.shard.true_numel
-        if placement.apart and self.dtype != self.source_dtype:
-            self.staging = context.offload.allocate(f"{self.name}:staging", numel, self.dtype, copied=True)
-        if context.durable is not None:
-            self.master_unit, self.master = self._register_masters(short_name(f"{self.name}:master", MOST_UNIT_BYTES))
-        elif placement.optimizer_on_host:
-            self.master = context.offload.allocate(f"{self.name}:master", numel, self.source_dtype,
-                                                   copied=self.dtype == self.source_dtype)
-        else:
+        if placement.apart:
+            self.master_unit, values = self._register_beside(name, self.dtype)
+            self.staging, self.master = (values, None) if casts else (None, values)
+            if not context.environment.host and context.durable is None:  # the library then pins the memory, for copies to the GPU
+                context.group.update_begin([self.master_unit])
+                context.group.publish_from([(self.master_unit, self.slice.data_ptr())], DTYPES[self.dtype], context.stream())
+        if casts and placement.optimizer_on_host:
+            self.master = context.offload.allocate(name, numel, self.source_dtype, copied=False)
+        elif casts:
             self.master = torch.empty(numel, dtype=self.source_dtype, device=context.device)
 
-    def _register_masters(self, name: str) -> tuple[zerod.Unit, torch.Tensor]:
-        """A unit of the masters' dtype, whose shards have as many elements as this one's, and this rank's slice of it."""
+    def _register_beside(self, name: str, dtype: torch.dtype) -> tuple[zerod.Unit, torch.Tensor]:
+        """A unit of another dtype or place, whose shards have as many elements as this one's, and this rank's slice of it."""
         context, placement = self.context, self.placement
-        unit = context.environment.register(context.group, name, DTYPES[self.source_dtype], self.shard.padded_numel,
+        width = dtype.itemsize // DTYPES[dtype].itemsize
+        unit = context.environment.register(context.group, name, DTYPES[dtype], self.shard.padded_numel * width,
                                             placement.optimizer_on_host)
         shard = unit.shard()
-        if shard.shard_numel != self.shard.shard_numel:
+        if shard.shard_numel != self.shard.shard_numel * width:
             raise zerod.errors.error(s.Status.UNSUPPORTED, f"unit {self.name!r}: a durable job has no masters of "
                                      f"{str(self.source_dtype)[6:]} for {str(self.dtype)[6:]}")
-        return unit, tensor_at(shard.data or 0, self.shard.true_numel, self.source_dtype, placement.own_device(context.environment))
+        return unit, tensor_at(shard.data or 0, self.shard.true_numel, dtype, placement.own_device(context.environment))
+
+    @property
+    def written(self) -> zerod.Unit:
+        """The unit whose shard has the masters, or their upper halves."""
+        return self.unit if self.master_unit is None else self.master_unit
+
+    def places(self) -> "list[tuple[zerod.Unit, bool]]":
+        """The units that an update writes, and of each whether the CPU writes it."""
+        found = [(self.unit, self.placement.shards_on_host)]
+        return found if self.master_unit is None else [*found, (self.master_unit, self.placement.optimizer_on_host)]
 
     # ---- Content ----
 
@@ -272,11 +289,6 @@ class FlatUnit:
         if self.halves is not None:
             return self.halves.expand()
         return self.slice if self.master is None else self.master
-
-    @property
-    def has_masters(self) -> bool:
-        """In memory beside the shard."""
-        return self.master is not None or self.halves is not None
 
     def own_parts(self) -> list[torch.Tensor]:
         """The parameters' parts of it."""
@@ -320,9 +332,9 @@ class FlatUnit:
     def _load_master(self, whole: Optional[torch.Tensor]) -> None:
         """The slices of the source dtype come by a unit of that dtype, which lasts for this call."""
         assert self.master is not None
-        if self.context.world == 1 or self.master_unit is not None:
-            return self._load(self.master_unit or self.unit, whole, self.master)
-        unit, values = self._register_masters(self.context.passing_name(self.name))
+        if self.context.world == 1 or self.context.durable is not None:
+            return self._load(self.written, whole, self.master)
+        unit, values = self._register_beside(self.context.passing_name(self.name), self.source_dtype)
         self.context.group.update_begin([unit])
         self._load(unit, whole, self.master)
         self.master.copy_(values)

@@ -7,7 +7,7 @@ anything reads whole weights again.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Container, Iterator, Optional, Sequence
 
 import torch
 
@@ -15,6 +15,7 @@ import zerod
 from zerod import structs as s
 
 from .context import Context
+from .durable import MOST_UNITS
 from .environment import DTYPES
 from .kept import Kept
 from .unit import FlatUnit
@@ -33,8 +34,8 @@ class Updates:
         self.trainable: list[FlatUnit] = []
         self.updating = False
         self.writing = False
-        # Units whose update has begun, and has ended, before the step's end; begun ones where the optimizer runs in the backward.
-        self.begun: set[FlatUnit] = set()
+        # The daemon's units whose update has begun before the step, where the optimizer runs in the backward; those published in it.
+        self.begun: set[zerod.Unit] = set()
         self.published: set[FlatUnit] = set()
 
     def follow(self) -> None:
@@ -47,31 +48,29 @@ class Updates:
         """Has the slices of all units that may be stepped, but those that are published already."""
         if self.updating:
             return
-        context = self.context
         self.release_kept()
         self.kept.end()
-        for stream, some in self._by_stream([unit for unit in self.trainable if unit not in self.begun]):
-            context.client.complete(context.group.update_begin_ticket([unit.unit for unit in some]), stream)
-        if context.durable is not None:
-            context.durable.begin_update(self.trainable)
+        self._begin(self.trainable, but=self.begun)
         self.updating = True
+
+    def _begin(self, units: Sequence[FlatUnit], but: "Container[zerod.Unit]" = ()) -> None:
+        self.context.offload.wait()  # the last publish may still copy what is written now
+        for stream, some in self._by_stream(units, but=but):
+            self.context.client.complete(self.context.group.update_begin_ticket(some), stream)
 
     def end(self) -> None:
         if not self.updating:
             return
         self.updating = False
-        durable = self.context.durable
-        self.publish([unit for unit in self.trainable if unit not in self.published], ticket=durable is None)
+        ticket = self.context.durable is None  # a commit takes no unit that is being published
+        self.publish([unit for unit in self.trainable if unit not in self.published], ticket=ticket)
         self.begun.clear()
         self.published.clear()
-        if durable is not None:
-            durable.publish(self.trainable)
 
     def reopen(self, unit: FlatUnit) -> None:
         """The unit is written again in the step that has published it."""
         self.published.remove(unit)
-        stream = None if unit.placement.shards_on_host else self.context.stream()
-        self.context.client.complete(self.context.group.update_begin_ticket([unit.unit]), stream)
+        self._begin([unit])
 
     # ---- The program's writes ----
 
@@ -87,9 +86,8 @@ class Updates:
         self.kept.end()
         context.offload.wait()
         context.group.barrier()
-        context.group.update_begin([unit.unit for unit in self.units])
-        if context.durable is not None:
-            context.durable.begin_update(self.units)
+        for _, some in self._by_stream(self.units):
+            context.group.update_begin(some)
         self.writing = True
 
     def end_writes(self) -> None:
@@ -97,8 +95,6 @@ class Updates:
             return
         self.writing = False
         self.publish(self.units)
-        if self.context.durable is not None:
-            self.context.durable.publish(self.units)
 
     @contextmanager
     def writes(self) -> Iterator[None]:
@@ -114,21 +110,22 @@ class Updates:
         self.release_kept()
         self.kept.end()
         context.offload.wait()
-        context.group.update_begin([each for each in (unit.unit, unit.master_unit) if each is not None])
+        for _, some in self._by_stream([unit], state=False):
+            context.group.update_begin(some)
         unit.load(unit.whole_of(parameters) if context.rank == 0 else None)
         if context.replicas is not None:
             context.replicas.broadcast([unit.own])
-        self.publish([unit])
-        if unit.master_unit is not None:
-            context.group.publish([unit.master_unit], unit.placement.own_stream(context.environment))
+        self.publish([unit], state=False)
 
     # ---- Publishing ----
 
-    def publish(self, units: Sequence[FlatUnit], ticket: bool = False, early: bool = False, on_device: bool = False) -> None:
+    def publish(self, units: Sequence[FlatUnit], ticket: bool = False, early: bool = False, on_device: bool = False,
+                state: bool = True) -> None:
         """Ends the units' update: what the optimizer's slices hold becomes the next version.
 
         early: in the backward, where blocks that are still held keep the former version.
         on_device: the GPU reads the masters in host memory and rounds them, behind torch's current stream.
+        state: with a durable job's optimizer state.
         """
         context = self.context
         options: dict[str, Any] = {"flags": s.PublishFlags.FORCE} if early else {}
@@ -142,21 +139,27 @@ class Updates:
                 plain.append(unit)
             else:
                 by_dtype.setdefault(unit.source_dtype, []).append(unit)
-        rounded = [unit for unit in plain if unit.master is not None]
+        rounded = [unit for unit in plain if unit.master is not None or unit.placement.apart]
         if rounded or context.offload.optimizer:
             context.offload.write_shards(rounded, note=not early)
-        for stream, some in self._by_stream(plain):
-            context.group.publish([unit.unit for unit in some], stream, ticket=ticket, **options)
+        filled = {unit.unit for some in by_dtype.values() for unit in some}
+        for stream, written in self._by_stream(units, state, filled):
+            context.group.publish(written, stream, ticket=ticket, **options)
         for dtype, masters in by_dtype.items():
             for part in portions(masters) if ticket else [masters]:
                 context.group.publish_from([(unit.unit, unit.master.data_ptr()) for unit in part if unit.master is not None],
                                            DTYPES[dtype], context.stream(), ticket=ticket, **options)
 
-    def _by_stream(self, units: Sequence[FlatUnit]) -> "list[tuple[Optional[zerod.Stream], list[FlatUnit]]]":
-        """The units whose shards torch's stream writes, with that stream, and those whose shards the CPU writes."""
-        found = [(self.context.stream(), [unit for unit in units if not unit.placement.shards_on_host]),
-                 (None, [unit for unit in units if unit.placement.shards_on_host])]
-        return [(stream, some) for stream, some in found if some]
+    def _by_stream(self, units: Sequence[FlatUnit], state: bool = True,
+                   but: "Container[zerod.Unit]" = ()) -> "Iterator[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
+        """The daemon's units that torch's stream writes, with that stream, and those that the CPU writes, as many as a request takes."""
+        durable = self.context.durable
+        places = [place for unit in units for place in unit.places()]
+        places += durable.places() if durable is not None and state else []
+        for stream, by_cpu in ((self.context.stream(), False), (None, True)):
+            some = [unit for unit, is_by_cpu in places if is_by_cpu == by_cpu and unit not in but]
+            for first in range(0, len(some), MOST_UNITS):
+                yield stream, some[first:first + MOST_UNITS]
 
 
 def portions(units: "list[FlatUnit]") -> "Iterator[list[FlatUnit]]":

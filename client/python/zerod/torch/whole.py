@@ -101,11 +101,11 @@ def read(unit: FlatUnit) -> torch.Tensor:
     """The unit's parameters in their own type, flat, in memory of torch's on the parameters' device."""
     context = unit.context
     device = unit.placement.torch_device(context.environment)
-    if unit.dtype != unit.source_dtype and unit.has_masters and unit.master_unit is None:
+    if unit.dtype != unit.source_dtype and context.durable is None:
         parts = passed(context, unit.name, unit.own, unit.shard.shard_numel)
         return torch.cat(parts)[:unit.numel].to(device)
     stream = context.stream()
-    source = unit.unit if unit.dtype == unit.source_dtype or unit.master_unit is None else unit.master_unit
+    source = unit.unit if unit.dtype == unit.source_dtype else unit.written
     address = context.environment.with_room(source.gather, stream)
     whole = tensor_at(address, unit.numel, unit.source_dtype, unit.device).to(device, copy=True)
     source.release(stream, None)

@@ -2,16 +2,19 @@
 /*
  * core_calls.c - fixtures, sessions and requests of a driven engine.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "core_driver_internal.h"
+
+struct core_driver *core_new_default(void)
+{
+	return core_new(NULL);
+}
+
+void core_rig_end(void *rig)
+{
+	core_end(*(struct core_driver **)rig);
+}
 
 int core_setup(void **state)
 {

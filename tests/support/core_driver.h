@@ -13,12 +13,9 @@
 #ifndef ZD_TESTS_CORE_DRIVER_H
 #define ZD_TESTS_CORE_DRIVER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "core/engine.h"
 #include "tests/support/core_check.h"
+#include "tests/support/test.h"
 
 #define CORE_ALICE    1000u /* uids */
 #define CORE_BOB      1001u
@@ -63,11 +60,20 @@ void core_close_all(struct core_driver *core);
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
 
-/* Fixtures: *state is a driver with the default options, or a structure that begins with a pointer to one. */
+/* A test with a parameter such as "struct rig *rig", which is what setup() returned. teardown() does not run
+ * after a failed test, whose engine may be inside of a call. */
+#define CORE_RIG_TEST(name, rig, setup, teardown)                                                            \
+	TEST_DEFINE(name, rig, void *fixture = setup(), (name(fixture), teardown(fixture)), NULL, NULL)
+/* A test of `core`, a driver with the default options. */
+#define ENGINE_TEST(name) CORE_RIG_TEST(name, struct core_driver *core, core_new_default, core_end)
+struct core_driver *core_new_default(void);
+/* core_end() of the driver that a structure begins with a pointer to. */
+void core_rig_end(void *rig);
+
+/* The same for tests that main() lists. */
 int core_setup(void **state);
 int core_teardown(void **state);
 int core_rig_teardown(void **state);
-/* A test between a setup and a teardown. A failed test leaves its engine, which may be inside of a call. */
 struct core_fixture {
 	void (*test)(void **state);
 	int (*setup)(void **state), (*teardown)(void **state);

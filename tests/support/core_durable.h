@@ -5,13 +5,6 @@
 #ifndef ZD_TESTS_CORE_DURABLE_H
 #define ZD_TESTS_CORE_DURABLE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "core_driver.h"
 
 #define UNIT_BYTES  1024ull /* of two ranks' shards */

@@ -2,15 +2,8 @@
 /*
  * core_net.c - communicators of driven engines: who meets whom, and which bytes go where.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/queue.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"

@@ -30,6 +30,8 @@ void core_net_expire(struct core_net *net);
  * a rank waits for others that did not come, unless one has left or failed, or core_net_expire() says that
  * they may. */
 void core_net_end(struct core_net *net);
+/* The same with the net of the struct core_nodes that `rig` begins with. */
+void core_nodes_end(void *rig);
 
 /* ---- Nodes: the daemons of one group ------------------------------------------------------------------- */
 

@@ -2,13 +2,7 @@
 /*
  * core_nodes.c - the daemons of one group, and the team of ranks that each has.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "core_net.h"
 
@@ -137,4 +131,9 @@ void core_nodes_unit(struct core_nodes *nodes, const char *name, uint64_t padded
 	assert_true(padded_bytes % ((uint64_t)world_size(nodes) * ZD_SHARD_ALIGN_BYTES) == 0);
 	core_nodes_register(nodes, &unit, id);
 	core_nodes_publish(nodes, id);
+}
+
+void core_nodes_end(void *rig)
+{
+	core_net_end(((struct core_nodes *)rig)->net);
 }

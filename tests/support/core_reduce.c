@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core_reduce.c - gradient reduction with a driven engine: requests in words, gradients of known values,
  * their sums. */
-#include <setjmp.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/dtype.h"
 #include "base/mem.h"

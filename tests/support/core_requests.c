@@ -2,13 +2,6 @@
 /*
  * core_requests.c - requests to a driven engine in words, and a team of ranks that writes known bytes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "core/gather/unit.h"
 #include "core_driver.h"
 

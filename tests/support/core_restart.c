@@ -2,15 +2,8 @@
 /*
  * core_restart.c - a driven engine that records durable jobs, and ends as a killed daemon does.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/queue.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"

@@ -6,14 +6,6 @@
 #ifndef ZD_TESTS_PLACE_RIG_H
 #define ZD_TESTS_PLACE_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_driver.h"
 
 #define HOST  2u
@@ -44,14 +36,14 @@ static inline void start(struct rig *rig, uint32_t world_size)
 	start_with(rig, world_size, (struct core_options){.ndevices = 2});
 }
 
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-static inline int setup(void **state)
+static inline struct rig *setup(void)
 {
 	static struct rig rig;
 	start(&rig, 2);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
+
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static inline uint64_t place_until(struct rig *rig, uint32_t rank, bool on_host, uint64_t deadline_ns)
 {

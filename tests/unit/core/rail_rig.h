@@ -3,13 +3,6 @@
 #ifndef ZD_TESTS_RAIL_RIG_H
 #define ZD_TESTS_RAIL_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_net.h"
 
@@ -31,21 +24,14 @@ static inline void rig_new(struct rig *rig, const struct core_nodes_config *conf
 	core_nodes_unit(&rig->nodes, "v", UNIT_BYTES, rig->v);
 }
 
-static inline int setup(void **state)
+static inline struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig_new(rig, NULL);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	rig_new(&rig, NULL);
+	return &rig;
 }
 
-static inline int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_net_end(rig->nodes.net);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_nodes_end)
 
 static inline uint32_t world(const struct rig *rig)
 {
@@ -164,7 +150,5 @@ static inline void gather_up_to_relays(struct rig *rig, uint64_t request[4])
 		core_run_on(core_of(rig, 0), ZD_CMD_COPY, i % 2);
 	assert_int_equal(core_pending(core_of(rig, 0), ZD_CMD_COPY), 2);
 }
-
-#define RIG(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 #endif

@@ -5,14 +5,6 @@
 #ifndef ZD_TESTS_SCOPE_RIG_H
 #define ZD_TESTS_SCOPE_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -27,29 +19,22 @@ struct rig {
 
 static inline struct rig *rig_new(const struct core_options *options)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(options);
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->a = core_team_unit(&rig->team, "a", UNIT_BYTES);
-	rig->b = core_team_unit(&rig->team, "b", UNIT_BYTES);
-	rig->c = core_team_unit(&rig->team, "c", UNIT_BYTES);
-	return rig;
+	static struct rig rig;
+	rig.core = core_new(options);
+	rig.team = core_team_new(rig.core, "job", 2, false);
+	rig.session = rig.team.session[0];
+	rig.a = core_team_unit(&rig.team, "a", UNIT_BYTES);
+	rig.b = core_team_unit(&rig.team, "b", UNIT_BYTES);
+	rig.c = core_team_unit(&rig.team, "c", UNIT_BYTES);
+	return &rig;
 }
 
-static int setup(void **state)
+static inline struct rig *setup(void)
 {
-	*state = rig_new(NULL);
-	return 0;
+	return rig_new(NULL);
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static inline uint64_t gathered_bytes(struct rig *rig)
 {

@@ -3,13 +3,6 @@
  * Entries that the remaining ranks of a failed group write, and targets that they read, stay theirs until
  * they return them, in whichever way; the memory is reused only when the fences have passed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES   (4 * CORE_KIB)
@@ -52,13 +45,14 @@ static void begin_reserved(struct scene *s)
 	reserve(s, 1);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	begin_reserved(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 /* Up to the step: both ranks have their targets. */
 static void begin_step(struct scene *s)
@@ -72,13 +66,14 @@ static void begin_step(struct scene *s)
 	core_reducers_step(&s->g, s->step);
 }
 
-static int setup_step(void **state)
+static struct scene *setup_step(void)
 {
 	static struct scene s;
 	begin_step(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define STEP_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup_step, core_rig_end)
 
 static void lose_peer(struct scene *s)
 {
@@ -153,9 +148,8 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 
 /* ---- Entries: by their commit -------------------------------------------------------------------------- */
 
-static void test_commit_gives_back(void **state)
+SCENE_TEST(test_commit_gives_back)
 {
-	struct scene *s = *state;
 	struct core_row row;
 	struct zd_fence fence = {2, 1}, wrong = {2, 0};
 	lose_peer(s);
@@ -180,9 +174,8 @@ static void test_commit_gives_back(void **state)
 }
 
 /* The group is whole again before the rank says a word: it is told all the same. */
-static void test_commit_after_the_replacement(void **state)
+SCENE_TEST(test_commit_after_the_replacement)
 {
-	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
 	lose_peer(s);
 	replace_peer(s);
@@ -200,9 +193,8 @@ static void test_commit_after_the_replacement(void **state)
 	expect_nothing_left(s);
 }
 
-static void test_commit_after_an_abort(void **state)
+SCENE_TEST(test_commit_after_an_abort)
 {
-	struct scene *s = *state;
 	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
 	            0);
 	assert_int_equal(buckets(s), SLOT_BYTES);
@@ -212,11 +204,10 @@ static void test_commit_after_an_abort(void **state)
 }
 
 /* An entry with a buffer of its own, beside a slot. */
-static void test_large_entry(void **state)
+TEST(test_large_entry)
 {
 	struct scene s;
 	struct zd_fence fence = {0, 1};
-	(void)state;
 	s.core = core_new(NULL);
 	s.g = core_reducers_new(s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.unit[0] = core_reducers_unit(&s.g, "a", NUMEL);
@@ -236,9 +227,8 @@ static void test_large_entry(void **state)
 }
 
 /* An entry that was committed before the loss keeps its fences, and needs no second commit. */
-static void test_committed_before(void **state)
+SCENE_TEST(test_committed_before)
 {
-	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
 	core_expect(s->core, commit(s, 0, &fence), 0);
 	lose_peer(s);
@@ -253,10 +243,9 @@ static void test_committed_before(void **state)
 }
 
 /* The rank was never told of an entry whose padding is still being zeroed: only the fill keeps it. */
-static void test_reserve_under_way(void **state)
+TEST(test_reserve_under_way)
 {
 	struct scene s;
-	(void)state;
 	begin(&s);
 	uint64_t odd = core_reducers_unit(&s.g, "odd", NUMEL - 1);
 	lose_peer(&s);
@@ -282,9 +271,8 @@ static void test_reserve_under_way(void **state)
 }
 
 /* A group that fails again and again: what a silent rank has stays one and the same. */
-static void test_failures_in_a_row(void **state)
+SCENE_TEST(test_failures_in_a_row)
 {
-	struct scene *s = *state;
 	for (int i = 0; i < 3; i++) {
 		lose_peer(s);
 		replace_peer(s);
@@ -298,9 +286,8 @@ static void test_failures_in_a_row(void **state)
 
 /* ---- Targets: by the step's end ------------------------------------------------------------------------ */
 
-static void test_step_end_gives_back(void **state)
+STEP_TEST(test_step_end_gives_back)
 {
-	struct scene *s = *state;
 	struct zd_fence fence = {1, 1}, wrong = {1, 0};
 	lose_peer(s);
 	assert_int_equal(targets(s), TARGET_BYTES); /* the lost rank's is gone */
@@ -316,9 +303,8 @@ static void test_step_end_gives_back(void **state)
 	core_expect_error(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_PEER_LOST, "rank 1");
 }
 
-static void test_step_end_after_the_replacement(void **state)
+STEP_TEST(test_step_end_after_the_replacement)
 {
-	struct scene *s = *state;
 	lose_peer(s);
 	replace_peer(s);
 	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_PEER_LOST, "rank 1");
@@ -329,9 +315,8 @@ static void test_step_end_after_the_replacement(void **state)
 	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
 }
 
-static void test_step_end_after_an_abort(void **state)
+STEP_TEST(test_step_end_after_an_abort)
 {
-	struct scene *s = *state;
 	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
 	            0);
 	assert_int_equal(targets(s), 2 * TARGET_BYTES); /* both ranks are there */
@@ -343,9 +328,8 @@ static void test_step_end_after_an_abort(void **state)
 	expect_nothing_left(s);
 }
 
-static void test_target_through_failures_in_a_row(void **state)
+STEP_TEST(test_target_through_failures_in_a_row)
 {
-	struct scene *s = *state;
 	for (int i = 0; i < 3; i++) {
 		lose_peer(s);
 		replace_peer(s);
@@ -357,10 +341,9 @@ static void test_target_through_failures_in_a_row(void **state)
 }
 
 /* Nobody reads a target whose step was not begun: it goes at once. */
-static void test_target_of_a_backward(void **state)
+TEST(test_target_of_a_backward)
 {
 	struct scene s;
-	(void)state;
 	begin(&s);
 	core_reducers_end(&s.g);
 	uint64_t step = core_step(&s.g.team, 0);
@@ -373,9 +356,8 @@ static void test_target_of_a_backward(void **state)
 }
 
 /* It is bound no more: units that come and go meanwhile change the next one. */
-static void test_units_beside_an_abandoned_target(void **state)
+STEP_TEST(test_units_beside_an_abandoned_target)
 {
-	struct scene *s = *state;
 	lose_peer(s);
 	replace_peer(s);
 	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
@@ -395,9 +377,8 @@ static void test_units_beside_an_abandoned_target(void **state)
 
 /* ---- The rank's other words: its streams have drained -------------------------------------------------- */
 
-static void test_backward_begin_gives_up_entries(void **state)
+SCENE_TEST(test_backward_begin_gives_up_entries)
 {
-	struct scene *s = *state;
 	lose_peer(s);
 	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
 	assert_int_equal(buckets(s), SLOT_BYTES);
@@ -409,9 +390,8 @@ static void test_backward_begin_gives_up_entries(void **state)
 	core_expect(s->core, commit(s, 0, NULL), 0);
 }
 
-static void test_backward_begin_gives_up_the_target(void **state)
+STEP_TEST(test_backward_begin_gives_up_the_target)
 {
-	struct scene *s = *state;
 	lose_peer(s);
 	replace_peer(s);
 	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
@@ -426,10 +406,9 @@ static void test_backward_begin_gives_up_the_target(void **state)
 	expect_nothing_left(s);
 }
 
-static void test_bucket_destroy_gives_up(void **state)
+TEST(test_bucket_destroy_gives_up)
 {
 	struct scene s;
-	(void)state;
 	begin(&s);
 	reserve(&s, 0);
 	uint64_t first = s.g.bucket[0];
@@ -446,10 +425,9 @@ static void test_bucket_destroy_gives_up(void **state)
 	core_end(s.core);
 }
 
-static void test_reset_gives_up(void **state)
+TEST(test_reset_gives_up)
 {
 	struct scene s;
-	(void)state;
 	begin_reserved(&s);
 	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	assert_int_equal(buckets(&s), SLOT_BYTES); /* that backward is alive */
@@ -468,9 +446,8 @@ static void test_reset_gives_up(void **state)
 	core_end(s.core);
 }
 
-static void test_leave_and_end_give_up(void **state)
+TEST(test_leave_and_end_give_up)
 {
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct scene s;
 		if (i < 2)
@@ -489,31 +466,4 @@ static void test_leave_and_end_give_up(void **state)
 		expect_nothing_left(&s);
 		core_end(s.core);
 	}
-}
-
-int main(void)
-{
-#define STEP_TEST(test) CORE_FIXTURE_TEST(test, setup_step, core_rig_teardown)
-#define TEST(test)      CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_commit_gives_back),
-	        TEST(test_commit_after_the_replacement),
-	        TEST(test_commit_after_an_abort),
-	        cmocka_unit_test(test_large_entry),
-	        TEST(test_committed_before),
-	        cmocka_unit_test(test_reserve_under_way),
-	        TEST(test_failures_in_a_row),
-	        STEP_TEST(test_step_end_gives_back),
-	        STEP_TEST(test_step_end_after_the_replacement),
-	        STEP_TEST(test_step_end_after_an_abort),
-	        cmocka_unit_test(test_target_of_a_backward),
-	        STEP_TEST(test_target_through_failures_in_a_row),
-	        STEP_TEST(test_units_beside_an_abandoned_target),
-	        TEST(test_backward_begin_gives_up_entries),
-	        STEP_TEST(test_backward_begin_gives_up_the_target),
-	        cmocka_unit_test(test_bucket_destroy_gives_up),
-	        cmocka_unit_test(test_reset_gives_up),
-	        cmocka_unit_test(test_leave_and_end_give_up),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scalars that all ranks of a group agree on: their values, ranks that differ, ranks that do not come. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -22,13 +17,14 @@ static void open_scene(struct scene *s)
 	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static struct zd_args args_of(struct scene *s, uint32_t op, uint32_t count, const double *values)
 {
@@ -63,19 +59,17 @@ static void expect_agreed(struct scene *s, uint32_t op, double first, double sec
 	}
 }
 
-static void test_values(void **state)
+SCENE_TEST(test_values)
 {
-	struct scene *s = *state;
 	/* in rank order, whoever comes first: 1 is lost in 1e17 */
 	expect_agreed(s, ZEROD_AGREE_SUM, (1.0 + 1e17) - 1e17, 4.0);
 	expect_agreed(s, ZEROD_AGREE_MAX, 1e17, 7.0);
 	expect_agreed(s, ZEROD_AGREE_MIN, -1e17, -5.0);
 }
 
-static void test_no_number(void **state)
+SCENE_TEST(test_no_number)
 {
 	static const double numbers[NRANKS] = {1.0, NAN, 2.0};
-	struct scene *s = *state;
 	uint64_t request = 0;
 	for (uint32_t op = ZEROD_AGREE_SUM; op <= ZEROD_AGREE_MIN; op++) {
 		for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -85,9 +79,8 @@ static void test_no_number(void **state)
 }
 
 /* All ranks are told, and may try again. */
-static void test_ranks_differ(void **state)
+SCENE_TEST(test_ranks_differ)
 {
-	struct scene *s = *state;
 	uint64_t requests[NRANKS];
 	for (uint32_t last = 0; last < NRANKS; last++) {
 		for (uint32_t i = 1; i <= NRANKS; i++) {
@@ -101,10 +94,9 @@ static void test_ranks_differ(void **state)
 	expect_agreed(s, ZEROD_AGREE_MAX, 1e17, 7.0);
 }
 
-static void test_arguments(void **state)
+SCENE_TEST(test_arguments)
 {
 	double many[ZEROD_MAX_AGREED + 1] = {0};
-	struct scene *s = *state;
 	core_expect_error(s->core, agree(s, 0, 3, 1, many), ZEROD_E_INVALID, "unknown agreement operation 3");
 	core_expect(s->core, agree(s, 0, 0, 0, many), ZEROD_E_INVALID);
 	core_expect_error(s->core, agree(s, 0, 0, ZEROD_MAX_AGREED + 1, many), ZEROD_E_LIMIT, "at most 1024");
@@ -113,9 +105,8 @@ static void test_arguments(void **state)
 }
 
 /* A request that is given up is no word any more. */
-static void test_a_deadline(void **state)
+SCENE_TEST(test_a_deadline)
 {
-	struct scene *s = *state;
 	struct zd_args args = args_of(s, ZEROD_AGREE_SUM, 1, values[0]);
 	uint64_t late = core_send_until(s->core, s->g.team.session[0], 7, &args);
 	core_tick(s->core, 7);
@@ -124,12 +115,11 @@ static void test_a_deadline(void **state)
 }
 
 /* Many values are combined in steps. A rank that gives up between two of them takes its values back. */
-static void test_steps(void **state)
+TEST(test_steps)
 {
 	double many[CORE_TEAM][ZEROD_MAX_AGREED];
 	uint64_t requests[CORE_TEAM];
 	struct scene s;
-	(void)state;
 	s.core = core_new(&(struct core_options){.ndevices = 1, .end_step_objects = 64});
 	s.g = core_reducers_new(s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	for (uint32_t rank = 0; rank < CORE_TEAM; rank++) {
@@ -157,9 +147,8 @@ static void test_steps(void **state)
 }
 
 /* A rank that has begun the next backward does not come, before the agreement or after. */
-static void test_a_rank_that_goes_on(void **state)
+SCENE_TEST(test_a_rank_that_goes_on)
 {
-	struct scene *s = *state;
 	uint64_t early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
 	core_expect(s->core, core_backward(&s->g.team, 1, 3, false), 0);
 	core_expect_error(s->core, early, ZEROD_E_MISMATCH,
@@ -172,9 +161,8 @@ static void test_a_rank_that_goes_on(void **state)
 }
 
 /* So does one that has begun a later backward of the step, or the step after one that it has abandoned. */
-static void test_a_rank_that_goes_further(void **state)
+SCENE_TEST(test_a_rank_that_goes_further)
 {
-	struct scene *s = *state;
 	struct zd_args abandon = {.kind = ZD_REQ_BACKWARD_ABANDON,
 	                          .u.backward_abandon.group = s->g.team.group};
 	core_reducers_begin(&s->g, 3, false);
@@ -196,10 +184,9 @@ static void test_a_rank_that_goes_further(void **state)
 }
 
 /* A rank gathers what another one has begun to update that waits for it to agree: neither would go on. */
-static void test_a_rank_that_gathers(void **state)
+SCENE_TEST(test_a_rank_that_gathers)
 {
 	static const char text[] = "rank 1 has begun an update of unit 'w' and waits for rank 2 to agree";
-	struct scene *s = *state;
 	const uint64_t *session = s->g.team.session;
 	uint64_t unit = core_reducers_unit(&s->g, "w", 250);
 	core_team_publish(&s->g.team, unit);
@@ -225,29 +212,10 @@ static void test_a_rank_that_gathers(void **state)
 	core_expect(s->core, other, 0);
 }
 
-static void test_a_rank_that_goes(void **state)
+SCENE_TEST(test_a_rank_that_goes)
 {
-	struct scene *s = *state;
 	uint64_t first = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
 	(void)agree(s, 1, ZEROD_AGREE_SUM, 1, values[1]);
 	core_close(s->core, s->g.team.session[1]);
 	core_expect_error(s->core, first, ZEROD_E_PEER_LOST, "rank 1");
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_values),
-	        TEST(test_no_number),
-	        TEST(test_ranks_differ),
-	        TEST(test_arguments),
-	        TEST(test_a_deadline),
-	        TEST(test_a_rank_that_goes_on),
-	        TEST(test_a_rank_that_goes),
-	        cmocka_unit_test(test_steps),
-	        TEST(test_a_rank_that_goes_further),
-	        TEST(test_a_rank_that_gathers),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

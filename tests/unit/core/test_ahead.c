@@ -3,14 +3,6 @@
  * test_ahead.c - sums that are begun before their pieces are there: when they are, what they wait for, and
  * that none counts which was made of bytes that had not come.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "core/engine/timelines.h"
 #include "tests/support/core_reduce.h"
 
@@ -52,12 +44,11 @@ static void end_well(struct core_reducers *g)
 	core_end(g->team.core);
 }
 
-static void test_begun_when_all_pieces_travel(void **state)
+TEST(test_begun_when_all_pieces_travel)
 {
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, &ahead);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	struct zd_fence written = {0, 1};
@@ -76,12 +67,11 @@ static void test_begun_when_all_pieces_travel(void **state)
 	end_well(&g);
 }
 
-static void test_not_by_processes_that_cannot_wait(void **state)
+TEST(test_not_by_processes_that_cannot_wait)
 {
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, NULL);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, unit);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
@@ -89,12 +79,11 @@ static void test_not_by_processes_that_cannot_wait(void **state)
 }
 
 /* The GPU is through with all of it before the engine has heard of the first piece. */
-static void test_counts_when_pieces_are_known(void **state)
+TEST(test_counts_when_pieces_are_known)
 {
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, &ahead);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, unit);
 	uint64_t end = core_backward_end(&g.team, 0);
@@ -109,13 +98,12 @@ static void test_counts_when_pieces_are_known(void **state)
 	core_end(core);
 }
 
-static void test_refused_ones_come_again(void **state)
+TEST(test_refused_ones_come_again)
 {
 	struct core_options chunks = {.sums_ahead = true, .unordered = true, .reduction_cut_bytes = 512};
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, &chunks);
 	uint64_t unit = core_reducers_unit(&g, "w", 1024);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, unit);
 	uint32_t before = core_count(core, ZD_CMD_REDUCE);
@@ -126,13 +114,12 @@ static void test_refused_ones_come_again(void **state)
 }
 
 /* Each keeps a stream of its process waiting. */
-static void test_few_at_a_time(void **state)
+TEST(test_few_at_a_time)
 {
 	static const char *const names[NSLOTS] = {"a", "b", "c"};
 	uint64_t units[NSLOTS];
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, &ahead);
-	(void)state;
 	for (uint32_t i = 0; i < NSLOTS; i++)
 		units[i] = core_reducers_unit(&g, names[i], NUMEL);
 	core_reducers_begin(&g, 3, false);
@@ -212,25 +199,22 @@ static void spoil(bool reset_between)
 	core_end(core);
 }
 
-static void test_abort_spoils_sums_behind_it(void **state)
+TEST(test_abort_spoils_sums_behind_it)
 {
-	(void)state;
 	spoil(false);
 }
 
-static void test_a_reset_does_not_mend_them(void **state)
+TEST(test_a_reset_does_not_mend_them)
 {
-	(void)state;
 	spoil(true);
 }
 
 /* Sums that wait for copies of other GPUs were not freed. */
-static void test_abort_spares_sums_behind_others(void **state)
+TEST(test_abort_spares_sums_behind_others)
 {
 	struct core_options three = {.ndevices = 3, .sums_ahead = true, .unordered = true};
 	struct core_reducers h;
 	struct core_driver *core = core_new(&three);
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
 	core_hold(core, ZD_CMD_COPY);
 	second_group(&h, &g, 2);
@@ -254,13 +238,12 @@ static void test_abort_spares_sums_behind_others(void **state)
 }
 
 /* Not even when the session is reset: its timeline's end may come late. */
-static void test_not_behind_an_abort(void **state)
+TEST(test_not_behind_an_abort)
 {
 	struct core_reducers g, h;
 	struct core_driver *core = open_held(&g, &ahead);
 	second_group(&h, &g, 1);
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
-	(void)state;
 	core_reducers_begin(&g, 3, true);
 	reduce_all(&g, first);
 	drop_reductions(&g);
@@ -279,20 +262,4 @@ static void test_not_behind_an_abort(void **state)
 	reduce_all(&h, second);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 1);
 	end_well(&h);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_begun_when_all_pieces_travel),
-	        cmocka_unit_test(test_not_by_processes_that_cannot_wait),
-	        cmocka_unit_test(test_counts_when_pieces_are_known),
-	        cmocka_unit_test(test_refused_ones_come_again),
-	        cmocka_unit_test(test_few_at_a_time),
-	        cmocka_unit_test(test_abort_spoils_sums_behind_it),
-	        cmocka_unit_test(test_a_reset_does_not_mend_them),
-	        cmocka_unit_test(test_abort_spares_sums_behind_others),
-	        cmocka_unit_test(test_not_behind_an_abort),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

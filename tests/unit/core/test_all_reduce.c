@@ -3,13 +3,6 @@
  * Units whose gradients are all-reduced: every rank's target has the whole sum, beside units of which it has
  * a slice.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (64 * CORE_KIB)
@@ -55,10 +48,9 @@ static void check_steps(struct core_reducers *g, uint64_t offset_numel, uint64_t
 	core_reducers_step_end(g);
 }
 
-static void test_every_rank_has_the_sum(void **state)
+TEST(test_every_rank_has_the_sum)
 {
 	static const uint64_t numel[] = {1, 64, 257, 3001};
-	(void)state;
 	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
 		struct core_driver *core =
 		        core_new(&(struct core_options){.ndevices = 3, .reduction_cut_bytes = 2 * CORE_KIB});
@@ -73,9 +65,8 @@ static void test_every_rank_has_the_sum(void **state)
 }
 
 /* Its place in the target is behind a slice, and before another one. */
-static void test_beside_slices(void **state)
+TEST(test_beside_slices)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	const struct zd_reply *step[CORE_TEAM];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
@@ -100,9 +91,8 @@ static void test_beside_slices(void **state)
 }
 
 /* Over micro-steps: what another rank has is what the owner has, however it came to it. */
-static void test_accumulates(void **state)
+TEST(test_accumulates)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
 	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 500);
@@ -116,9 +106,8 @@ static void test_accumulates(void **state)
 }
 
 /* The norm counts each slice once, not once a rank. */
-static void test_norm_counts_once(void **state)
+TEST(test_norm_counts_once)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	const struct zd_reply *step[CORE_TEAM];
 	double expected = 0.0;
@@ -138,9 +127,8 @@ static void test_norm_counts_once(void **state)
 }
 
 /* A backward is not over while a rank has not got what another one summed. */
-static void test_backward_waits_for_copies(void **state)
+TEST(test_backward_waits_for_copies)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	uint64_t ends[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
@@ -163,9 +151,8 @@ static void test_backward_waits_for_copies(void **state)
 	core_end(core);
 }
 
-static void test_copy_fails(void **state)
+TEST(test_copy_fails)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	uint64_t end[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
@@ -185,27 +172,12 @@ static void test_copy_fails(void **state)
 }
 
 /* One rank says so, another does not: they would lay their targets out differently. */
-static void test_ranks_must_agree(void **state)
+ENGINE_TEST(test_ranks_must_agree)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	struct core_unit unit = {.name = "w", .numel = 10, .all_reduce = true};
 	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
 	unit.all_reduce = false;
 	core_expect_error(core, core_register(core, team.session[1], team.group, &unit), ZEROD_E_MISMATCH,
 	                  "rank 0 registered float32, 10 elements, all-reduced; rank 1 says");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_every_rank_has_the_sum),
-	        cmocka_unit_test(test_beside_slices),
-	        cmocka_unit_test(test_accumulates),
-	        cmocka_unit_test(test_norm_counts_once),
-	        cmocka_unit_test(test_backward_waits_for_copies),
-	        cmocka_unit_test(test_copy_fails),
-	        CORE_TEST(test_ranks_must_agree),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,6 @@
 /*
  * Plain allocations: zeroed, aligned, charged, and freed when the streams that use them are through.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/memory/block.h"
 #include "tests/support/core_driver.h"
@@ -28,14 +21,13 @@ static uint64_t free_after(struct core_driver *core, uint64_t session, uint64_t 
 	return core_send(core, session, &args);
 }
 
-static void test_allocations_are_zeroed_and_aligned(void **state)
+TEST(test_allocations_are_zeroed_and_aligned)
 {
 	static const uint64_t sizes[] = {1, 255, 256, 257, 4096, 70000};
 	static const uint64_t alignments[] = {0, 1, 256, 4096, ZD_BLOCK_MAX_ALIGN};
 	struct core_driver *core = core_new(
 	        &(struct core_options){.arena_bytes = 32 * CORE_MIB, .segment_bytes = 16 * CORE_MIB});
 	uint64_t session = core_open(core, CORE_ALICE), sum = 0;
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(sizes) * ZD_ARRAY_LEN(alignments); i++) {
 		uint64_t bytes = sizes[i / ZD_ARRAY_LEN(alignments)];
 		uint64_t align = alignments[i % ZD_ARRAY_LEN(alignments)];
@@ -53,7 +45,7 @@ static void test_allocations_are_zeroed_and_aligned(void **state)
 	core_end(core);
 }
 
-static void test_bad_arguments(void **state)
+ENGINE_TEST(test_bad_arguments)
 {
 	static const char long_name[] = "0123456789012345678901234567890123456789012345678901234567890123";
 	static const struct {
@@ -75,7 +67,6 @@ static void test_bad_arguments(void **state)
 	        {"job", NULL, 1, 4 * CORE_MIB, 0, ZEROD_E_INVALID, "alignment"},
 	        {"job", NULL, ZD_MAX_BYTES, 0, 0, ZEROD_E_NO_MEMORY, "do not fit on device 0: arena 4194304"},
 	};
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct zd_args args = {.kind = ZD_REQ_ALLOC,
@@ -89,12 +80,11 @@ static void test_bad_arguments(void **state)
 	}
 }
 
-static void test_freed_memory_waits_for_its_streams(void **state)
+TEST(test_freed_memory_waits_for_its_streams)
 {
 	static const struct zd_fence streams[] = {{1, 5}, {2, 5}};
 	struct core_driver *core = core_new(&(struct core_options){.segment_align_bytes = 8192});
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	const struct zd_reply *first = core_expect(core, alloc(core, session, 4096, 0), 0);
 	core_expect(core, free_after(core, session, first->u.alloc.allocation, streams, 2), 0);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
@@ -112,9 +102,8 @@ static void test_freed_memory_waits_for_its_streams(void **state)
 	core_end(core);
 }
 
-static void test_only_what_is_there_and_ones_own_is_freed(void **state)
+ENGINE_TEST(test_only_what_is_there_and_ones_own_is_freed)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	struct core_row row;
 	uint64_t id = core_expect(core, alloc(core, session, 256, 0), 0)->u.alloc.allocation;
@@ -138,9 +127,8 @@ static void test_only_what_is_there_and_ones_own_is_freed(void **state)
 	assert_true(core_expect(core, waiting, 0)->u.alloc.allocation == row.id);
 }
 
-static void test_allocations_end_with_their_session(void **state)
+ENGINE_TEST(test_allocations_end_with_their_session)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	core_expect(core, alloc(core, session, 1000, 0), 0);
 	core_expect(core, alloc(core, session, 1000, 0), 0);
@@ -150,9 +138,8 @@ static void test_allocations_end_with_their_session(void **state)
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
 }
 
-static void test_failed_fill_leaves_nothing(void **state)
+ENGINE_TEST(test_failed_fill_leaves_nothing)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
 	core_expect_error(core, alloc(core, session, 256, 0), ZEROD_E_DEVICE, "ECC error");
@@ -163,9 +150,8 @@ static void test_failed_fill_leaves_nothing(void **state)
 	core_expect(core, alloc(core, session, 256, 0), 0);
 }
 
-static void test_deadline_while_it_is_zeroed(void **state)
+ENGINE_TEST(test_deadline_while_it_is_zeroed)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = (char *)"job", .bytes = 256}};
 	core_hold(core, ZD_CMD_FILL);
@@ -179,12 +165,11 @@ static void test_deadline_while_it_is_zeroed(void **state)
 }
 
 /* Memory that comes free by itself is waited for; memory that somebody holds is not. */
-static void test_full_arena(void **state)
+TEST(test_full_arena)
 {
 	static const struct zd_fence slow = {1, 1};
 	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 64 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	uint64_t id = core_expect(core, alloc(core, session, 48 * CORE_KIB, 0), 0)->u.alloc.allocation;
 	core_expect_error(core, alloc(core, session, 48 * CORE_KIB, 0), ZEROD_E_NO_MEMORY,
 	                  "49152 bytes do not fit on device 0: arena 65536 bytes, 49152 of them in segments, "
@@ -199,13 +184,12 @@ static void test_full_arena(void **state)
 }
 
 /* A user learns how much others hold, and not who they are. */
-static void test_others_are_counted(void **state)
+TEST(test_others_are_counted)
 {
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 2, .arena_bytes = 4 * CORE_KIB * 64, .segment_bytes = 64 * CORE_KIB});
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	uint64_t request;
-	(void)state;
 	core_expect(core, core_alloc(core, alice, "mine", 0, 64 * CORE_KIB), 0);
 	core_expect(core, core_alloc(core, core_open(core, CORE_ALICE), "also mine", 0, 64 * CORE_KIB), 0);
 	request = core_alloc(core, alice, "mine", 0, 192 * CORE_KIB);
@@ -220,20 +204,4 @@ static void test_others_are_counted(void **state)
 	request = core_alloc(core, bob, "secret", 0, 192 * CORE_KIB);
 	core_expect_error(core, request, ZEROD_E_NO_MEMORY, "jobs of other users hold 131072 bytes");
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_allocations_are_zeroed_and_aligned),
-	        CORE_TEST(test_bad_arguments),
-	        cmocka_unit_test(test_freed_memory_waits_for_its_streams),
-	        CORE_TEST(test_only_what_is_there_and_ones_own_is_freed),
-	        CORE_TEST(test_allocations_end_with_their_session),
-	        CORE_TEST(test_failed_fill_leaves_nothing),
-	        CORE_TEST(test_deadline_while_it_is_zeroed),
-	        cmocka_unit_test(test_full_arena),
-	        cmocka_unit_test(test_others_are_counted),
-	};
-	return cmocka_run_group_tests_name("core/alloc", tests, NULL, NULL);
 }

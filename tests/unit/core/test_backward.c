@@ -3,13 +3,6 @@
  * Backwards, steps and their targets: when a target exists and when its bytes are gone, what every stage
  * allows, what ranks must say alike, and what a failed or abandoned request leaves behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)
@@ -68,28 +61,24 @@ static void accumulate(uint32_t stage)
 	core_end(core);
 }
 
-static void test_stage_1(void **state)
+TEST(test_stage_1)
 {
-	(void)state;
 	accumulate(1);
 }
 
-static void test_stage_2(void **state)
+TEST(test_stage_2)
 {
-	(void)state;
 	accumulate(2);
 }
 
-static void test_stage_3(void **state)
+TEST(test_stage_3)
 {
-	(void)state;
 	accumulate(3);
 }
 
 /* Three parts of a graph, of which one reduces: buckets are given back whichever it is. */
-static void test_parts_without_reductions(void **state)
+TEST(test_parts_without_reductions)
 {
-	(void)state;
 	for (int reducing = 0; reducing < 3; reducing++) {
 		struct core_driver *core = core_new(NULL);
 		struct core_reducers g;
@@ -107,9 +96,8 @@ static void test_parts_without_reductions(void **state)
 }
 
 /* It is behind the bound target's end, so it can neither be reduced before the step nor is it kept by it. */
-static void test_unit_that_is_registered_after_the_target_was_bound(void **state)
+ENGINE_TEST(test_unit_that_is_registered_after_the_target_was_bound)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 2, false);
@@ -128,9 +116,8 @@ static void test_unit_that_is_registered_after_the_target_was_bound(void **state
 
 /* Memory that the optimizer allocates comes after the target is released: the peak shows that the two do not
  * exist at the same time. */
-static void test_release_is_seen_in_the_peak(void **state)
+ENGINE_TEST(test_release_is_seen_in_the_peak)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
@@ -144,9 +131,8 @@ static void test_release_is_seen_in_the_peak(void **state)
 }
 
 /* The optimizer's streams still read: uncharged at once, reused when they have passed. */
-static void test_step_end_with_fences(void **state)
+ENGINE_TEST(test_step_end_with_fences)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}}, wrong = {0, 0};
@@ -168,9 +154,8 @@ static void test_step_end_with_fences(void **state)
 	assert_int_equal(core_quarantine(core, 0), 0);
 }
 
-static void test_nothing_trainable(void **state)
+ENGINE_TEST(test_nothing_trainable)
 {
-	struct core_driver *core = *state;
 	const struct zd_reply *step[CORE_TEAM];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	core_team_register(&g.team, &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
@@ -184,9 +169,8 @@ static void test_nothing_trainable(void **state)
 
 /* ---- States -------------------------------------------------------------------------------------------- */
 
-static void test_order_of_calls(void **state)
+ENGINE_TEST(test_order_of_calls)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	uint64_t unit = new_pair(&g, core);
@@ -218,9 +202,8 @@ static void test_order_of_calls(void **state)
 	core_reducers_step_end(&g);
 }
 
-static void test_arguments(void **state)
+ENGINE_TEST(test_arguments)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN, .u.backward_begin = {.group = 999}};
 	(void)new_pair(&g, core);
@@ -239,9 +222,8 @@ static void test_arguments(void **state)
 
 /* ---- What ranks must say alike ------------------------------------------------------------------------- */
 
-static void test_stage_and_dtype_must_agree(void **state)
+ENGINE_TEST(test_stage_and_dtype_must_agree)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_expect(core, core_backward(&g.team, 0, 2, false), 0);
@@ -262,9 +244,8 @@ static void test_stage_and_dtype_must_agree(void **state)
 }
 
 /* Stage 1 alone has one: the other stages reduce in each backward. */
-static void test_boundary_must_agree(void **state)
+ENGINE_TEST(test_boundary_must_agree)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_expect(core, core_backward(&g.team, 0, 1, true), 0);
@@ -301,9 +282,8 @@ static void test_boundary_must_agree(void **state)
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
-static void test_no_room_for_the_target(void **state)
+ENGINE_TEST(test_no_room_for_the_target)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	zd_engine_set_quota(core_engine(core), 1024 + 100);
@@ -316,9 +296,8 @@ static void test_no_room_for_the_target(void **state)
 }
 
 /* Requests of a backward may follow its beginning at once: they wait while that waits for memory. */
-static void test_requests_behind_a_beginning(void **state)
+ENGINE_TEST(test_requests_behind_a_beginning)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
@@ -342,7 +321,7 @@ static void test_requests_behind_a_beginning(void **state)
 }
 
 /* A beginning that fails, or is given up, leaves none of them. */
-static void test_requests_behind_a_beginning_that_fails(void **state)
+TEST(test_requests_behind_a_beginning_that_fails)
 {
 	for (int kind = 0; kind < 3; kind++) {
 		struct core_driver *core = core_new(NULL);
@@ -350,7 +329,6 @@ static void test_requests_behind_a_beginning_that_fails(void **state)
 		uint64_t unit = new_pair(&g, core);
 		struct zd_args args = {.kind = ZD_REQ_BACKWARD_BEGIN,
 		                       .u.backward_begin = {.group = g.team.group, .stage = 3}};
-		(void)state;
 		core_hold(core, ZD_CMD_SEGMENT_CREATE);
 		uint64_t begun = core_send_until(core, g.team.session[0], 100, &args);
 		uint64_t reserved = core_reserve(&g.team, 0, g.bucket[0], unit);
@@ -378,9 +356,8 @@ static void test_requests_behind_a_beginning_that_fails(void **state)
 	}
 }
 
-static void test_deadlines_of_ends_and_steps(void **state)
+ENGINE_TEST(test_deadlines_of_ends_and_steps)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	uint64_t other = core_reducers_unit(&g, "x", NUMEL);
@@ -402,11 +379,10 @@ static void test_deadlines_of_ends_and_steps(void **state)
 }
 
 /* A failed window is closed by each rank on its own; one that is behind is told of it when it comes there. */
-static void test_a_rank_behind_a_failure(void **state)
+TEST(test_a_rank_behind_a_failure)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	uint64_t step[3];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
 	/* rank 1 leaves the unit out while rank 2 has not even begun */
@@ -453,9 +429,8 @@ static void replace(struct core_reducers *g, uint32_t rank)
 }
 
 /* Steps are counted on; what was under way is gone on all ranks. */
-static void test_a_rank_is_replaced(void **state)
+ENGINE_TEST(test_a_rank_is_replaced)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
@@ -487,9 +462,8 @@ static void test_a_rank_is_replaced(void **state)
 
 /* The group fails and is whole again while requests still wait for the executor: they do not go on as if
  * nothing was. */
-static void test_requests_that_slept_through_a_failure(void **state)
+ENGINE_TEST(test_requests_that_slept_through_a_failure)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
@@ -508,9 +482,8 @@ static void test_requests_that_slept_through_a_failure(void **state)
 }
 
 /* A reservation whose place is being zeroed ends at once. */
-static void test_a_reservation_ends_with_its_group(void **state)
+ENGINE_TEST(test_a_reservation_ends_with_its_group)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	(void)new_pair(&g, core);
 	uint64_t odd = core_reducers_unit(&g, "odd", NUMEL - 1);
@@ -524,9 +497,8 @@ static void test_a_reservation_ends_with_its_group(void **state)
 	assert_int_equal(core_usage(core).bucket_bytes, 0);
 }
 
-static void test_leave_in_a_backward(void **state)
+ENGINE_TEST(test_leave_in_a_backward)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
@@ -538,9 +510,8 @@ static void test_leave_in_a_backward(void **state)
 }
 
 /* The last rank goes with an operation under way: its group stays until that has ended. */
-static void test_the_end_of_a_group(void **state)
+ENGINE_TEST(test_the_end_of_a_group)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct core_row row;
 	uint64_t unit = new_pair(&g, core);
@@ -553,33 +524,4 @@ static void test_the_end_of_a_group(void **state)
 	assert_int_not_equal(core_quarantine(core, 0), 0);
 	core_unhold(core, ZD_CMD_REDUCE);
 	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_stage_1),
-	        cmocka_unit_test(test_stage_2),
-	        cmocka_unit_test(test_stage_3),
-	        cmocka_unit_test(test_parts_without_reductions),
-	        CORE_TEST(test_unit_that_is_registered_after_the_target_was_bound),
-	        CORE_TEST(test_release_is_seen_in_the_peak),
-	        CORE_TEST(test_step_end_with_fences),
-	        CORE_TEST(test_nothing_trainable),
-	        CORE_TEST(test_order_of_calls),
-	        CORE_TEST(test_arguments),
-	        CORE_TEST(test_stage_and_dtype_must_agree),
-	        CORE_TEST(test_boundary_must_agree),
-	        CORE_TEST(test_no_room_for_the_target),
-	        CORE_TEST(test_requests_behind_a_beginning),
-	        cmocka_unit_test(test_requests_behind_a_beginning_that_fails),
-	        CORE_TEST(test_deadlines_of_ends_and_steps),
-	        cmocka_unit_test(test_a_rank_behind_a_failure),
-	        CORE_TEST(test_a_rank_is_replaced),
-	        CORE_TEST(test_requests_that_slept_through_a_failure),
-	        CORE_TEST(test_a_reservation_ends_with_its_group),
-	        CORE_TEST(test_leave_in_a_backward),
-	        CORE_TEST(test_the_end_of_a_group),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Barriers: passed by all ranks at once, in one daemon and across daemons. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
 
@@ -28,19 +22,19 @@ static void open_team(struct core_team *team)
 	*team = core_team_new(core_new(NULL), "job", RANKS, false);
 }
 
-static int setup(void **state)
+static struct core_team *setup(void)
 {
 	static struct core_team team;
 	open_team(&team);
-	*state = &team;
-	return 0;
+	return &team;
 }
+
+#define TEAM_TEST(name) CORE_RIG_TEST(name, struct core_team *team, setup, core_rig_end)
 
 /* ---- One daemon ---------------------------------------------------------------------------------------- */
 
-static void test_the_last_rank_lets_all_pass(void **state)
+TEAM_TEST(test_the_last_rank_lets_all_pass)
 {
-	struct core_team *team = *state;
 	uint64_t last = reach(team, 2);
 	core_expect_waits(team->core, last, "rank 0 to reach the barrier");
 	uint64_t first = reach(team, 0);
@@ -51,9 +45,8 @@ static void test_the_last_rank_lets_all_pass(void **state)
 }
 
 /* A rank that is ahead waits at the second barrier, whatever the others do at the first one. */
-static void test_barriers_do_not_mix(void **state)
+TEAM_TEST(test_barriers_do_not_mix)
 {
-	struct core_team *team = *state;
 	uint64_t ahead[3];
 	for (uint32_t i = 0; i < 3; i++)
 		ahead[i] = reach(team, 0);
@@ -73,9 +66,8 @@ static void test_barriers_do_not_mix(void **state)
 }
 
 /* A rank whose deadline passes has not reached the barrier. */
-static void test_a_deadline_takes_the_rank_back(void **state)
+TEAM_TEST(test_a_deadline_takes_the_rank_back)
 {
-	struct core_team *team = *state;
 	uint64_t late = reach_until(team, 0, 7);
 	uint64_t other = reach(team, 1);
 	core_tick(team->core, 7);
@@ -88,9 +80,8 @@ static void test_a_deadline_takes_the_rank_back(void **state)
 }
 
 /* The second of two stays when the first one's deadline passes, and is the rank's first then. */
-static void test_a_deadline_of_the_first_of_two(void **state)
+TEAM_TEST(test_a_deadline_of_the_first_of_two)
 {
-	struct core_team *team = *state;
 	uint64_t late = reach_until(team, 0, 7), stays = reach(team, 0);
 	core_tick(team->core, 7);
 	core_expect(team->core, late, ZEROD_E_DEADLINE);
@@ -100,9 +91,8 @@ static void test_a_deadline_of_the_first_of_two(void **state)
 }
 
 /* Ranks that have passed may leave; no other rank is told, since none was left behind. */
-static void test_a_rank_that_has_passed_may_leave(void **state)
+TEAM_TEST(test_a_rank_that_has_passed_may_leave)
 {
-	struct core_team *team = *state;
 	uint64_t first = reach(team, 0), second = reach(team, 1);
 	core_expect(team->core, reach(team, 2), 0);
 	core_close(team->core, team->session[2]);
@@ -111,9 +101,8 @@ static void test_a_rank_that_has_passed_may_leave(void **state)
 }
 
 /* A rank that is lost ends the others' requests; its replacement begins with no barrier reached. */
-static void test_a_lost_rank(void **state)
+TEAM_TEST(test_a_lost_rank)
 {
-	struct core_team *team = *state;
 	uint64_t first = reach(team, 0);
 	(void)reach(team, 1);
 	(void)reach(team, 1);
@@ -134,9 +123,8 @@ static void test_a_lost_rank(void **state)
 }
 
 /* A rank that has not been told of a lost one is told here, once. */
-static void test_a_silent_rank_is_told(void **state)
+TEAM_TEST(test_a_silent_rank_is_told)
 {
-	struct core_team *team = *state;
 	core_close(team->core, team->session[1]);
 	team->session[1] = core_open(team->core, CORE_ALICE);
 	core_expect(team->core,
@@ -148,9 +136,8 @@ static void test_a_silent_rank_is_told(void **state)
 	core_expect_waits(team->core, reach(team, 0), "rank 1 to reach the barrier");
 }
 
-static void test_an_abort_ends_it(void **state)
+TEAM_TEST(test_an_abort_ends_it)
 {
-	struct core_team *team = *state;
 	uint64_t first = reach(team, 0);
 	core_expect(team->core, core_simple(team->core, team->session[1], ZD_REQ_ABORT_GROUP, team->group),
 	            0);
@@ -198,9 +185,8 @@ static void expect_cluster(const struct core_nodes_config *config)
 	core_net_end(nodes.net);
 }
 
-static void test_daemons_wait_for_each_other(void **state)
+TEST(test_daemons_wait_for_each_other)
 {
-	(void)state;
 	expect_cluster(NULL);
 	expect_cluster(&(struct core_nodes_config){.exchange = true});
 	expect_cluster(&(struct core_nodes_config){.hybrid = true});
@@ -208,10 +194,9 @@ static void test_daemons_wait_for_each_other(void **state)
 
 /* A rank that commits or runs a backward submits operations later: they could precede the barrier in one
  * daemon and follow it in another. */
-static void test_between_daemons_other_work_comes_first(void **state)
+TEST(test_between_daemons_other_work_comes_first)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	struct core_team *team = &nodes.node[0];
 	(void)core_commit(team->core, team->session[0], team->group, 1);
@@ -227,10 +212,9 @@ static void test_between_daemons_other_work_comes_first(void **state)
 }
 
 /* Other daemons count on a rank once all ranks of its daemon are there, and not before. */
-static void test_deadlines_between_daemons(void **state)
+TEST(test_deadlines_between_daemons)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	struct core_team *team = &nodes.node[0];
 	uint64_t alone = reach_until(team, 0, 1000);
@@ -245,10 +229,9 @@ static void test_deadlines_between_daemons(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_a_lost_rank_between_daemons(void **state)
+TEST(test_a_lost_rank_between_daemons)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	(void)reach_at(&nodes, 0);
 	uint64_t request = reach_at(&nodes, 1);
@@ -256,24 +239,4 @@ static void test_a_lost_rank_between_daemons(void **state)
 	core_expect_error(nodes.node[0].core, request, ZEROD_E_PEER_LOST,
 	                  "rank 0 (pid 1001) of group 'world' is gone");
 	core_net_end(nodes.net);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_the_last_rank_lets_all_pass),
-	        TEST(test_barriers_do_not_mix),
-	        TEST(test_a_deadline_takes_the_rank_back),
-	        TEST(test_a_deadline_of_the_first_of_two),
-	        TEST(test_a_rank_that_has_passed_may_leave),
-	        TEST(test_a_lost_rank),
-	        TEST(test_a_silent_rank_is_told),
-	        TEST(test_an_abort_ends_it),
-	        cmocka_unit_test(test_daemons_wait_for_each_other),
-	        cmocka_unit_test(test_between_daemons_other_work_comes_first),
-	        cmocka_unit_test(test_deadlines_between_daemons),
-	        cmocka_unit_test(test_a_lost_rank_between_daemons),
-	};
-	return cmocka_run_group_tests_name("core/barrier", tests, NULL, NULL);
 }

@@ -3,19 +3,13 @@
  * The block allocator against an owner map: one entry a granule, filled and searched naively. The map says
  * whether a block may lie where it was put, and, when a request failed, whether it really had to.
  */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "core/memory/block.h"
+#include "tests/support/test.h"
 
 #define GRANULE ((uint64_t)ZD_BLOCK_MIN_ALIGN)
 #define MIB     (1ull << 20)
@@ -198,7 +192,7 @@ static void run_random(const struct mix *mix, uint64_t seed)
 	free(live);
 }
 
-static void random_programs(void **state)
+TEST(random_programs)
 {
 	static const struct mix mixes[] = {
 	        {64 * GRANULE, 20, 3000, 12 * GRANULE, 0},    /* exact bins only */
@@ -208,7 +202,6 @@ static void random_programs(void **state)
 	        {8 * MIB, 40, 800, 1 * MIB, 13},              /* up to 2 MiB */
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(mixes); i++)
 		for (uint64_t seed = 1; seed <= 4; seed++)
 			run_random(&mixes[i], seed * 1000 + i);
@@ -216,12 +209,11 @@ static void random_programs(void **state)
 
 /* ---- Single properties --------------------------------------------------------------------------------- */
 
-static void smallest_and_largest_ranges(void **state)
+TEST(smallest_and_largest_ranges)
 {
 	struct zd_block_range *range = zd_block_range_new(GRANULE);
 	struct zd_block *block = zd_block_alloc(range, 1, GRANULE);
 
-	(void)state;
 	assert_non_null(block);
 	assert_int_equal(zd_block_largest_free(range), 0);
 	assert_null(zd_block_alloc(range, 1, GRANULE));
@@ -242,12 +234,11 @@ static void smallest_and_largest_ranges(void **state)
 }
 
 /* All ways in which a released block can have free neighbours. */
-static void coalescing(void **state)
+TEST(coalescing)
 {
 	static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
 	                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
-	(void)state;
 	for (size_t order = 0; order < ZD_ARRAY_LEN(orders); order++) {
 		struct zd_block_range *range = zd_block_range_new(30 * GRANULE);
 		struct zd_block *blocks[3];
@@ -264,14 +255,13 @@ static void coalescing(void **state)
 	}
 }
 
-static void gap_before_an_aligned_block_is_used(void **state)
+TEST(gap_before_an_aligned_block_is_used)
 {
 	struct zd_block_range *range = zd_block_range_new(8 * MIB);
 	struct zd_block *first = zd_block_alloc(range, MIB, GRANULE);
 	struct zd_block *aligned = zd_block_alloc(range, 2 * MIB, 2 * MIB);
 	struct zd_block *gap = zd_block_alloc(range, MIB, GRANULE);
 
-	(void)state;
 	assert_int_equal(first->offset, 0);
 	assert_int_equal(aligned->offset, 2 * MIB);
 	assert_int_equal(gap->offset, MIB);
@@ -284,7 +274,7 @@ static void gap_before_an_aligned_block_is_used(void **state)
 }
 
 /* The only hole that fits lies in the request's own bin, behind many that are a little too small. */
-static void last_hole_is_found(void **state)
+TEST(last_hole_is_found)
 {
 	enum { DECOYS = 200 };
 	const uint64_t bytes = 1000 * GRANULE; /* its bin holds 992..1023 granules */
@@ -292,7 +282,6 @@ static void last_hole_is_found(void **state)
 	struct zd_block_range *range = zd_block_range_new(1400 * GRANULE * (DECOYS + 1));
 	struct zd_block *again;
 
-	(void)state;
 	for (unsigned i = 0; i <= DECOYS; i++) {
 		holes[i] = zd_block_alloc(range, i == 0 ? bytes : bytes - GRANULE, GRANULE);
 		walls[i] = zd_block_alloc(range, (i == 0 ? 400 : 401) * GRANULE, GRANULE);
@@ -313,14 +302,13 @@ static void last_hole_is_found(void **state)
 }
 
 /* Of the holes of one bin, the one that leaves least over. */
-static void tightest_hole_is_taken(void **state)
+TEST(tightest_hole_is_taken)
 {
 	static const uint64_t granules[3] = {1010, 1000, 1005};
 	struct zd_block_range *range = zd_block_range_new(5000 * GRANULE);
 	struct zd_block *holes[3], *again;
 	uint64_t wanted;
 
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
 		holes[i] = zd_block_alloc(range, granules[i] * GRANULE, GRANULE);
 		assert_non_null(zd_block_alloc(range, 100 * GRANULE, GRANULE));
@@ -338,12 +326,11 @@ static void tightest_hole_is_taken(void **state)
 }
 
 /* A unit that stays for ever does not end up between two large ones that come and go. */
-static void small_blocks_keep_out_of_the_way(void **state)
+TEST(small_blocks_keep_out_of_the_way)
 {
 	struct zd_block_range *range = zd_block_range_new(64 * MIB);
 	struct zd_block *large[4], *norms[4], *whole;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		large[i] = zd_block_alloc(range, 10 * MIB, GRANULE);
 		norms[i] = zd_block_alloc(range, 8192, 4096);
@@ -362,13 +349,12 @@ static void small_blocks_keep_out_of_the_way(void **state)
 }
 
 /* Headers are reused, and a hundred thousand of them come and go. */
-static void many_blocks(void **state)
+TEST(many_blocks)
 {
 	enum { COUNT = 100000 };
 	struct zd_block_range *range = zd_block_range_new(COUNT * GRANULE);
 	struct zd_block **blocks = zd_calloc(COUNT, sizeof(struct zd_block *));
 
-	(void)state;
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < COUNT; i++) {
 			blocks[i] = zd_block_alloc(range, GRANULE, GRANULE);
@@ -445,9 +431,8 @@ static void assert_taken(struct zd_block_range *range, const struct zd_block *bl
 	assert_null(zd_block_take(range, NULL, block->offset, zd_block_range_bytes(range)));
 }
 
-static void ranges_are_built_again(void **state)
+TEST(ranges_are_built_again)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= 60; seed++) {
 		const uint64_t bytes = 256 * GRANULE << seed % 4;
 		struct zd_block_range *range = random_range(bytes, seed), *again = zd_block_range_new(bytes);
@@ -481,10 +466,9 @@ static void ranges_are_built_again(void **state)
 	}
 }
 
-static void places_that_are_none(void **state)
+TEST(places_that_are_none)
 {
 	struct zd_block_range *range = zd_block_range_new(16 * GRANULE);
-	(void)state;
 	assert_null(zd_block_take(range, NULL, 0, 0));
 	assert_null(zd_block_take(range, NULL, 1, GRANULE));
 	assert_null(zd_block_take(range, NULL, 0, GRANULE + 1));
@@ -526,11 +510,10 @@ static bool same_offset_again(uint64_t seed, uint64_t *offsets, unsigned count, 
 }
 
 /* The same calls give the same places: a simulated schedule can be repeated. */
-static void deterministic(void **state)
+TEST(deterministic)
 {
 	uint64_t offsets[2000];
 
-	(void)state;
 	(void)same_offset_again(7, offsets, ZD_ARRAY_LEN(offsets), false);
 	assert_true(same_offset_again(7, offsets, ZD_ARRAY_LEN(offsets), true));
 }
@@ -544,12 +527,11 @@ static void release_twice(void)
 	zd_block_free(range, block);
 }
 
-static void releasing_twice_aborts(void **state)
+TEST(releasing_twice_aborts)
 {
 	int status = 0;
 	pid_t pid = fork();
 
-	(void)state;
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		(void)signal(SIGABRT, SIG_DFL);
@@ -559,24 +541,4 @@ static void releasing_twice_aborts(void **state)
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(random_programs),
-	        cmocka_unit_test(smallest_and_largest_ranges),
-	        cmocka_unit_test(coalescing),
-	        cmocka_unit_test(gap_before_an_aligned_block_is_used),
-	        cmocka_unit_test(last_hole_is_found),
-	        cmocka_unit_test(tightest_hole_is_taken),
-	        cmocka_unit_test(small_blocks_keep_out_of_the_way),
-	        cmocka_unit_test(many_blocks),
-	        cmocka_unit_test(ranges_are_built_again),
-	        cmocka_unit_test(places_that_are_none),
-	        cmocka_unit_test(deterministic),
-	        cmocka_unit_test(releasing_twice_aborts),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

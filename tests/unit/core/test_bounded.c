@@ -8,14 +8,7 @@
  * in a scene with half as many objects. So it is known how many there would be with as many objects as the
  * default limits allow.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "core/engine.h"
@@ -728,10 +721,9 @@ static uint64_t foresee(const struct ask *ask, const struct hold *hold, uint32_t
 	return half + (all > half ? (all - half) * hold->limit / (n / 2) : 0);
 }
 
-static void test_no_request_visits_all(void **state)
+TEST(test_no_request_visits_all)
 {
 	uint32_t failures = 0;
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(asks); i++) {
 		for (size_t j = 0; j < ZD_ARRAY_LEN(holds); j++) {
 			uint64_t count = foresee(&asks[i], &holds[j], MOST);
@@ -766,17 +758,7 @@ static uint64_t measure_beside_readers(uint32_t n)
 	return count;
 }
 
-static void test_waiting_readers_cost_ranks_nothing(void **state)
+TEST(test_waiting_readers_cost_ranks_nothing)
 {
-	(void)state;
 	assert_in_range(measure_beside_readers(500), 1, measure_beside_readers(1) + 50);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_no_request_visits_all),
-	        cmocka_unit_test(test_waiting_readers_cost_ranks_nothing),
-	};
-	return cmocka_run_group_tests_name("core/bounded", tests, NULL, NULL);
 }

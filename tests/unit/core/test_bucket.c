@@ -3,14 +3,8 @@
  * Buckets: slots in ring order, what a reserve waits for, entries larger than a slot, padding, staging,
  * memory and quota that run out, and ranks whose orders cross.
  */
-#include <setjmp.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -55,9 +49,8 @@ static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
 
 /* ---- Creation ------------------------------------------------------------------------------------------ */
 
-static void test_create(void **state)
+ENGINE_TEST(test_create)
 {
-	struct core_driver *core = *state;
 	struct core_row row;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_bucket(&team, 0, 99, 0, 0), ZEROD_E_INVALID);
@@ -83,9 +76,8 @@ static void test_create(void **state)
 	core_expect(core, core_bucket_destroy(&team, 1, bucket), ZEROD_E_NOT_FOUND);
 }
 
-static void test_destroy(void **state)
+ENGINE_TEST(test_destroy)
 {
-	struct core_driver *core = *state;
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
@@ -104,9 +96,8 @@ static void test_destroy(void **state)
 
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
 
-static void test_reserve_arguments(void **state)
+ENGINE_TEST(test_reserve_arguments)
 {
-	struct core_driver *core = *state;
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
 	make_units(&g, &unit, 1);
@@ -135,9 +126,8 @@ static void test_reserve_arguments(void **state)
 	                  "different groups");
 }
 
-static void test_commit_arguments(void **state)
+ENGINE_TEST(test_commit_arguments)
 {
-	struct core_driver *core = *state;
 	uint64_t unit;
 	struct zd_fence fence = {ZD_TIMELINES, 1};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
@@ -167,9 +157,8 @@ static void test_commit_arguments(void **state)
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
 /* The next writer of a slot waits for that slot's reduction, and nothing else does. */
-static void test_ring(void **state)
+ENGINE_TEST(test_ring)
 {
-	struct core_driver *core = *state;
 	uint64_t units[6];
 	struct zd_fence fence = {0, 1};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
@@ -205,9 +194,8 @@ static void test_ring(void **state)
 }
 
 /* A slot that is free again is filled, also while the one that would be next in the ring is still reduced. */
-static void test_slot_out_of_turn(void **state)
+ENGINE_TEST(test_slot_out_of_turn)
 {
-	struct core_driver *core = *state;
 	uint64_t units[3];
 	struct zd_fence fence = {0, 1};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
@@ -229,9 +217,8 @@ static void test_slot_out_of_turn(void **state)
 }
 
 /* While a slot is being reduced, its bytes stay: the piece that is still to travel is what was committed. */
-static void test_write_after_read(void **state)
+ENGINE_TEST(test_write_after_read)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
@@ -254,9 +241,8 @@ static void test_write_after_read(void **state)
 }
 
 /* A slot whose entries are all reduced is filled from its start again. */
-static void test_an_open_slot_is_rewound(void **state)
+ENGINE_TEST(test_an_open_slot_is_rewound)
 {
-	struct core_driver *core = *state;
 	uint64_t units[8];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
 	make_units(&g, units, 8);
@@ -269,9 +255,8 @@ static void test_an_open_slot_is_rewound(void **state)
 	check_units(&g, 8, 1.0f);
 }
 
-static void test_large_entries(void **state)
+ENGINE_TEST(test_large_entries)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 512, 2);
@@ -294,9 +279,8 @@ static void test_large_entries(void **state)
 }
 
 /* Two entries side by side: the first one's padding was another's bytes before. */
-static void test_padding_is_zeroed(void **state)
+ENGINE_TEST(test_padding_is_zeroed)
 {
-	struct core_driver *core = *state;
 	const struct zd_reply *step[CORE_TEAM];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 1);
 	uint64_t big = core_reducers_unit(&g, "big", 700);
@@ -314,9 +298,8 @@ static void test_padding_is_zeroed(void **state)
 
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
  * over. */
-static void test_given_up_during_the_fill(void **state)
+ENGINE_TEST(test_given_up_during_the_fill)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
@@ -347,9 +330,8 @@ static void test_given_up_during_the_fill(void **state)
 	core_check_target(&g, 0, step[0], 128, 1.0f);
 }
 
-static void test_a_fill_fails(void **state)
+ENGINE_TEST(test_a_fill_fails)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, 4096, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 5);
 	core_reducers_begin(&g, 3, true);
@@ -360,9 +342,8 @@ static void test_a_fill_fails(void **state)
 	check_units(&g, 1, 1.0f);
 }
 
-static void test_deadline_of_a_reserve(void **state)
+ENGINE_TEST(test_deadline_of_a_reserve)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
@@ -384,10 +365,9 @@ static void test_deadline_of_a_reserve(void **state)
 
 /* ---- Orders that cross --------------------------------------------------------------------------------- */
 
-static void test_orders_cross_within_capacity(void **state)
+ENGINE_TEST(test_orders_cross_within_capacity)
 {
 	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
-	struct core_driver *core = *state;
 	uint64_t units[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
@@ -401,9 +381,8 @@ static void test_orders_cross_within_capacity(void **state)
 }
 
 /* Each holds what the other wants to come to: an error with names, and nobody hangs. */
-static void test_orders_cross_beyond_capacity(void **state)
+ENGINE_TEST(test_orders_cross_beyond_capacity)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2], wait[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
@@ -425,11 +404,10 @@ static void test_orders_cross_beyond_capacity(void **state)
 }
 
 /* A circle of three, and a fourth rank that waits for one of them. */
-static void test_circle_of_three(void **state)
+TEST(test_circle_of_three)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
 	uint64_t units[4], wait[4];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, 2048, 1);
 	for (uint32_t i = 0; i < 4; i++) {
 		char name[2] = {(char)('a' + (char)i), '\0'};
@@ -450,11 +428,10 @@ static void test_circle_of_three(void **state)
 }
 
 /* Rank 1 waits for rank 2, which waits for rank 0, which does not wait: no circle. */
-static void test_a_chain_is_no_circle(void **state)
+TEST(test_a_chain_is_no_circle)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	uint64_t b, c, d, wait[3];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, 1536, 1);
 	b = core_reducers_unit(&g, "b", 384);
 	c = core_reducers_unit(&g, "c", 384);
@@ -475,9 +452,8 @@ static void test_a_chain_is_no_circle(void **state)
 }
 
 /* An entry that is not committed keeps its own rank as well. */
-static void test_waiting_for_itself(void **state)
+ENGINE_TEST(test_waiting_for_itself)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 2);
@@ -491,11 +467,10 @@ static void test_waiting_for_itself(void **state)
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* Quota for one slot of two: the bucket goes on with one. */
-static void test_memory_for_fewer_slots(void **state)
+TEST(test_memory_for_fewer_slots)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 16 * CORE_KIB});
 	uint64_t units[3];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
 	core_reducers_begin(&g, 3, true); /* shards and targets: 6 KiB */
@@ -518,11 +493,10 @@ static void test_memory_for_fewer_slots(void **state)
 	core_end(core);
 }
 
-static void test_quota(void **state)
+TEST(test_quota)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 15 * CORE_KIB});
 	uint64_t units[4];
-	(void)state;
 	/* shards: 4 times 1 KiB; targets the same; slots of 2 KiB */
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
 	make_units(&g, units, 4);
@@ -551,11 +525,10 @@ static void test_quota(void **state)
 }
 
 /* A slot that cannot be had while another is being reduced is awaited, not refused. */
-static void test_room_comes_back(void **state)
+TEST(test_room_comes_back)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 14 * CORE_KIB});
 	uint64_t units[4];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2,
 	                                           2); /* every entry is a large one */
 	make_units(&g, units, 4);
@@ -579,11 +552,10 @@ static void test_room_comes_back(void **state)
 }
 
 /* Two ranks wait for room that only the other could make. */
-static void test_room_that_never_comes(void **state)
+TEST(test_room_that_never_comes)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 7 * CORE_KIB});
 	uint64_t units[2], wait[2];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
 	make_units(&g, units, 2);
 	core_reducers_begin(&g, 3, true); /* 4 KiB */
@@ -626,9 +598,8 @@ static void staging(uint64_t bound, uint32_t at_once)
 	core_end(core);
 }
 
-static void test_staging_is_bounded(void **state)
+TEST(test_staging_is_bounded)
 {
-	(void)state;
 	staging(1, 1); /* less than one: one at a time all the same */
 	staging(ENTRY_BYTES / 2, 1);
 	staging(ENTRY_BYTES, 2);
@@ -636,11 +607,10 @@ static void test_staging_is_bounded(void **state)
 }
 
 /* Without memory or quota for the pieces, the reduction fails for all; nobody waits for what cannot come. */
-static void test_no_room_for_staging(void **state)
+TEST(test_no_room_for_staging)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 64 * CORE_KIB});
 	uint64_t unit, end[2];
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
 	core_reducers_begin(&g, 3, true);
@@ -657,10 +627,9 @@ static void test_no_room_for_staging(void **state)
 	core_end(core);
 }
 
-static void test_no_segment_for_staging(void **state)
+TEST(test_no_segment_for_staging)
 {
 	struct core_driver *core = core_new(&(struct core_options){.segment_bytes = 65536});
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 18 * 1024);
 	core_reducers_begin(&g, 3, true);
@@ -671,36 +640,4 @@ static void test_no_segment_for_staging(void **state)
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_NO_MEMORY, "gave no segment");
 	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_NO_MEMORY);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_create),
-	        CORE_TEST(test_destroy),
-	        CORE_TEST(test_reserve_arguments),
-	        CORE_TEST(test_commit_arguments),
-	        CORE_TEST(test_ring),
-	        CORE_TEST(test_slot_out_of_turn),
-	        CORE_TEST(test_write_after_read),
-	        CORE_TEST(test_an_open_slot_is_rewound),
-	        CORE_TEST(test_large_entries),
-	        CORE_TEST(test_padding_is_zeroed),
-	        CORE_TEST(test_given_up_during_the_fill),
-	        CORE_TEST(test_a_fill_fails),
-	        CORE_TEST(test_deadline_of_a_reserve),
-	        CORE_TEST(test_orders_cross_within_capacity),
-	        CORE_TEST(test_orders_cross_beyond_capacity),
-	        cmocka_unit_test(test_circle_of_three),
-	        cmocka_unit_test(test_a_chain_is_no_circle),
-	        CORE_TEST(test_waiting_for_itself),
-	        cmocka_unit_test(test_memory_for_fewer_slots),
-	        cmocka_unit_test(test_quota),
-	        cmocka_unit_test(test_room_comes_back),
-	        cmocka_unit_test(test_room_that_never_comes),
-	        cmocka_unit_test(test_staging_is_bounded),
-	        cmocka_unit_test(test_no_room_for_staging),
-	        cmocka_unit_test(test_no_segment_for_staging),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

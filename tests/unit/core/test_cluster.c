@@ -2,13 +2,6 @@
 /*
  * Groups that span daemons: joined, found to be of one mind, ended, and joined again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_net.h"
 
 #define WORLD 4 /* two daemons of two ranks, if nothing else is said */
@@ -90,11 +83,10 @@ static void expect_bytes(struct core_nodes *nodes, const uint64_t unit[CORE_NODE
 
 /* ---- Joining ------------------------------------------------------------------------------------------- */
 
-static void test_all_daemons_are_awaited(void **state)
+TEST(test_all_daemons_are_awaited)
 {
 	struct core_nodes nodes;
 	uint64_t request[WORLD], unit[CORE_NODES];
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	request[0] = send_join(&nodes, NULL, 0);
 	core_expect_waits(nodes.node[0].core, request[0], "1 rank to join, rank 1 first");
@@ -118,11 +110,10 @@ static void test_all_daemons_are_awaited(void **state)
 }
 
 /* No rank goes on before all communicators are known to work. */
-static void test_greetings_are_awaited(void **state)
+TEST(test_greetings_are_awaited)
 {
 	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	core_hold(nodes.node[0].core, ZD_CMD_AGREE);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -137,11 +128,10 @@ static void test_greetings_are_awaited(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_ids_are_checked(void **state)
+TEST(test_ids_are_checked)
 {
 	unsigned char other[2 * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES + ZD_UNIQUE_ID_BYTES] = {1};
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	struct core_join join = core_nodes_join(&nodes, NULL, 0);
 	join.ids = NULL;
@@ -162,10 +152,9 @@ static void test_ids_are_checked(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_sizes_are_checked(void **state)
+TEST(test_sizes_are_checked)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	struct core_join join = core_nodes_join(&nodes, NULL, 0);
 	join.local_world_size = 3;
@@ -190,9 +179,8 @@ static void test_sizes_are_checked(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_backend_without_communicators(void **state)
+ENGINE_TEST(test_backend_without_communicators)
 {
-	struct core_driver *core = *state;
 	unsigned char ids[ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES] = {1};
 	struct core_join join = {
 	        .world_size = 2, .local_world_size = 1, .ids = ids, .ids_bytes = sizeof(ids)};
@@ -222,10 +210,9 @@ static void expect_differ(struct core_nodes *nodes, const struct core_join *chan
 	core_nodes_new_ids(nodes);
 }
 
-static void test_greetings_differ(void **state)
+TEST(test_greetings_differ)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	struct core_join join = core_nodes_join(&nodes, NULL, 0);
 	join.group = "another";
@@ -237,11 +224,10 @@ static void test_greetings_differ(void **state)
 }
 
 /* A daemon with half as many ranks takes part in half of the rails. */
-static void test_worlds_differ(void **state)
+TEST(test_worlds_differ)
 {
 	struct core_nodes nodes;
 	uint64_t request[3];
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	request[0] = send_join(&nodes, NULL, 0);
 	request[1] = send_join(&nodes, NULL, 1);
@@ -267,12 +253,11 @@ static void leave_all(struct core_nodes *nodes)
 }
 
 /* A daemon that has lost what was committed does not go on with one that has it. */
-static void test_committed_steps_differ(void **state)
+TEST(test_committed_steps_differ)
 {
 	struct core_nodes nodes;
 	struct core_row job;
 	uint64_t request[WORLD], unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, &durable);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	commit(&nodes, 3);
@@ -292,11 +277,10 @@ static void test_committed_steps_differ(void **state)
 }
 
 /* A rank died inside an update: its daemon knows, and tells. */
-static void test_torn_everywhere(void **state)
+TEST(test_torn_everywhere)
 {
 	struct core_nodes nodes;
 	uint64_t request[WORLD], unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, &durable);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	commit(&nodes, 1);
@@ -319,11 +303,10 @@ static void test_torn_everywhere(void **state)
 
 /* ---- Never met ----------------------------------------------------------------------------------------- */
 
-static void test_ids_of_daemons_differ(void **state)
+TEST(test_ids_of_daemons_differ)
 {
 	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		if (rank == 2)
@@ -341,10 +324,9 @@ static void test_ids_of_daemons_differ(void **state)
 }
 
 /* The ids of a group that has connected serve no other one, until the driver rejects them for their age. */
-static void test_ids_are_used_once(void **state)
+TEST(test_ids_are_used_once)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	(void)send_join(&nodes, NULL, 0);
 	replace(&nodes, 0); /* the group has not connected: its ids are not used */
@@ -360,12 +342,11 @@ static void test_ids_are_used_once(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_deadline_while_connecting(void **state)
+TEST(test_deadline_while_connecting)
 {
 	struct core_nodes nodes;
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
 	uint64_t request[WORLD];
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	args.u.group_join.job = (char *)"job";
 	args.u.group_join.group = (char *)"world";
@@ -390,10 +371,9 @@ static void test_deadline_while_connecting(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_rank_dies_while_connecting(void **state)
+TEST(test_rank_dies_while_connecting)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	(void)send_join(&nodes, NULL, 0);
 	uint64_t request = send_join(&nodes, NULL, 1);
@@ -404,11 +384,10 @@ static void test_rank_dies_while_connecting(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_opening_fails(void **state)
+TEST(test_opening_fails)
 {
 	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	core_fail_next(nodes.node[0].core, ZD_CMD_COMM_OPEN, ZEROD_E_DEVICE, "no network");
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -422,11 +401,10 @@ static void test_opening_fails(void **state)
 }
 
 /* Commands of a former connection end late. */
-static void test_late_word_of_a_former_connection(void **state)
+TEST(test_late_word_of_a_former_connection)
 {
 	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	(void)state;
 	core_nodes_open(&nodes, &durable);
 	core_hold(nodes.node[0].core, ZD_CMD_COMM_OPEN);
 	(void)send_join(&nodes, &durable, 0);
@@ -446,11 +424,10 @@ static void test_late_word_of_a_former_connection(void **state)
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
-static void test_leave_in_order(void **state)
+TEST(test_leave_in_order)
 {
 	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	uint64_t waits = core_commit(nodes.node[0].core, core_nodes_session(&nodes, 1), nodes.node[0].group,
@@ -472,10 +449,9 @@ static void test_leave_in_order(void **state)
 }
 
 /* A session that says goodbye leaves in order. */
-static void test_goodbye(void **state)
+TEST(test_goodbye)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	zd_engine_session_goodbye(core_engine(nodes.node[0].core), core_nodes_session(&nodes, 0));
 	replace(&nodes, 0);
@@ -483,11 +459,10 @@ static void test_goodbye(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_rank_is_killed(void **state)
+TEST(test_rank_is_killed)
 {
 	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	uint64_t waits = core_commit(nodes.node[0].core, core_nodes_session(&nodes, 1), nodes.node[0].group,
@@ -515,11 +490,10 @@ static void test_rank_is_killed(void **state)
 }
 
 /* The rank's death ends the group, not that its requests are given up. */
-static void test_rank_is_killed_while_it_waits(void **state)
+TEST(test_rank_is_killed_while_it_waits)
 {
 	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	(void)core_gather_version(nodes.node[0].core, core_nodes_session(&nodes, 0), unit[0], 2);
@@ -528,11 +502,10 @@ static void test_rank_is_killed_while_it_waits(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_daemon_is_gone(void **state)
+TEST(test_daemon_is_gone)
 {
 	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	core_hold(nodes.node[0].core, ZD_CMD_EXCHANGE);
@@ -555,10 +528,9 @@ static void abort_group(struct core_nodes *nodes)
 	core_close(core, admin);
 }
 
-static void test_administrator_aborts(void **state)
+TEST(test_administrator_aborts)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, &durable);
 	/* for a reason of its own first, which is not the next one's */
 	replace(&nodes, 1);
@@ -574,11 +546,10 @@ static void test_administrator_aborts(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_administrator_aborts_while_connecting(void **state)
+TEST(test_administrator_aborts_while_connecting)
 {
 	struct core_nodes nodes;
 	struct core_row row;
-	(void)state;
 	core_nodes_open(&nodes, NULL);
 	uint64_t first = send_join(&nodes, NULL, 0), second = send_join(&nodes, NULL, 1);
 	assert_int_equal(core_rows(nodes.node[0].core, ZD__TABLE__GROUPS, &row, 1), 1);
@@ -590,10 +561,9 @@ static void test_administrator_aborts_while_connecting(void **state)
 }
 
 /* A join with new ids, before all ranks have left, fails and names the reason. */
-static void test_join_before_all_have_left(void **state)
+TEST(test_join_before_all_have_left)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, NULL);
 	replace(&nodes, 0);
 	core_nodes_new_ids(&nodes);
@@ -604,12 +574,11 @@ static void test_join_before_all_have_left(void **state)
 
 /* ---- Groups that exchange all -------------------------------------------------------------------------- */
 
-static void test_exchange_inside_a_daemon(void **state)
+TEST(test_exchange_inside_a_daemon)
 {
 	struct core_nodes nodes;
 	const struct core_nodes_config config = {.nnodes = 1, .exchange = true, .durable = true};
 	uint64_t unit[CORE_NODES];
-	(void)state;
 	core_nodes_open(&nodes, &config);
 	uint64_t made = core_count(nodes.node[0].core, ZD_CMD_UNIQUE_IDS);
 	nodes.ids_bytes = 0;
@@ -628,11 +597,10 @@ static void test_exchange_inside_a_daemon(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_ids_cannot_be_made(void **state)
+TEST(test_ids_cannot_be_made)
 {
 	struct core_nodes nodes;
 	const struct core_nodes_config config = {.nnodes = 1, .exchange = true};
-	(void)state;
 	core_nodes_open(&nodes, &config);
 	nodes.ids_bytes = 0;
 	core_fail_next(nodes.node[0].core, ZD_CMD_UNIQUE_IDS, ZEROD_E_DEVICE, "no interface");
@@ -643,48 +611,14 @@ static void test_ids_cannot_be_made(void **state)
 	core_net_end(nodes.net);
 }
 
-static void test_exchange_over_daemons(void **state)
+TEST(test_exchange_over_daemons)
 {
 	struct core_nodes nodes;
 	const struct core_nodes_config config = {.exchange = true};
 	uint64_t unit[CORE_NODES];
-	(void)state;
 	core_nodes_new(&nodes, &config);
 	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	expect_bytes(&nodes, unit, 1);
 	core_net_end(nodes.net);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_all_daemons_are_awaited),
-	        cmocka_unit_test(test_greetings_are_awaited),
-	        cmocka_unit_test(test_ids_are_checked),
-	        cmocka_unit_test(test_sizes_are_checked),
-	        CORE_TEST(test_backend_without_communicators),
-	        cmocka_unit_test(test_greetings_differ),
-	        cmocka_unit_test(test_worlds_differ),
-	        cmocka_unit_test(test_committed_steps_differ),
-	        cmocka_unit_test(test_torn_everywhere),
-	        cmocka_unit_test(test_ids_of_daemons_differ),
-	        cmocka_unit_test(test_ids_are_used_once),
-	        cmocka_unit_test(test_deadline_while_connecting),
-	        cmocka_unit_test(test_rank_dies_while_connecting),
-	        cmocka_unit_test(test_opening_fails),
-	        cmocka_unit_test(test_late_word_of_a_former_connection),
-	        cmocka_unit_test(test_leave_in_order),
-	        cmocka_unit_test(test_goodbye),
-	        cmocka_unit_test(test_rank_is_killed),
-	        cmocka_unit_test(test_rank_is_killed_while_it_waits),
-	        cmocka_unit_test(test_daemon_is_gone),
-	        cmocka_unit_test(test_administrator_aborts),
-	        cmocka_unit_test(test_administrator_aborts_while_connecting),
-	        cmocka_unit_test(test_join_before_all_have_left),
-	        cmocka_unit_test(test_exchange_inside_a_daemon),
-	        cmocka_unit_test(test_ids_cannot_be_made),
-	        cmocka_unit_test(test_exchange_over_daemons),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,6 @@
  * and then all have made it, or none has.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "rail_rig.h"
 #include "tests/support/sweep.h"
@@ -180,11 +179,10 @@ static void end_all_in_doubt(struct rig *rig)
 	}
 }
 
-static void test_kill_inside_a_commit(void **state)
+TEST(test_kill_inside_a_commit)
 {
 	static const struct core_nodes_config *const configs[] = {&shadowed, &bare, &hybrid, &exchanged,
 	                                                          &three};
-	(void)state;
 	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
 		struct rig rig;
 		start(&rig, configs[i]);
@@ -195,11 +193,10 @@ static void test_kill_inside_a_commit(void **state)
 }
 
 /* Of each daemon that has not heard of the commit, or of the one that has, and knows of it by its journal. */
-static void test_restarts_after_a_commit(void **state)
+TEST(test_restarts_after_a_commit)
 {
 	static const struct core_nodes_config *const configs[] = {&shadowed, &bare, &hybrid, &exchanged,
 	                                                          &three};
-	(void)state;
 	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
 		for (uint32_t which = 0; which < 2; which++) {
 			struct rig rig;
@@ -217,10 +214,9 @@ static void test_restarts_after_a_commit(void **state)
 	}
 }
 
-static void test_kill_before_others_vote(void **state)
+TEST(test_kill_before_others_vote)
 {
 	static const struct core_nodes_config *const configs[] = {&shadowed, &hybrid, &exchanged};
-	(void)state;
 	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
 		struct rig rig;
 		start(&rig, configs[i]);
@@ -230,10 +226,9 @@ static void test_kill_before_others_vote(void **state)
 	}
 }
 
-static void test_all_are_in_doubt(void **state)
+TEST(test_all_are_in_doubt)
 {
 	static const struct core_nodes_config *const configs[] = {&shadowed, &hybrid, &exchanged, &three};
-	(void)state;
 	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
 		struct rig rig;
 		start(&rig, configs[i]);
@@ -244,9 +239,8 @@ static void test_all_are_in_doubt(void **state)
 }
 
 /* There is nothing to go back to. */
-static void test_without_shadows_it_is_torn(void **state)
+TEST(test_without_shadows_it_is_torn)
 {
-	(void)state;
 	for (int all = 0; all < 2; all++) {
 		struct rig rig;
 		uint64_t request[CORE_TEAM] = {0};
@@ -269,11 +263,10 @@ static void test_without_shadows_it_is_torn(void **state)
 }
 
 /* A group is torn by an update since the step at which all ranks are, and by no earlier one. */
-static void test_torn_behind_a_doubt(void **state)
+TEST(test_torn_behind_a_doubt)
 {
 	struct rig rig;
 	uint64_t request[CORE_TEAM] = {0};
-	(void)state;
 	start(&rig, &bare);
 	end_half_committed(&rig);
 	core_expect(core_of(&rig, 2), core_update(core_of(&rig, 2), session_of(&rig, 2), rig.u[1]), 0);
@@ -284,11 +277,10 @@ static void test_torn_behind_a_doubt(void **state)
 }
 
 /* With its ranks all is gone: who comes next begins with nothing, and doubts nothing. */
-static void test_not_durable(void **state)
+TEST(test_not_durable)
 {
 	struct rig rig;
 	uint64_t request[CORE_TEAM] = {0};
-	(void)state;
 	start(&rig, NULL);
 	end_half_committed(&rig);
 	all_anew(&rig);
@@ -299,11 +291,10 @@ static void test_not_durable(void **state)
 }
 
 /* The memory of a commit in doubt is charged as before, and freed with the job. */
-static void test_job_ends_in_doubt(void **state)
+TEST(test_job_ends_in_doubt)
 {
 	struct rig rig;
 	struct core_row job;
-	(void)state;
 	start(&rig, &shadowed);
 	end_half_committed(&rig);
 	struct core_driver *core = rig.nodes.node[0].core;
@@ -317,11 +308,10 @@ static void test_job_ends_in_doubt(void **state)
 }
 
 /* The shards are set back when the processes that had them have gone, and nobody is given them before. */
-static void test_set_back_when_processes_are_gone(void **state)
+TEST(test_set_back_when_processes_are_gone)
 {
 	struct rig rig;
 	uint64_t request[CORE_TEAM], old[CORE_TEAM];
-	(void)state;
 	start(&rig, &lingering);
 	end_half_voted(&rig);
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -381,9 +371,8 @@ static void vote_alone(struct rig *rig, uint64_t step)
 	expect_doubt(rig, 1, step - 1, step);
 }
 
-static void test_second_failure_in_doubt(void **state)
+TEST(test_second_failure_in_doubt)
 {
-	(void)state;
 	for (int committed = 0; committed < 2; committed++) {
 		for (int votes = 0; votes < 2; votes++) {
 			struct rig rig;
@@ -405,10 +394,9 @@ static void test_second_failure_in_doubt(void **state)
 }
 
 /* A rank goes before the others have come at all. */
-static void test_joins_in_vain(void **state)
+TEST(test_joins_in_vain)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &shadowed);
 	end_half_committed(&rig);
 	all_anew(&rig);
@@ -421,12 +409,11 @@ static void test_joins_in_vain(void **state)
 }
 
 /* A daemon that has lost the job is not what the others are in doubt about. */
-static void test_doubt_and_a_lost_job(void **state)
+TEST(test_doubt_and_a_lost_job)
 {
 	struct rig rig;
 	struct core_row job;
 	uint64_t request[CORE_TEAM] = {0};
-	(void)state;
 	start(&rig, &three);
 	end_half_committed(&rig);
 	all_anew(&rig);
@@ -600,25 +587,22 @@ static void run_at_random(bool restarts)
 	}
 }
 
-static void test_at_random(void **state)
+TEST(test_at_random)
 {
-	(void)state;
 	run_at_random(false);
 }
 
-static void test_restarts_at_random(void **state)
+TEST(test_restarts_at_random)
 {
-	(void)state;
 	run_at_random(true);
 }
 
 /* A shard that cannot be set back after the greetings is known here alone: the group ends, and is torn for
  * all when they are back. */
-static void test_a_shard_that_is_not_set_back(void **state)
+TEST(test_a_shard_that_is_not_set_back)
 {
 	struct rig rig;
 	uint64_t request[CORE_TEAM] = {0};
-	(void)state;
 	start(&rig, &shadowed);
 	end_half_voted(&rig);
 	all_anew(&rig);
@@ -631,26 +615,4 @@ static void test_a_shard_that_is_not_set_back(void **state)
 	send_joins(&rig, &shadowed, request);
 	expect_joined(&rig, request, 1, true);
 	core_net_end(rig.nodes.net);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_kill_inside_a_commit),
-	        cmocka_unit_test(test_a_shard_that_is_not_set_back),
-	        cmocka_unit_test(test_kill_before_others_vote),
-	        cmocka_unit_test(test_all_are_in_doubt),
-	        cmocka_unit_test(test_without_shadows_it_is_torn),
-	        cmocka_unit_test(test_torn_behind_a_doubt),
-	        cmocka_unit_test(test_not_durable),
-	        cmocka_unit_test(test_job_ends_in_doubt),
-	        cmocka_unit_test(test_set_back_when_processes_are_gone),
-	        cmocka_unit_test(test_second_failure_in_doubt),
-	        cmocka_unit_test(test_joins_in_vain),
-	        cmocka_unit_test(test_doubt_and_a_lost_job),
-	        cmocka_unit_test(test_at_random),
-	        cmocka_unit_test(test_restarts_at_random),
-	        cmocka_unit_test(test_restarts_after_a_commit),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

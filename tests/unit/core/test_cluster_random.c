@@ -9,14 +9,7 @@
  *
  * All follows from the seed, which a failure prints. ZEROD_TEST_SEED=n runs that one alone.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "cluster_program.h"
@@ -484,6 +477,8 @@ static int name_seed(void **state)
 	return 0;
 }
 
+#define SEED_TEST(name) TEST_DEFINE(name, void, , name(), NULL, name_seed)
+
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
 static void run_to_the_end(struct run *run)
@@ -504,9 +499,8 @@ static void run_whole(uint64_t seed)
 	core_net_end(run.nodes.net);
 }
 
-static void test_programs(void **state)
+SEED_TEST(test_programs)
 {
-	(void)state;
 	each_seed(run_whole);
 }
 
@@ -686,17 +680,7 @@ static void run_broken(uint64_t seed)
 	core_net_end(run.nodes.net);
 }
 
-static void test_broken_programs(void **state)
+SEED_TEST(test_broken_programs)
 {
-	(void)state;
 	each_seed(run_broken);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_teardown(test_programs, name_seed),
-	        cmocka_unit_test_teardown(test_broken_programs, name_seed),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

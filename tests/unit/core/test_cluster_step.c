@@ -3,13 +3,7 @@
  * Agreements between daemons: steps, with one norm and overflow for all, and commits, which all daemons make
  * or none.
  */
-#include <setjmp.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
@@ -28,19 +22,14 @@ static void rig_new(struct rig *rig, const struct core_nodes_config *config)
 	core_nodes_unit(&rig->nodes, "w", WORLD * ZD_SHARD_ALIGN_BYTES, rig->unit);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	rig_new(&rig, NULL);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	core_net_end(((struct rig *)*state)->nodes.net);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_nodes_end)
 
 static struct core_team *team_of(struct rig *rig, uint32_t rank)
 {
@@ -77,9 +66,8 @@ static void expect_state(struct rig *rig, uint32_t node, const char *state)
 
 /* ---- Commits ------------------------------------------------------------------------------------------- */
 
-static void test_all_commit(void **state)
+RIG_TEST(test_all_commit)
 {
-	struct rig *rig = *state;
 	uint64_t request[WORLD];
 	request[0] = send_commit(rig, 0, 5);
 	core_expect_waits(rig->nodes.node[0].core, request[0], "rank 1 to commit");
@@ -125,16 +113,14 @@ static void expect_refusal(const struct core_nodes_config *config)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_refused_commit(void **state)
+TEST(test_refused_commit)
 {
-	(void)state;
 	expect_refusal(NULL);
 	expect_refusal(&(struct core_nodes_config){.exchange = true});
 }
 
-static void test_steps_differ(void **state)
+RIG_TEST(test_steps_differ)
 {
-	struct rig *rig = *state;
 	uint64_t request[WORLD];
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		request[rank] = send_commit(rig, rank, rank < 2 ? 1 : 2);
@@ -155,9 +141,8 @@ static uint64_t send_commit_until(struct rig *rig, uint32_t rank, uint64_t deadl
 	                       &args);
 }
 
-static void test_deadline_of_a_commit(void **state)
+RIG_TEST(test_deadline_of_a_commit)
 {
-	struct rig *rig = *state;
 	/* before all ranks of the daemon have come, nobody elsewhere knows of it */
 	uint64_t alone = send_commit_until(rig, 0, 1000);
 	core_tick(rig->nodes.node[0].core, 1000);
@@ -172,9 +157,8 @@ static void test_deadline_of_a_commit(void **state)
 	expect_state(rig, 0, "ABORTED");
 }
 
-static void test_vote_fails(void **state)
+RIG_TEST(test_vote_fails)
 {
-	struct rig *rig = *state;
 	uint64_t request[WORLD];
 	core_fail_next(rig->nodes.node[0].core, ZD_CMD_AGREE, ZEROD_E_DEVICE, "a link is down");
 	commit_all(rig, 1, request);
@@ -183,9 +167,8 @@ static void test_vote_fails(void **state)
 	expect_state(rig, 0, "ABORTED");
 }
 
-static void test_rank_is_killed_while_others_vote(void **state)
+RIG_TEST(test_rank_is_killed_while_others_vote)
 {
-	struct rig *rig = *state;
 	(void)send_commit(rig, 0, 1);
 	uint64_t request = send_commit(rig, 1, 1);
 	core_close(rig->nodes.node[0].core, core_nodes_session(&rig->nodes, 0));
@@ -195,9 +178,8 @@ static void test_rank_is_killed_while_others_vote(void **state)
 
 /* Other daemons commit a step to which this daemon has agreed, whatever happens to it: no rank writes a shard
  * before the result is known. */
-static void test_update_waits_for_the_commit(void **state)
+RIG_TEST(test_update_waits_for_the_commit)
 {
-	struct rig *rig = *state;
 	uint64_t request[WORLD];
 	struct core_driver *core = rig->nodes.node[0].core;
 	core_hold(core, ZD_CMD_AGREE);
@@ -211,9 +193,8 @@ static void test_update_waits_for_the_commit(void **state)
 	core_expect(core, update, 0);
 }
 
-static void test_update_during_a_commit_that_ends(void **state)
+RIG_TEST(test_update_during_a_commit_that_ends)
 {
-	struct rig *rig = *state;
 	uint64_t request[WORLD];
 	struct core_driver *core = rig->nodes.node[0].core;
 	core_hold(core, ZD_CMD_AGREE);
@@ -257,10 +238,9 @@ static void run_backward(struct rig *rig, uint32_t large_rank, float large)
 }
 
 /* Else the ranks of a rail might come to it between different reductions. */
-static void test_commit_in_a_backward(void **state)
+TEST(test_commit_in_a_backward)
 {
 	struct rig rig = {.bucket = {0}};
-	(void)state;
 	rig_new(&rig, NULL);
 	core_expect(rig.nodes.node[0].core, core_backward(team_of(&rig, 0), 0, 3, false), 0);
 	core_expect_error(rig.nodes.node[0].core, send_commit(&rig, 0, 1), ZEROD_E_STATE,
@@ -286,9 +266,8 @@ static void expect_steps(struct rig *rig, uint64_t step, bool overflow)
 	}
 }
 
-static void test_all_see_an_overflow(void **state)
+TEST(test_all_see_an_overflow)
 {
-	(void)state;
 	for (int exchange = 0; exchange < 2; exchange++) {
 		struct rig rig = {.bucket = {0}};
 		rig_new(&rig, &(struct core_nodes_config){.exchange = exchange});
@@ -326,12 +305,11 @@ static void contribute(struct core_team *team, uint64_t bucket, uint64_t unit, f
 
 /* Replicas must be updated alike: each node adds the squares up in its own order of units, and one's sum is
  * all nodes'. */
-static void test_hybrid_norms(void **state)
+TEST(test_hybrid_norms)
 {
 	static const float values[UNITS] = {8.0f, 1e9f, 8.0f}; /* the sum of squares depends on the order */
 	struct rig rig = {.bucket = {0}};
 	uint64_t unit[UNITS][CORE_NODES], request[WORLD];
-	(void)state;
 	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.hybrid = true});
 	register_in_two_orders(&rig.nodes, unit);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
@@ -353,10 +331,9 @@ static void test_hybrid_norms(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_step_waits_for_other_daemons(void **state)
+TEST(test_step_waits_for_other_daemons)
 {
 	struct rig rig = {.bucket = {0}};
-	(void)state;
 	rig_new(&rig, NULL);
 	run_backward(&rig, 0, 1.0f);
 	uint64_t first = core_step(team_of(&rig, 0), 0);
@@ -370,11 +347,10 @@ static void test_step_waits_for_other_daemons(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_deadline_of_a_step(void **state)
+TEST(test_deadline_of_a_step)
 {
 	struct rig rig = {.bucket = {0}};
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN};
-	(void)state;
 	rig_new(&rig, NULL);
 	run_backward(&rig, 0, 1.0f);
 	args.u.step_begin.group = rig.nodes.node[0].group;
@@ -392,25 +368,4 @@ static void test_deadline_of_a_step(void **state)
 	                  "group 'world': rank 0 gave up a step that others take");
 	core_net_expire(rig.nodes.net);
 	core_net_end(rig.nodes.net);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_all_commit),
-	        cmocka_unit_test(test_refused_commit),
-	        TEST(test_steps_differ),
-	        TEST(test_deadline_of_a_commit),
-	        TEST(test_vote_fails),
-	        TEST(test_rank_is_killed_while_others_vote),
-	        TEST(test_update_waits_for_the_commit),
-	        TEST(test_update_during_a_commit_that_ends),
-	        cmocka_unit_test(test_commit_in_a_backward),
-	        cmocka_unit_test(test_all_see_an_overflow),
-	        cmocka_unit_test(test_hybrid_norms),
-	        cmocka_unit_test(test_step_waits_for_other_daemons),
-	        cmocka_unit_test(test_deadline_of_a_step),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,8 @@
 
 #include <stdio.h>
 
-static void test_context_holds_all_its_units(void **state)
+RIG_TEST(test_context_holds_all_its_units)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, rig->b};
 	char tag[32];
 	uint64_t id = context(rig, units, 2);
@@ -26,9 +25,8 @@ static void test_context_holds_all_its_units(void **state)
 	expect_end_fails(rig, ZD_REQ_CONTEXT_END, id, ZEROD_E_NOT_FOUND, "or it has ended");
 }
 
-static void test_disjoint_contexts_nest(void **state)
+RIG_TEST(test_disjoint_contexts_nest)
 {
-	struct rig *rig = *state;
 	const uint64_t outer_units[] = {rig->a, rig->b}, inner_units[] = {rig->c};
 	uint64_t outer = context(rig, outer_units, 2), inner = context(rig, inner_units, 1);
 	assert_int_equal(gathered_bytes(rig), 3 * UNIT_BYTES);
@@ -40,9 +38,8 @@ static void test_disjoint_contexts_nest(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_overlapping_context_fails_as_a_whole(void **state)
+RIG_TEST(test_overlapping_context_fails_as_a_whole)
 {
-	struct rig *rig = *state;
 	const uint64_t first_units[] = {rig->a, rig->b}, second_units[] = {rig->c, rig->b};
 	char text[64];
 	uint64_t first = context(rig, first_units, 2);
@@ -55,9 +52,8 @@ static void test_overlapping_context_fails_as_a_whole(void **state)
 	end(rig, ZD_REQ_CONTEXT_END, context(rig, second_units, 2));
 }
 
-static void test_ranks_have_contexts_of_their_own(void **state)
+RIG_TEST(test_ranks_have_contexts_of_their_own)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a};
 	uint64_t mine = context(rig, units, 1);
 	uint64_t request = core_context_begin(rig->core, rig->team.session[1], units, 1);
@@ -67,9 +63,8 @@ static void test_ranks_have_contexts_of_their_own(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-static void test_context_ends_behind_its_streams(void **state)
+RIG_TEST(test_context_ends_behind_its_streams)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, rig->b, rig->c};
 	const struct zd_fence fence = {3, 7};
 	uint64_t id = context(rig, units, 3);
@@ -88,9 +83,8 @@ static uint64_t unpublished(struct rig *rig)
 	return core_team_register(&rig->team, &(struct core_unit){.name = "late", .numel = 128});
 }
 
-static void test_context_waits_as_a_whole(void **state)
+RIG_TEST(test_context_waits_as_a_whole)
 {
-	struct rig *rig = *state;
 	uint64_t late = unpublished(rig);
 	const uint64_t units[] = {rig->a, late, rig->b}, overlap[] = {rig->b};
 	struct core_row rows[2];
@@ -126,9 +120,8 @@ static void expect_undone(struct rig *rig, uint64_t bytes)
 	end(rig, ZD_REQ_CONTEXT_END, context(rig, units, 3));
 }
 
-static void test_deadline_gives_everything_back(void **state)
+RIG_TEST(test_deadline_gives_everything_back)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, rig->b, unpublished(rig)};
 	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN,
 	                       .u.context_begin = {.n_units = 3, .units = (uint64_t *)units}};
@@ -140,9 +133,8 @@ static void test_deadline_gives_everything_back(void **state)
 	expect_undone(rig, UNIT_BYTES); /* the plan's b */
 }
 
-static void test_failing_gather_gives_everything_back(void **state)
+RIG_TEST(test_failing_gather_gives_everything_back)
 {
-	struct rig *rig = *state;
 	const struct core_unit halves[] = {{.name = "late", .numel = 128}, {.name = "late", .numel = 256}};
 	uint64_t request = core_register(rig->core, rig->session, rig->team.group, &halves[0]);
 	const uint64_t units[] = {rig->a, rig->c, core_expect(rig->core, request, 0)->u.unit_register.unit};
@@ -154,9 +146,8 @@ static void test_failing_gather_gives_everything_back(void **state)
 	expect_undone(rig, 0);
 }
 
-static void test_units_of_one_slot_fail_as_a_whole(void **state)
+RIG_TEST(test_units_of_one_slot_fail_as_a_whole)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, core_team_slot_unit(&rig->team, "h0", UNIT_BYTES, 1),
 	                          core_team_slot_unit(&rig->team, "h1", UNIT_BYTES, 1)};
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, units, 3),
@@ -164,9 +155,8 @@ static void test_units_of_one_slot_fail_as_a_whole(void **state)
 	expect_undone(rig, 0);
 }
 
-static void test_lost_peer_ends_a_waiting_context(void **state)
+RIG_TEST(test_lost_peer_ends_a_waiting_context)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, unpublished(rig)};
 	uint64_t request = core_context_begin(rig->core, rig->session, units, 2);
 	core_close(rig->core, rig->team.session[1]);
@@ -175,9 +165,8 @@ static void test_lost_peer_ends_a_waiting_context(void **state)
 	assert_int_equal(nscopes(rig), 0);
 }
 
-static void test_session_dies_with_a_waiting_context(void **state)
+RIG_TEST(test_session_dies_with_a_waiting_context)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a, unpublished(rig)};
 	(void)core_context_begin(rig->core, rig->session, units, 2);
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -186,11 +175,10 @@ static void test_session_dies_with_a_waiting_context(void **state)
 	core_unhold(rig->core, ZD_CMD_COPY);
 }
 
-static void test_context_waits_for_room_in_its_turn(void **state)
+TEST(test_context_waits_for_room_in_its_turn)
 {
 	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
-	assert_int_equal(teardown(state), 0);
-	struct rig *rig = *state = rig_new(&options);
+	struct rig *rig = rig_new(&options);
 	const uint64_t units[] = {core_team_unit(&rig->team, "big", 2 * UNIT_BYTES)};
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->c), 0);
 	uint64_t request = core_context_begin(rig->core, rig->session, units, 1);
@@ -202,25 +190,25 @@ static void test_context_waits_for_room_in_its_turn(void **state)
 	end(rig, ZD_REQ_CONTEXT_END, core_expect(rig->core, request, 0)->u.scope.scope);
 	core_expect(rig->core, behind, 0);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	core_end(rig->core);
 }
 
-static void test_context_beyond_the_budget_fails_at_once(void **state)
+TEST(test_context_beyond_the_budget_fails_at_once)
 {
 	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
-	assert_int_equal(teardown(state), 0);
-	struct rig *rig = *state = rig_new(&options);
+	struct rig *rig = rig_new(&options);
 	const uint64_t units[] = {rig->a, rig->b, rig->c};
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, units, 3), ZEROD_E_NO_MEMORY,
 	                  "3 units need 1536 bytes; the gather budget of device 0 is 1024");
 	assert_int_equal(nscopes(rig), 0);
 	end(rig, ZD_REQ_CONTEXT_END, context(rig, units, 2));
+	core_end(rig->core);
 }
 
 /* ---- Bad input ----------------------------------------------------------------------------------------- */
 
-static void test_bad_sets_of_units(void **state)
+RIG_TEST(test_bad_sets_of_units)
 {
-	struct rig *rig = *state;
 	struct core_join alone = {.group = "alone", .world_size = 1};
 	const struct core_unit shape = {.name = "x", .numel = 1};
 	uint64_t request = core_join(rig->core, rig->session, &alone);
@@ -240,9 +228,8 @@ static void test_bad_sets_of_units(void **state)
 	expect_undone(rig, 0);
 }
 
-static void test_contexts_are_no_forward_scopes(void **state)
+RIG_TEST(test_contexts_are_no_forward_scopes)
 {
-	struct rig *rig = *state;
 	const uint64_t units[] = {rig->a};
 	uint64_t id = context(rig, units, 1);
 	expect_end_fails(rig, ZD_REQ_FORWARD_END, id, ZEROD_E_INVALID, "is a user context");
@@ -255,29 +242,4 @@ static void test_contexts_are_no_forward_scopes(void **state)
 	                  "unit 'b' is not in context");
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	end(rig, ZD_REQ_CONTEXT_END, id);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_context_holds_all_its_units),
-	        TEST(test_disjoint_contexts_nest),
-	        TEST(test_overlapping_context_fails_as_a_whole),
-	        TEST(test_ranks_have_contexts_of_their_own),
-	        TEST(test_context_ends_behind_its_streams),
-	        TEST(test_context_waits_as_a_whole),
-	        TEST(test_deadline_gives_everything_back),
-	        TEST(test_failing_gather_gives_everything_back),
-	        TEST(test_units_of_one_slot_fail_as_a_whole),
-	        TEST(test_lost_peer_ends_a_waiting_context),
-	        TEST(test_session_dies_with_a_waiting_context),
-	        TEST(test_context_waits_for_room_in_its_turn),
-	        TEST(test_context_beyond_the_budget_fails_at_once),
-	        TEST(test_bad_sets_of_units),
-	        TEST(test_contexts_are_no_forward_scopes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

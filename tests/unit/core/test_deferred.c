@@ -4,13 +4,6 @@
  * versions that are still being published. A promised copy writes nothing early, always comes or frees its
  * streams, and waits for nothing but work that ends by itself.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/gather/buffer.h"
 #include "tests/support/core_driver.h"
@@ -31,13 +24,14 @@ static void start(struct rig *rig, const struct core_options *options)
 	rig->session = rig->team.session[0];
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	start(&rig, NULL);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
+
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
 {
@@ -105,11 +99,10 @@ static uint64_t publish_after(struct rig *rig, uint64_t unit, uint32_t rank, uin
 /* ---- Places that are still read ------------------------------------------------------------------------ */
 
 /* A whole forward over one slot, while the stream stands still. */
-static void test_slot_is_promised_again_and_again(void **state)
+RIG_TEST(test_slot_is_promised_again_and_again)
 {
 	const struct zd_reply *replies[6];
 	uint64_t units[6];
-	struct rig *rig = *state;
 	for (uint32_t i = 0; i < 6; i++) {
 		char name[8] = {'a', (char)('0' + i)};
 		units[i] = core_team_slot_unit(&rig->team, name, UNIT_BYTES, 2);
@@ -130,10 +123,9 @@ static void test_slot_is_promised_again_and_again(void **state)
 }
 
 /* The same with blocks: no more memory than is held at once, and the budget counts the same. */
-static void test_quarantined_block_is_promised_twice_in_a_row(void **state)
+TEST(test_quarantined_block_is_promised_twice_in_a_row)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){
 	                    .ndevices = 1, .arena_bytes = 68 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
 	uint64_t large = 10 * CORE_KIB; /* there is room for all shards and one copy */
@@ -160,9 +152,8 @@ static void test_quarantined_block_is_promised_twice_in_a_row(void **state)
 }
 
 /* Only where no block is free. */
-static void test_free_block_comes_before_a_promised_one(void **state)
+RIG_TEST(test_free_block_comes_before_a_promised_one)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_unit(&rig->team, "a", UNIT_BYTES),
 	         b = core_team_unit(&rig->team, "b", UNIT_BYTES);
 	gather_ok(rig, a);
@@ -171,9 +162,8 @@ static void test_free_block_comes_before_a_promised_one(void **state)
 }
 
 /* Transfers of a session begin in the order of their promises, since their fences share counters. */
-static void test_promises_begin_in_order(void **state)
+RIG_TEST(test_promises_begin_in_order)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	uint64_t c = core_team_slot_unit(&rig->team, "c", UNIT_BYTES, 2);
@@ -194,9 +184,8 @@ static void test_promises_begin_in_order(void **state)
 }
 
 /* A place that a lease still holds is not promised: its release depends on the client's next call. */
-static void test_held_place_is_not_promised(void **state)
+RIG_TEST(test_held_place_is_not_promised)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	gather_ok(rig, a);
@@ -212,10 +201,9 @@ static void test_held_place_is_not_promised(void **state)
 }
 
 /* The process of another session may wait for a collective with this one. */
-static void test_block_of_another_session_is_not_promised(void **state)
+TEST(test_block_of_another_session_is_not_promised)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){
 	                    .ndevices = 1, .arena_bytes = 36 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 12 * CORE_KIB);
@@ -229,9 +217,8 @@ static void test_block_of_another_session_is_not_promised(void **state)
 }
 
 /* A lease that ended before the copies began: they come all the same, into memory that is nobody else's. */
-static void test_promised_copy_that_is_released_first(void **state)
+RIG_TEST(test_promised_copy_that_is_released_first)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	gather_ok(rig, a);
@@ -250,9 +237,8 @@ static void test_promised_copy_that_is_released_first(void **state)
 
 /* ---- Versions that are being published ----------------------------------------------------------------- */
 
-static void test_version_is_promised_while_it_is_published(void **state)
+RIG_TEST(test_version_is_promised_while_it_is_published)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	write_version(rig, unit, 0);
 	uint64_t own = publish_after(rig, unit, 0, 1);
@@ -274,9 +260,8 @@ static void test_version_is_promised_while_it_is_published(void **state)
 }
 
 /* The next update waits for copies that were promised and have not begun. */
-static void test_promised_copies_read_the_shard(void **state)
+RIG_TEST(test_promised_copies_read_the_shard)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	gather_ok(rig, a);
@@ -290,9 +275,8 @@ static void test_promised_copies_read_the_shard(void **state)
 }
 
 /* A prefetched copy of the new version outlives the publish that it waited for. */
-static void test_publish_keeps_what_was_promised(void **state)
+RIG_TEST(test_publish_keeps_what_was_promised)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		write_version(rig, unit, rank);
@@ -309,9 +293,8 @@ static void test_publish_keeps_what_was_promised(void **state)
 /* ---- What does not come -------------------------------------------------------------------------------- */
 
 /* The publisher dies before its stream has come so far: who was promised its version is freed. */
-static void test_publisher_dies(void **state)
+RIG_TEST(test_publisher_dies)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES),
 	         other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
@@ -330,9 +313,8 @@ static void test_publisher_dies(void **state)
 }
 
 /* A peer that dies with its shards published leaves them to the copies that were promised. */
-static void test_source_dies(void **state)
+RIG_TEST(test_source_dies)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	gather_ok(rig, a);
@@ -346,10 +328,9 @@ static void test_source_dies(void **state)
 }
 
 /* The one that was promised something dies, in the middle of a chain. */
-static void test_reader_dies(void **state)
+TEST(test_reader_dies)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.sessions_linger = true});
 	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
@@ -373,9 +354,8 @@ static void test_reader_dies(void **state)
 }
 
 /* A deferred copy that fails takes all that is promised behind it along; after a reset all is as new. */
-static void test_failed_copy_breaks_what_follows(void **state)
+RIG_TEST(test_failed_copy_breaks_what_follows)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	gather_ok(rig, a);
@@ -403,9 +383,8 @@ static void test_failed_copy_breaks_what_follows(void **state)
 }
 
 /* A poisoned session is promised nothing, since its reset passes all values that were given out. */
-static void test_poisoned_session_waits(void **state)
+RIG_TEST(test_poisoned_session_waits)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	uint64_t c = core_team_unit(&rig->team, "c", UNIT_BYTES);
@@ -484,18 +463,16 @@ static void refresh_after_a_failed_publish(bool poison)
 	core_end(rig.core);
 }
 
-static void test_refresh_is_promised_again_after_a_failed_publish(void **state)
+TEST(test_refresh_is_promised_again_after_a_failed_publish)
 {
-	(void)state;
 	refresh_after_a_failed_publish(false);
 	refresh_after_a_failed_publish(true);
 }
 
 /* A copy that began before a reset fails after it. The executor has aborted the timeline, and the streams of
  * later gathers are freed with it: the session is poisoned again, and the next reset ends the abort. */
-static void test_copy_fails_after_a_reset(void **state)
+RIG_TEST(test_copy_fails_after_a_reset)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	core_hold(rig->core, ZD_CMD_COPY);
 	gather_ok(rig, unit);
@@ -515,9 +492,8 @@ static void test_copy_fails_after_a_reset(void **state)
 
 /* A copy that fails breaks the promise of its own heir, which waits for nothing else then and is released
  * already: both end with it. */
-static void test_failed_copy_ends_its_heir(void **state)
+RIG_TEST(test_failed_copy_ends_its_heir)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	gather_ok(rig, a);
@@ -536,30 +512,4 @@ static void test_failed_copy_ends_its_heir(void **state)
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2 * NRANKS);
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
 	core_team_check(&rig->team, gather_ok(rig, b), 1);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_slot_is_promised_again_and_again),
-	        cmocka_unit_test(test_quarantined_block_is_promised_twice_in_a_row),
-	        TEST(test_free_block_comes_before_a_promised_one),
-	        TEST(test_promises_begin_in_order),
-	        TEST(test_held_place_is_not_promised),
-	        cmocka_unit_test(test_block_of_another_session_is_not_promised),
-	        TEST(test_promised_copy_that_is_released_first),
-	        TEST(test_version_is_promised_while_it_is_published),
-	        TEST(test_promised_copies_read_the_shard),
-	        TEST(test_publish_keeps_what_was_promised),
-	        TEST(test_publisher_dies),
-	        TEST(test_source_dies),
-	        cmocka_unit_test(test_reader_dies),
-	        TEST(test_failed_copy_breaks_what_follows),
-	        TEST(test_failed_copy_ends_its_heir),
-	        TEST(test_copy_fails_after_a_reset),
-	        cmocka_unit_test(test_refresh_is_promised_again_after_a_failed_publish),
-	        TEST(test_poisoned_session_waits),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

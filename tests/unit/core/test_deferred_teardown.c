@@ -2,13 +2,6 @@
 /*
  * Sessions that linger: peers hear at once, memory comes back when the process has left its device.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 #include "tests/support/core_reduce.h"
@@ -34,10 +27,9 @@ static void expect_no_session(struct core_driver *core, uint64_t id)
 
 /* ---- What is kept, and what is not --------------------------------------------------------------------- */
 
-static void test_peers_hear_at_once(void **state)
+TEST(test_peers_hear_at_once)
 {
 	struct core_driver *core = core_new(&lingering);
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_update(core, team.session[0], unit), 0);
@@ -49,11 +41,10 @@ static void test_peers_hear_at_once(void **state)
 
 /* A shard, a gathered buffer, one that was released before its stream had passed, an allocation, a bucket and
  * a target. */
-static void test_all_that_a_process_can_touch_is_kept(void **state)
+TEST(test_all_that_a_process_can_touch_is_kept)
 {
 	struct core_driver *core = core_new(&copying);
 	struct core_row row;
-	(void)state;
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, UNIT_BYTES, 1);
 	uint64_t session = g.team.session[0];
 	uint64_t unit = core_reducers_unit(&g, "w", UNIT_BYTES / 4);
@@ -90,11 +81,10 @@ static void test_all_that_a_process_can_touch_is_kept(void **state)
 	core_end(core);
 }
 
-static void test_buffers_say_what_they_wait_for(void **state)
+TEST(test_buffers_say_what_they_wait_for)
 {
 	struct core_driver *core = core_new(&lingering);
 	struct core_row row;
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect(core, core_gather(core, team.session[0], core_team_unit(&team, "w", UNIT_BYTES)), 0);
 	core_close(core, team.session[0]);
@@ -104,11 +94,10 @@ static void test_buffers_say_what_they_wait_for(void **state)
 	core_end(core);
 }
 
-static void test_memory_is_not_given_to_others_before(void **state)
+TEST(test_memory_is_not_given_to_others_before)
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.sessions_linger = true, .arena_bytes = 128 * CORE_KIB});
-	(void)state;
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	core_expect(core, core_alloc(core, first, "job", 0, 100 * CORE_KIB), 0);
 	core_close(core, first);
@@ -120,10 +109,9 @@ static void test_memory_is_not_given_to_others_before(void **state)
 }
 
 /* A session that has released all its memory itself ends with its connection. */
-static void test_nothing_held_nothing_kept(void **state)
+TEST(test_nothing_held_nothing_kept)
 {
 	struct core_driver *core = core_new(&lingering);
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_team_unit(&team, "w", UNIT_BYTES);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
@@ -136,12 +124,11 @@ static void test_nothing_held_nothing_kept(void **state)
 /* ---- Beside others ------------------------------------------------------------------------------------- */
 
 /* The old process may write the shard until it is gone: nobody else does before. */
-static void test_durable_shard_has_one_writer(void **state)
+TEST(test_durable_shard_has_one_writer)
 {
 	struct core_driver *core = core_new(&lingering);
 	const struct core_join join = {.world_size = 1, .durable = true};
 	const struct core_unit again = {.name = "w", .numel = UNIT_BYTES / 4};
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, true);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), old = team.session[0];
 	core_expect(core, core_update(core, old, unit), 0);
@@ -158,10 +145,9 @@ static void test_durable_shard_has_one_writer(void **state)
 	core_end(core);
 }
 
-static void test_lingering_session_is_nobodys(void **state)
+TEST(test_lingering_session_is_nobodys)
 {
 	struct core_driver *core = core_new(&lingering);
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_team_unit(&team, "w", UNIT_BYTES);
 	uint64_t admin = core_open_admin(core);
@@ -174,27 +160,11 @@ static void test_lingering_session_is_nobodys(void **state)
 	core_end(core);
 }
 
-static void test_end_of_the_engine_with_lingering_sessions(void **state)
+TEST(test_end_of_the_engine_with_lingering_sessions)
 {
 	struct core_driver *core = core_new(&lingering);
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, true);
 	core_expect(core, core_gather(core, team.session[0], core_team_unit(&team, "w", UNIT_BYTES)), 0);
 	core_close(core, team.session[0]);
 	core_abandon(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_peers_hear_at_once),
-	        cmocka_unit_test(test_all_that_a_process_can_touch_is_kept),
-	        cmocka_unit_test(test_buffers_say_what_they_wait_for),
-	        cmocka_unit_test(test_memory_is_not_given_to_others_before),
-	        cmocka_unit_test(test_nothing_held_nothing_kept),
-	        cmocka_unit_test(test_durable_shard_has_one_writer),
-	        cmocka_unit_test(test_lingering_session_is_nobodys),
-	        cmocka_unit_test(test_end_of_the_engine_with_lingering_sessions),
-	};
-	return cmocka_run_group_tests_name("core/deferred_teardown", tests, NULL, NULL);
 }

@@ -2,13 +2,7 @@
 /*
  * Durable jobs: shards that outlive their sessions, deaths inside an update, the end of a job.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
@@ -68,9 +62,8 @@ static uint64_t keep(struct core_driver *core, uint64_t session, const char *nam
 	return core_send(core, session, &args);
 }
 
-static void test_allocation_outlives_its_session(void **state)
+ENGINE_TEST(test_allocation_outlives_its_session)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
 	(void)start(core, &team);
@@ -103,9 +96,8 @@ static void test_allocation_outlives_its_session(void **state)
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 }
 
-static void test_bad_durable_allocations(void **state)
+ENGINE_TEST(test_bad_durable_allocations)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_expect_error(core, keep(core, session, "adam", STATE_BYTES), ZEROD_E_STATE,
 	                  "job 'job' is not durable: join a durable group of it before allocation 'adam'");
@@ -116,9 +108,8 @@ static void test_bad_durable_allocations(void **state)
 }
 
 /* Memory that was not zeroed yet is nobody's. */
-static void test_session_that_ends_before_its_allocation_is_there(void **state)
+ENGINE_TEST(test_session_that_ends_before_its_allocation_is_there)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	(void)start(core, &team);
 	core_hold(core, ZD_CMD_FILL);
@@ -129,9 +120,8 @@ static void test_session_that_ends_before_its_allocation_is_there(void **state)
 	core_expect(core, keep(core, team.session[1], "adam", STATE_BYTES), 0);
 }
 
-static void test_allocations_end_with_their_job(void **state)
+ENGINE_TEST(test_allocations_end_with_their_job)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
 	(void)start(core, &team);
@@ -150,9 +140,8 @@ static void test_allocations_end_with_their_job(void **state)
 
 /* ---- Shards stay --------------------------------------------------------------------------------------- */
 
-static void test_shards_outlive_their_sessions(void **state)
+ENGINE_TEST(test_shards_outlive_their_sessions)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
 	uint64_t unit = start(core, &team);
@@ -176,9 +165,8 @@ static void test_shards_outlive_their_sessions(void **state)
 	core_team_check(&team, core_expect(core, gather, 0), 1);
 }
 
-static void test_shards_stay_on_their_device(void **state)
+ENGINE_TEST(test_shards_stay_on_their_device)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	start(core, &team);
 	close_all(core, &team);
@@ -193,9 +181,8 @@ static void test_shards_stay_on_their_device(void **state)
 }
 
 /* Its work has ended with its ranks, and its data is kept for the next ones. */
-static void test_abort_of_a_group_that_was_left(void **state)
+ENGINE_TEST(test_abort_of_a_group_that_was_left)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	start(core, &team);
 	close_all(core, &team);
@@ -204,9 +191,8 @@ static void test_abort_of_a_group_that_was_left(void **state)
 	assert_int_equal(rejoin(core, &team)->u.group_join.committed_step, 1);
 }
 
-static void test_survivors_wait_for_the_rank_to_come_back(void **state)
+ENGINE_TEST(test_survivors_wait_for_the_rank_to_come_back)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	uint64_t unit = start(core, &team);
 	core_close(core, team.session[1]);
@@ -217,9 +203,8 @@ static void test_survivors_wait_for_the_rank_to_come_back(void **state)
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
 }
 
-static void test_shard_that_was_never_zeroed_does_not_stay(void **state)
+ENGINE_TEST(test_shard_that_was_never_zeroed_does_not_stay)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 1, true);
 	core_hold(core, ZD_CMD_FILL);
 	(void)core_register(core, team.session[0], team.group, &unit_again);
@@ -230,9 +215,8 @@ static void test_shard_that_was_never_zeroed_does_not_stay(void **state)
 }
 
 /* An abort ends work, not data: once everybody has left, the ranks may come again. */
-static void test_aborted_group_keeps_its_shards(void **state)
+ENGINE_TEST(test_aborted_group_keeps_its_shards)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	uint64_t unit = start(core, &team);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
@@ -279,11 +263,10 @@ static void die_at(struct core_driver *core, struct core_team *team, uint64_t un
 	core_unhold(core, ZD_CMD_COPY);
 }
 
-static void test_death_between_update_and_commit_is_torn(void **state)
+TEST(test_death_between_update_and_commit_is_torn)
 {
 	static const bool torn[] = {
 	        [UPDATING] = true, [PUBLISHING] = true, [PUBLISHED] = true, [COMMITTED] = false};
-	(void)state;
 	for (enum point point = BEFORE; point <= COMMITTED; point++) {
 		struct core_driver *core = core_new(NULL);
 		struct core_team team;
@@ -305,9 +288,8 @@ static void test_death_between_update_and_commit_is_torn(void **state)
 }
 
 /* Everything is published again, by a rank that lags behind once more than by the others. */
-static void test_torn_group_is_restored_and_committed(void **state)
+ENGINE_TEST(test_torn_group_is_restored_and_committed)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_row row;
 	uint64_t unit = start(core, &team);
@@ -333,9 +315,8 @@ static void test_torn_group_is_restored_and_committed(void **state)
 	assert_int_equal(row.row->group->committed_step, 2);
 }
 
-static void test_commit_needs_every_shard_registered(void **state)
+ENGINE_TEST(test_commit_needs_every_shard_registered)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	start(core, &team);
 	close_all(core, &team);
@@ -360,9 +341,8 @@ static void give_the_unit_back(struct core_driver *core, struct core_team *team)
 }
 
 /* Whether transfers are through with it makes no difference. */
-static void test_shard_that_was_given_back_is_in_no_commit(void **state)
+ENGINE_TEST(test_shard_that_was_given_back_is_in_no_commit)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	give_the_unit_back(core, &team);
 	uint64_t first = core_commit(core, team.session[0], team.group, 2);
@@ -370,9 +350,8 @@ static void test_shard_that_was_given_back_is_in_no_commit(void **state)
 	core_expect(core, first, 0);
 }
 
-static void test_shard_that_was_given_back_is_not_torn(void **state)
+ENGINE_TEST(test_shard_that_was_given_back_is_not_torn)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	give_the_unit_back(core, &team);
 	core_close(core, team.session[1]);
@@ -388,9 +367,8 @@ static uint64_t only_job(struct core_driver *core)
 	return row.id;
 }
 
-static void test_end_job(void **state)
+ENGINE_TEST(test_end_job)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	start(core, &team);
 	uint64_t job = only_job(core), owner = core_open(core, CORE_ALICE);
@@ -407,9 +385,8 @@ static void test_end_job(void **state)
 }
 
 /* All sessions of the job end, with its memory; those of other jobs, and of other users, do not. */
-static void test_kill_job(void **state)
+ENGINE_TEST(test_kill_job)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	char text[128];
 	start(core, &team);
@@ -434,9 +411,8 @@ static void test_kill_job(void **state)
 }
 
 /* Ranks that still join, holders of allocations, and a durable job without sessions. */
-static void test_kill_job_of_any_sort(void **state)
+ENGINE_TEST(test_kill_job_of_any_sort)
 {
-	struct core_driver *core = *state;
 	uint64_t admin = core_open_admin(core), joins = core_open(core, CORE_ALICE);
 	uint64_t holds = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	struct core_team team;
@@ -458,11 +434,10 @@ static void test_kill_job_of_any_sort(void **state)
 }
 
 /* The processes of the victims may use the memory until they have left the devices. */
-static void test_kill_job_waits_for_processes(void **state)
+TEST(test_kill_job_waits_for_processes)
 {
 	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
 	struct core_team team;
-	(void)state;
 	start(core, &team);
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core)), 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
@@ -472,17 +447,15 @@ static void test_kill_job_waits_for_processes(void **state)
 	core_end(core);
 }
 
-static void test_end_job_is_for_durable_ones(void **state)
+ENGINE_TEST(test_end_job_is_for_durable_ones)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_END_JOB, only_job(core)),
 	                  ZEROD_E_STATE, "is not durable");
 }
 
-static void test_end_job_waits_for_what_still_reads(void **state)
+ENGINE_TEST(test_end_job_waits_for_what_still_reads)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	uint64_t unit = start(core, &team);
 	core_hold(core, ZD_CMD_COPY);
@@ -525,51 +498,19 @@ static void join_after_the_end(bool durable)
 	core_end(core);
 }
 
-static void test_name_of_an_ended_job_is_free(void **state)
+TEST(test_name_of_an_ended_job_is_free)
 {
-	(void)state;
 	join_after_the_end(false);
 	join_after_the_end(true);
 }
 
 /* Also of one that was not durable and that all have left. */
-static void test_job_that_all_have_left_may_be_durable_next_time(void **state)
+ENGINE_TEST(test_job_that_all_have_left_may_be_durable_next_time)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES), session = core_open(core, CORE_ALICE);
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[0]);
 	core_expect(core, core_join(core, session, &(struct core_join){.world_size = 1, .durable = true}), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_allocation_outlives_its_session),
-	        CORE_TEST(test_bad_durable_allocations),
-	        CORE_TEST(test_session_that_ends_before_its_allocation_is_there),
-	        CORE_TEST(test_allocations_end_with_their_job),
-	        CORE_TEST(test_shards_outlive_their_sessions),
-	        CORE_TEST(test_shards_stay_on_their_device),
-	        CORE_TEST(test_abort_of_a_group_that_was_left),
-	        CORE_TEST(test_survivors_wait_for_the_rank_to_come_back),
-	        CORE_TEST(test_shard_that_was_never_zeroed_does_not_stay),
-	        CORE_TEST(test_aborted_group_keeps_its_shards),
-	        cmocka_unit_test(test_death_between_update_and_commit_is_torn),
-	        CORE_TEST(test_torn_group_is_restored_and_committed),
-	        CORE_TEST(test_commit_needs_every_shard_registered),
-	        CORE_TEST(test_shard_that_was_given_back_is_in_no_commit),
-	        CORE_TEST(test_shard_that_was_given_back_is_not_torn),
-	        CORE_TEST(test_end_job),
-	        CORE_TEST(test_kill_job),
-	        CORE_TEST(test_kill_job_of_any_sort),
-	        cmocka_unit_test(test_kill_job_waits_for_processes),
-	        CORE_TEST(test_end_job_is_for_durable_ones),
-	        CORE_TEST(test_end_job_waits_for_what_still_reads),
-	        cmocka_unit_test(test_name_of_an_ended_job_is_free),
-	        CORE_TEST(test_job_that_all_have_left_may_be_durable_next_time),
-	};
-	return cmocka_run_group_tests_name("core/durable", tests, NULL, NULL);
 }

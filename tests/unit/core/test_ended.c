@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that end normally: the others gather on, and are told when they need the rank itself. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_driver.h"
 
 #define RANKS 3u
@@ -24,13 +18,14 @@ static void open_scene(struct scene *s)
 	s->unit = core_team_unit(&s->team, "w", BYTES);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static void end(struct scene *s, uint32_t rank)
 {
@@ -74,9 +69,8 @@ static void replace(struct scene *s, uint32_t rank)
 
 /* ---- Gathers go on ------------------------------------------------------------------------------------- */
 
-static void test_the_last_rank_gathers_on(void **state)
+SCENE_TEST(test_the_last_rank_gathers_on)
 {
-	struct scene *s = *state;
 	end(s, 1);
 	expect_version(s, 0, 1);
 	expect_version(s, 2, 1);
@@ -96,9 +90,8 @@ static void test_the_last_rank_gathers_on(void **state)
 	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-static void test_a_call_that_needs_the_rank_says_so(void **state)
+SCENE_TEST(test_a_call_that_needs_the_rank_says_so)
 {
-	struct scene *s = *state;
 	end(s, 1);
 	expect_version(s, 0, 1);
 	for (uint32_t i = 0; i < 2; i++) /* not once only: it cannot succeed */
@@ -110,11 +103,10 @@ static void test_a_call_that_needs_the_rank_says_so(void **state)
 	expect_version(s, 2, 1);
 }
 
-static void test_it_publishes_no_more(void **state)
+SCENE_TEST(test_it_publishes_no_more)
 {
 	static const char text[] =
 	        "rank 1 of group 'world' ended normally, and does not publish version 2 of unit 'w'";
-	struct scene *s = *state;
 	core_team_publish_rank(&s->team, s->unit, 0);
 	uint64_t waiting = gather(s, 0), named = core_gather_version(s->core, s->team.session[0], s->unit, 2);
 	core_expect_waits(s->core, waiting, "rank 1 to publish version 2");
@@ -125,9 +117,8 @@ static void test_it_publishes_no_more(void **state)
 }
 
 /* It does not wait for its own publish, which would come to nothing. */
-static void test_its_version_is_over_for_a_rank_that_writes(void **state)
+SCENE_TEST(test_its_version_is_over_for_a_rank_that_writes)
 {
-	struct scene *s = *state;
 	end(s, 1);
 	core_expect(s->core, core_update(s->core, s->team.session[0], s->unit), ZEROD_E_PEER_LOST);
 	core_expect(s->core, core_update(s->core, s->team.session[0], s->unit), 0);
@@ -135,9 +126,8 @@ static void test_its_version_is_over_for_a_rank_that_writes(void **state)
 }
 
 /* It was ahead by one publish: the others make that version as well, and need nothing of it. */
-static void test_others_catch_up_with_its_version(void **state)
+SCENE_TEST(test_others_catch_up_with_its_version)
 {
-	struct scene *s = *state;
 	core_team_publish_rank(&s->team, s->unit, 1);
 	end(s, 1);
 	uint64_t waiting = gather(s, 0);
@@ -151,9 +141,8 @@ static void test_others_catch_up_with_its_version(void **state)
 }
 
 /* A shard that it was writing when it ended has no version. */
-static void test_it_ends_inside_an_update(void **state)
+SCENE_TEST(test_it_ends_inside_an_update)
 {
-	struct scene *s = *state;
 	core_expect(s->core, core_update(s->core, s->team.session[1], s->unit), 0);
 	end(s, 1);
 	assert_int_equal(core_usage(s->core).shard_bytes, 512);
@@ -161,10 +150,9 @@ static void test_it_ends_inside_an_update(void **state)
 }
 
 /* A goodbye says that its streams have run, also those whose fences the daemon has not seen pass. */
-static void test_its_last_publish_is_complete(void **state)
+SCENE_TEST(test_its_last_publish_is_complete)
 {
 	const struct zd_fence fence = {.timeline = 5, .value = 1};
-	struct scene *s = *state;
 	core_team_publish_rank(&s->team, s->unit, 0);
 	core_team_publish_rank(&s->team, s->unit, 2);
 	core_expect(s->core, core_update(s->core, s->team.session[1], s->unit), 0);
@@ -179,9 +167,8 @@ static void test_its_last_publish_is_complete(void **state)
 	expect_version(s, 0, 2);
 }
 
-static void test_a_copy_from_its_shard_is_under_way(void **state)
+SCENE_TEST(test_a_copy_from_its_shard_is_under_way)
 {
-	struct scene *s = *state;
 	core_hold(s->core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(s->core, gather(s, 0), 0);
 	end(s, 1);
@@ -193,9 +180,8 @@ static void test_a_copy_from_its_shard_is_under_way(void **state)
 /* ---- How long shards are kept -------------------------------------------------------------------------- */
 
 /* Nobody could gather it: a rank that registers it anew has no version of it. */
-static void test_shards_go_with_the_last_registration(void **state)
+SCENE_TEST(test_shards_go_with_the_last_registration)
 {
-	struct scene *s = *state;
 	end(s, 1);
 	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit), 0);
 	assert_int_equal(core_usage(s->core).shard_bytes, 512);
@@ -206,9 +192,8 @@ static void test_shards_go_with_the_last_registration(void **state)
 	core_expect(s->core, core_register(s->core, s->team.session[0], s->team.group, &other), 0);
 }
 
-static void test_a_copy_outlives_all_ranks(void **state)
+SCENE_TEST(test_a_copy_outlives_all_ranks)
 {
-	struct scene *s = *state;
 	core_hold(s->core, ZD_CMD_COPY);
 	core_expect(s->core, gather(s, 0), 0);
 	end(s, 1);
@@ -220,9 +205,8 @@ static void test_a_copy_outlives_all_ranks(void **state)
 	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-static void test_a_killed_job_keeps_nothing(void **state)
+SCENE_TEST(test_a_killed_job_keeps_nothing)
 {
-	struct scene *s = *state;
 	struct core_row job;
 	end(s, 1);
 	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, &job, 1), 1);
@@ -234,9 +218,8 @@ static void test_a_killed_job_keeps_nothing(void **state)
 /* ---- Its place is taken, and deaths beside it ---------------------------------------------------------- */
 
 /* The next one begins with a shard that nobody gathers before it is published, as in place of a dead rank. */
-static void test_another_takes_its_place(void **state)
+SCENE_TEST(test_another_takes_its_place)
 {
-	struct scene *s = *state;
 	end(s, 1);
 	expect_version(s, 0, 1);
 	replace(s, 1);
@@ -250,9 +233,8 @@ static void test_another_takes_its_place(void **state)
 	core_team_check(&s->team, core_expect(s->core, waiting, 0), 1);
 }
 
-static void test_a_death_is_told_all_the_same(void **state)
+SCENE_TEST(test_a_death_is_told_all_the_same)
 {
-	struct scene *s = *state;
 	end(s, 1);
 	expect_version(s, 0, 1);
 	core_close(s->core, s->team.session[2]);
@@ -265,9 +247,8 @@ static void test_a_death_is_told_all_the_same(void **state)
 }
 
 /* The other way round: the dead rank is missed, and the one that ended is no way out. */
-static void test_an_end_behind_a_death(void **state)
+SCENE_TEST(test_an_end_behind_a_death)
 {
-	struct scene *s = *state;
 	core_close(s->core, s->team.session[2]);
 	end(s, 1);
 	core_expect_error(
@@ -278,10 +259,9 @@ static void test_an_end_behind_a_death(void **state)
 
 /* ---- Durable jobs -------------------------------------------------------------------------------------- */
 
-static void test_a_durable_job_is_read_on(void **state)
+TEST(test_a_durable_job_is_read_on)
 {
 	struct scene s = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
-	(void)state;
 	s.team = core_team_new(s.core, "job", RANKS, true);
 	s.unit = core_team_unit(&s.team, "w", BYTES);
 	uint64_t commit[RANKS];
@@ -294,27 +274,4 @@ static void test_a_durable_job_is_read_on(void **state)
 	end(&s, 2);
 	assert_int_equal(core_usage(s.core).shard_bytes, BYTES);
 	core_end(s.core);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_the_last_rank_gathers_on),
-	        TEST(test_a_call_that_needs_the_rank_says_so),
-	        TEST(test_it_publishes_no_more),
-	        TEST(test_its_version_is_over_for_a_rank_that_writes),
-	        TEST(test_others_catch_up_with_its_version),
-	        TEST(test_it_ends_inside_an_update),
-	        TEST(test_its_last_publish_is_complete),
-	        TEST(test_a_copy_from_its_shard_is_under_way),
-	        TEST(test_shards_go_with_the_last_registration),
-	        TEST(test_a_copy_outlives_all_ranks),
-	        TEST(test_a_killed_job_keeps_nothing),
-	        TEST(test_another_takes_its_place),
-	        TEST(test_a_death_is_told_all_the_same),
-	        TEST(test_an_end_behind_a_death),
-	        cmocka_unit_test(test_a_durable_job_is_read_on),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

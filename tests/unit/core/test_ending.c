@@ -3,13 +3,7 @@
  * Ends of sessions and durable jobs in steps: each frees a bounded number of objects, peers hear at the
  * first, and requests of the uid find none of it left.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "core/gather/commit.h"
@@ -21,11 +15,12 @@
 
 static const struct core_options lingering = {.end_step_objects = STEP, .sessions_linger = true};
 
-static int setup(void **state)
+static struct core_driver *setup(void)
 {
-	*state = core_new(&(struct core_options){.end_step_objects = STEP});
-	return 0;
+	return core_new(&(struct core_options){.end_step_objects = STEP});
 }
+
+#define DRIVER_TEST(name) CORE_RIG_TEST(name, struct core_driver *core, setup, core_end)
 
 static uint64_t join(struct core_driver *core, uint64_t session, const char *group, bool durable)
 {
@@ -91,9 +86,8 @@ static uint32_t make_steps(struct core_driver *core, uint32_t uid)
 	return nsteps;
 }
 
-static void test_a_step_frees_a_bounded_number(void **state)
+DRIVER_TEST(test_a_step_frees_a_bounded_number)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, group, NUNITS);
 	for (uint32_t i = 0; i < NUNITS; i++)
@@ -106,9 +100,8 @@ static void test_a_step_frees_a_bounded_number(void **state)
 	assert_false(core_end_step(core, CORE_ALICE));
 }
 
-static void test_a_small_end_is_one_event(void **state)
+DRIVER_TEST(test_a_small_end_is_one_event)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, group, STEP - 1);
 	core_close(core, session);
@@ -117,9 +110,8 @@ static void test_a_small_end_is_one_event(void **state)
 }
 
 /* Leases end one by one, with the buffers and in scopes. */
-static void test_leases_count(void **state)
+DRIVER_TEST(test_leases_count)
 {
-	struct core_driver *core = *state;
 	char name[16];
 	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t scope = core_expect(core, core_forward_begin(core, team.session[0], team.group, 0, NULL, 0),
@@ -138,9 +130,8 @@ static void test_leases_count(void **state)
 	assert_int_equal(make_steps(core, CORE_ALICE), 3 * NUNITS / STEP);
 }
 
-static void test_peers_hear_at_the_first_step(void **state)
+DRIVER_TEST(test_peers_hear_at_the_first_step)
 {
-	struct core_driver *core = *state;
 	uint64_t unit = 0;
 	char name[16];
 	struct core_team team = core_team_new(core, "job", 2, false);
@@ -156,9 +147,8 @@ static void test_peers_hear_at_the_first_step(void **state)
 	(void)make_steps(core, CORE_ALICE);
 }
 
-static void test_a_request_of_the_uid_completes_the_end(void **state)
+DRIVER_TEST(test_a_request_of_the_uid_completes_the_end)
 {
-	struct core_driver *core = *state;
 	char name[16];
 	struct core_team team = core_team_new(core, "job", 2, false);
 	for (uint32_t i = 0; i < NUNITS; i++) {
@@ -175,9 +165,8 @@ static void test_a_request_of_the_uid_completes_the_end(void **state)
 	assert_true(core_engine(core)->groups->attached == 1);
 }
 
-static void test_a_hello_of_the_uid_and_an_administrator_complete_the_end(void **state)
+DRIVER_TEST(test_a_hello_of_the_uid_and_an_administrator_complete_the_end)
 {
-	struct core_driver *core = *state;
 	uint64_t admin = core_open_admin(core), session;
 	for (uint32_t round = 0; round < 2; round++) {
 		session = core_open(core, CORE_ALICE);
@@ -197,9 +186,8 @@ static uint64_t leave(struct core_driver *core, uint64_t session, uint64_t group
 	return core_simple(core, session, ZD_REQ_GROUP_LEAVE, group);
 }
 
-static void test_a_rank_leaves_in_steps(void **state)
+DRIVER_TEST(test_a_rank_leaves_in_steps)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, group, NUNITS);
 	core_expect(core, leave(core, session, group), 0);
@@ -211,9 +199,8 @@ static void test_a_rank_leaves_in_steps(void **state)
 }
 
 /* The fills of shards end between two steps: the registrations have failed, so that nothing is kept. */
-static void test_a_rank_leaves_while_it_registers(void **state)
+DRIVER_TEST(test_a_rank_leaves_while_it_registers)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", true);
 	uint64_t registration = 0;
 	core_hold(core, ZD_CMD_FILL);
@@ -232,9 +219,8 @@ static void test_a_rank_leaves_while_it_registers(void **state)
 }
 
 /* The session's end goes on where the rank was. */
-static void test_a_session_ends_while_a_rank_leaves(void **state)
+DRIVER_TEST(test_a_session_ends_while_a_rank_leaves)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, join(core, session, "other", false), NUNITS);
 	register_units(core, session, group, NUNITS);
@@ -246,11 +232,10 @@ static void test_a_session_ends_while_a_rank_leaves(void **state)
 }
 
 /* The session is CLOSING when its objects are gone, and the holds end in steps when its process has left. */
-static void test_holds_end_in_steps(void **state)
+TEST(test_holds_end_in_steps)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
-	(void)state;
 	register_units(core, session, group, NUNITS);
 	core_close(core, session);
 	while (core_end_step(core, CORE_ALICE))
@@ -265,11 +250,10 @@ static void test_holds_end_in_steps(void **state)
 }
 
 /* The daemon is killed between two steps: all that the process may write is still held. */
-static void test_a_restart_between_two_steps(void **state)
+TEST(test_a_restart_between_two_steps)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE), first, second;
-	(void)state;
 	core_journal(core);
 	first = join(core, session, "first", true);
 	second = join(core, session, "second", true);
@@ -284,11 +268,10 @@ static void test_a_restart_between_two_steps(void **state)
 }
 
 /* The same between two steps of the holds: nothing is held for a process that has left. */
-static void test_a_restart_between_two_steps_of_holds(void **state)
+TEST(test_a_restart_between_two_steps_of_holds)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
 	core_close(core, session);
@@ -336,9 +319,8 @@ static uint32_t count_uncommitted(struct core_driver *core)
 	return count;
 }
 
-static void test_a_loss_undoes_updates_in_steps(void **state)
+DRIVER_TEST(test_a_loss_undoes_updates_in_steps)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
 	core_journal(core);
 	(void)publish_after_commit(core, session, unit);
@@ -351,10 +333,9 @@ static void test_a_loss_undoes_updates_in_steps(void **state)
 }
 
 /* The fences of a peer's publish pass between two steps of the loss, before the steps come to its unit. */
-static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
+DRIVER_TEST(test_a_publish_between_two_steps_of_a_loss_is_undone)
 {
 	static const struct zd_fence slow = {7, 1};
-	struct core_driver *core = *state;
 	struct core_join args = {.world_size = 2, .durable = true, .shadow = true};
 	uint64_t session[2], join_of[2], group = 0, unit[NUNITS], waiting = 0;
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -388,9 +369,8 @@ static void test_a_publish_between_two_steps_of_a_loss_is_undone(void **state)
 }
 
 /* All units are at the last commit, those of the first step and the others. */
-static void test_a_restart_between_two_steps_of_a_loss(void **state)
+DRIVER_TEST(test_a_restart_between_two_steps_of_a_loss)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
 	const struct zd_unit *restored;
 	core_journal(core);
@@ -402,9 +382,8 @@ static void test_a_restart_between_two_steps_of_a_loss(void **state)
 	assert_int_equal(core_engine(core)->groups->nunits, NUNITS);
 }
 
-static void test_a_durable_job_ends_in_steps(void **state)
+DRIVER_TEST(test_a_durable_job_ends_in_steps)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE), admin = core_open_admin(core);
 	register_units(core, session, join(core, session, "first", true), NUNITS);
 	register_units(core, session, join(core, session, "second", true), NUNITS);
@@ -419,9 +398,8 @@ static void test_a_durable_job_ends_in_steps(void **state)
 }
 
 /* The job's memory goes when its sessions have ended, and a request of its user finds nothing of it. */
-static void test_a_killed_job_ends_after_its_sessions(void **state)
+DRIVER_TEST(test_a_killed_job_ends_after_its_sessions)
 {
-	struct core_driver *core = *state;
 	uint64_t admin = core_open_admin(core);
 	for (uint32_t round = 0; round < 2; round++) {
 		uint64_t session = core_open(core, CORE_ALICE);
@@ -439,9 +417,8 @@ static void test_a_killed_job_ends_after_its_sessions(void **state)
 }
 
 /* The reply was sent: a daemon that is killed then does not restore the job. */
-static void test_a_restart_between_two_steps_of_a_job(void **state)
+DRIVER_TEST(test_a_restart_between_two_steps_of_a_job)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
@@ -455,12 +432,11 @@ static void test_a_restart_between_two_steps_of_a_job(void **state)
 
 /* A journal that is begun anew in steps may have the records of a session's end, made by an event between two
  * steps: the last step replaces them. */
-static void test_holds_are_restored_once(void **state)
+TEST(test_holds_are_restored_once)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE);
 	const struct zd_unit *unit;
-	(void)state;
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
 	zd_engine_journal_begin(core_engine(core));
@@ -475,9 +451,8 @@ static void test_holds_are_restored_once(void **state)
 	core_end(core);
 }
 
-static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
+DRIVER_TEST(test_a_rank_of_many_groups_is_reported_for_some)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	char name[16];
 	uint32_t nlost = 0;
@@ -489,32 +464,4 @@ static void test_a_rank_of_many_groups_is_reported_for_some(void **state)
 	for (uint32_t i = 0; core_notice(core, i)[0]; i++)
 		nlost += strstr(core_notice(core, i), " lost") != NULL;
 	assert_int_equal(nlost, 16);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_a_step_frees_a_bounded_number),
-	        TEST(test_a_small_end_is_one_event),
-	        TEST(test_leases_count),
-	        TEST(test_peers_hear_at_the_first_step),
-	        TEST(test_a_request_of_the_uid_completes_the_end),
-	        TEST(test_a_hello_of_the_uid_and_an_administrator_complete_the_end),
-	        TEST(test_a_rank_leaves_in_steps),
-	        TEST(test_a_rank_leaves_while_it_registers),
-	        TEST(test_a_session_ends_while_a_rank_leaves),
-	        cmocka_unit_test(test_holds_end_in_steps),
-	        cmocka_unit_test(test_a_restart_between_two_steps),
-	        cmocka_unit_test(test_a_restart_between_two_steps_of_holds),
-	        TEST(test_a_loss_undoes_updates_in_steps),
-	        TEST(test_a_publish_between_two_steps_of_a_loss_is_undone),
-	        TEST(test_a_restart_between_two_steps_of_a_loss),
-	        TEST(test_a_durable_job_ends_in_steps),
-	        TEST(test_a_killed_job_ends_after_its_sessions),
-	        TEST(test_a_restart_between_two_steps_of_a_job),
-	        cmocka_unit_test(test_holds_are_restored_once),
-	        TEST(test_a_rank_of_many_groups_is_reported_for_some),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,6 @@
  * test_entry_ahead.c - entries whose address is given out before their place may be written; and what of a
  * place the daemon zeroes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core/engine/objects.h"
 #include "tests/support/core_reduce.h"
 
@@ -85,9 +77,8 @@ static void check_units(struct core_reducers *g, uint32_t nunits)
 }
 
 /* The slot is given out again while its former entry is still read, and its fence passes when it is not. */
-static void test_a_slot_is_given_out_ahead(void **state)
+ENGINE_TEST(test_a_slot_is_given_out_ahead)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = begin(core, 2, units);
 	core_hold(core, ZD_CMD_COPY);
@@ -107,9 +98,8 @@ static void test_a_slot_is_given_out_ahead(void **state)
 	check_units(&g, 2);
 }
 
-static void test_not_before_the_sums_are_launched(void **state)
+ENGINE_TEST(test_not_before_the_sums_are_launched)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = begin(core, 2, units);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -125,9 +115,8 @@ static void test_not_before_the_sums_are_launched(void **state)
 }
 
 /* An entry is not granted ahead while a rank has not contributed: the request waits for that rank. */
-static void test_not_before_all_have_contributed(void **state)
+ENGINE_TEST(test_not_before_all_have_contributed)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = begin(core, 2, units);
 	core_hold(core, ZD_CMD_COPY);
@@ -139,9 +128,8 @@ static void test_not_before_all_have_contributed(void **state)
 }
 
 /* Nor is the place of an entry that its own rank has not committed. */
-static void test_not_before_its_own_commit(void **state)
+ENGINE_TEST(test_not_before_its_own_commit)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = begin(core, 1, units);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -153,9 +141,8 @@ static void test_not_before_its_own_commit(void **state)
 
 /* Several generations of one slot, each committed before its place was there: every sum reads its own
  * bytes. */
-static void test_generations_follow_each_other(void **state)
+ENGINE_TEST(test_generations_follow_each_other)
 {
-	struct core_driver *core = *state;
 	uint64_t units[4];
 	struct ahead next[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
@@ -189,9 +176,8 @@ static void test_generations_follow_each_other(void **state)
 
 /* A commit whose fences have passed although the promise has not been kept: a client that does not wait. Its
  * entry is read when the place is its own, and not before. */
-static void test_a_commit_does_not_overtake_the_promise(void **state)
+ENGINE_TEST(test_a_commit_does_not_overtake_the_promise)
 {
-	struct core_driver *core = *state;
 	uint64_t units[2];
 	struct core_reducers g = begin(core, 2, units);
 	roomy(&g, 1);
@@ -208,9 +194,8 @@ static void test_a_commit_does_not_overtake_the_promise(void **state)
 }
 
 /* The padding is zeroed when the former entry has been read, and the fence passes behind that. */
-static void test_padding_comes_behind_the_former_entry(void **state)
+ENGINE_TEST(test_padding_comes_behind_the_former_entry)
 {
-	struct core_driver *core = *state;
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
@@ -231,9 +216,8 @@ static void test_padding_comes_behind_the_former_entry(void **state)
 }
 
 /* A fill that fails frees the stream, and what it wrote is not reduced. */
-static void test_a_fill_fails(void **state)
+ENGINE_TEST(test_a_fill_fails)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	core_reducers_begin(&g, 3, true);
@@ -247,9 +231,8 @@ static void test_a_fill_fails(void **state)
 }
 
 /* The group fails: streams that wait for room go on, and the session is not poisoned. */
-static void test_the_group_fails(void **state)
+ENGINE_TEST(test_the_group_fails)
 {
-	struct core_driver *core = *state;
 	uint64_t units[3];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, units, 3);
@@ -287,9 +270,8 @@ static bool is_viewed(uint64_t i)
 	return (i >= 10 && i < 30) || i == 100 || (i >= 200 && i < 240);
 }
 
-static void test_holes_are_zeroed(void **state)
+ENGINE_TEST(test_holes_are_zeroed)
 {
-	struct core_driver *core = *state;
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
@@ -317,9 +299,8 @@ static void commit_absent(struct core_reducers *g, uint64_t entry, const uint32_
 	core_call(g->team.core, g->team.session[0], &args, status);
 }
 
-static void test_absent_views_contribute_zeros(void **state)
+ENGINE_TEST(test_absent_views_contribute_zeros)
 {
-	struct core_driver *core = *state;
 	const struct zd_reply *step[CORE_TEAM];
 	static const uint32_t twice[] = {1, 0, 1}, beyond[] = {3}, absent[] = {2, 0};
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
@@ -336,22 +317,4 @@ static void test_absent_views_contribute_zeros(void **state)
 		float expected = i == 100 || (i >= 200 && i < 240) ? 0.0f : core_gradient(0, i);
 		assert_true(core_element(ZEROD_FLOAT32, target, i) == expected);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_a_slot_is_given_out_ahead),
-	        CORE_TEST(test_not_before_the_sums_are_launched),
-	        CORE_TEST(test_not_before_all_have_contributed),
-	        CORE_TEST(test_not_before_its_own_commit),
-	        CORE_TEST(test_generations_follow_each_other),
-	        CORE_TEST(test_a_commit_does_not_overtake_the_promise),
-	        CORE_TEST(test_padding_comes_behind_the_former_entry),
-	        CORE_TEST(test_a_fill_fails),
-	        CORE_TEST(test_the_group_fails),
-	        CORE_TEST(test_holes_are_zeroed),
-	        CORE_TEST(test_absent_views_contribute_zeros),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

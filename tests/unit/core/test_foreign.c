@@ -3,14 +3,7 @@
  * An id of another user's object has the answer of an id that does not exist: in each field of each request,
  * with the same status and the same text.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -224,13 +217,12 @@ static void answer(struct core_driver *core, const struct user *user, const stru
 		(void)snprintf(out, 512, "not registered: segment %u", reply->u.units_resume.segments[0]);
 }
 
-static void test_foreign_is_absent(void **state)
+TEST(test_foreign_is_absent)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 1});
 	struct user alice, bob;
 	bool tried[ZD_NREQUESTS] = {false};
 	uint32_t failures = 0;
-	(void)state;
 	user_start(core, CORE_ALICE, &alice);
 	user_start(core, CORE_BOB, &bob);
 	for (size_t i = 0; i < NFIELDS; i++) {
@@ -252,12 +244,4 @@ static void test_foreign_is_absent(void **state)
 	assert_int_equal(failures, 0);
 	core_close_all(core);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_foreign_is_absent),
-	};
-	return cmocka_run_group_tests_name("core/foreign", tests, NULL, NULL);
 }

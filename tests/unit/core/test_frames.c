@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gathered buffers in place whose other slices are in frames: in_place.c. Those without are in
  * test_in_place.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/engine/journal.h"
 #include "tests/support/core_driver.h"
@@ -32,13 +25,14 @@ static void start(struct rig *rig, const struct core_options *some)
 	rig->unit = core_team_unit(&rig->team, "w", RANKS * SLICE);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	start(&rig, NULL);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
+
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static struct zd_location shard_of(struct rig *rig, uint32_t rank, const struct core_unit *unit)
 {
@@ -119,9 +113,8 @@ static uint64_t segment_bytes(struct rig *rig, uint32_t segment)
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
 /* Each of the three is a whole segment, and the own slice is not copied. */
-static void test_frames_of_each_rank(void **state)
+RIG_TEST(test_frames_of_each_rank)
 {
-	struct rig *rig = *state;
 	const struct core_unit unit = {.name = "w", .numel = RANKS * SLICE / 4};
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
@@ -150,9 +143,8 @@ static void test_frames_of_each_rank(void **state)
 
 /* Slices below two granules are copied whole, and so are units that ask for it. Others are padded to
  * granules. */
-static void test_units_in_place(void **state)
+RIG_TEST(test_units_in_place)
 {
-	struct rig *rig = *state;
 	const struct core_unit small = {.name = "s", .numel = RANKS * (SLICE - ZD_SHARD_ALIGN_BYTES) / 4};
 	const struct core_unit copied = {.name = "c", .numel = RANKS * SLICE + 1, .copied = true};
 	const struct core_unit odd = {.name = "o", .numel = RANKS * SLICE / 4 + 1};
@@ -169,13 +161,12 @@ static void test_units_in_place(void **state)
 }
 
 /* One of the four maps frames. The others get whole copies of the same padded unit. */
-static void test_sessions_that_map_no_frames(void **state)
+TEST(test_sessions_that_map_no_frames)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 1});
 	struct core_team team = {.core = core, .world_size = 4, .nranks = 4};
 	struct rig rig = {.core = core};
 	uint64_t join[4];
-	(void)state;
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		const struct zd_peer peer = {.uid = CORE_ALICE, .maps_frames = rank > 0, .name = "trainer"};
 		team.session[rank] = rank < 2    ? core_open_peer(core, &peer)
@@ -203,9 +194,8 @@ static void test_sessions_that_map_no_frames(void **state)
 
 /* ---- Viewers ------------------------------------------------------------------------------------------- */
 
-static void test_update_under_a_lease(void **state)
+RIG_TEST(test_update_under_a_lease)
 {
-	struct rig *rig = *state;
 	gather(rig, 0);
 	core_expect_error(rig->core, update(rig, 0, true), ZEROD_E_BUSY,
 	                  "'w' is held on rank 0 by '" CORE_TAG "'");
@@ -218,9 +208,8 @@ static void test_update_under_a_lease(void **state)
 }
 
 /* The lease was given ahead of a publish that failed. */
-static void test_publish_under_a_lease(void **state)
+RIG_TEST(test_publish_under_a_lease)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		core_expect(rig->core, update(rig, rank, false), 0);
 	for (uint32_t rank = 1; rank < RANKS; rank++)
@@ -240,9 +229,8 @@ static void test_publish_under_a_lease(void **state)
 }
 
 /* Transfers to other ranks are awaited. Behind viewers the update is granted ahead, and its publish waits. */
-static void test_update_ahead_of_viewers(void **state)
+RIG_TEST(test_update_ahead_of_viewers)
 {
-	struct rig *rig = *state;
 	gather(rig, 0);
 	release(rig, 0, 1);
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -262,9 +250,8 @@ static void test_update_ahead_of_viewers(void **state)
 
 /* The copies begin, and the buffer is a viewer, when the own part is published: the publish awaits no
  * viewer of its own version. The lease is held then, or was released with a fence to come. */
-static void test_gather_ahead_of_the_own_publish(void **state)
+TEST(test_gather_ahead_of_the_own_publish)
 {
-	(void)state;
 	for (int held = 0; held < 2; held++) {
 		struct rig rig;
 		start(&rig, NULL);
@@ -295,9 +282,8 @@ static void test_gather_ahead_of_the_own_publish(void **state)
 }
 
 /* Other ranks may write theirs: frames are copies. */
-static void test_prefetch_of_a_former_version(void **state)
+RIG_TEST(test_prefetch_of_a_former_version)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	core_expect(rig->core, core_prefetch(rig->core, session, rig->unit), 0);
 	core_team_publish_rank(&rig->team, rig->unit, 1);
@@ -323,9 +309,8 @@ static void test_prefetch_of_a_former_version(void **state)
 
 /* The frames are for the largest unit of the slot: a smaller one's slices border on the own part. A
  * copied unit has memory of its own in the slot, which still has one occupant. */
-static void test_slot(void **state)
+RIG_TEST(test_slot)
 {
-	struct rig *rig = *state;
 	uint64_t small, large, copied;
 	small = core_team_slot_unit(&rig->team, "small", RANKS * SLICE, 1);
 	large = core_team_slot_unit(&rig->team, "large", 2 * RANKS * SLICE, 1);
@@ -363,9 +348,8 @@ static void test_slot(void **state)
 }
 
 /* A refresh fills the frames, behind the streams that read the former version there. */
-static void test_persistent(void **state)
+RIG_TEST(test_persistent)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	core_expect(rig->core, core_set_persistent(rig->core, session, rig->unit, true), 0);
 	const struct zd_reply *first = gather(rig, 0);
@@ -387,11 +371,10 @@ static void test_persistent(void **state)
 }
 
 /* Frames in quarantine: first those of the same unit, which the client has mapped for it, then the oldest. */
-static void test_heirs(void **state)
+TEST(test_heirs)
 {
 	struct rig rig;
 	const struct zd_reply *reply[3], *again;
-	(void)state;
 	start(&rig, &(struct core_options){.segment_bytes = 32 * CORE_KIB});
 	const uint64_t units[] = {rig.unit, core_team_unit(&rig.team, "x", RANKS * SLICE),
 	                          core_team_unit(&rig.team, "y", RANKS * SLICE)};
@@ -417,10 +400,9 @@ static void test_heirs(void **state)
 }
 
 /* Idle frames are unmapped and freed when an allocation needs the room; shards stay. */
-static void test_frames_retire(void **state)
+TEST(test_frames_retire)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.arena_bytes = 4 * SLICE, .sessions_map = true});
 	const struct zd_reply *reply = gather(&rig, 1);
 	uint64_t session = rig.team.session[1], alloc = core_alloc(rig.core, session, "job", 1, 2 * SLICE);
@@ -441,9 +423,8 @@ static void test_frames_retire(void **state)
 }
 
 /* Both frames of a prefetched buffer, which ends with the first of them. */
-static void test_trim(void **state)
+RIG_TEST(test_trim)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_TRIM, .u.trim = {.device = 1}};
 	core_expect(rig->core, core_prefetch(rig->core, rig->team.session[1], rig->unit), 0);
 	const struct zd_reply *reply = core_call(rig->core, rig->team.session[1], &args, 0);
@@ -463,10 +444,9 @@ static void place(struct rig *rig, bool on_host, int status)
 }
 
 /* A copy made on the host serves its version on the device, too. */
-static void test_moves(void **state)
+TEST(test_moves)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.host_arena_bytes = CORE_MIB});
 	gather(&rig, 1);
 	place(&rig, true, ZEROD_E_BUSY);
@@ -498,9 +478,8 @@ static void test_moves(void **state)
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 /* The frames are free when the pushes into them have ended. */
-static void test_rank_is_lost_under_pushes(void **state)
+RIG_TEST(test_rank_is_lost_under_pushes)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	gather(rig, 1);
 	core_close(rig->core, rig->team.session[1]);
@@ -513,9 +492,8 @@ static void test_rank_is_lost_under_pushes(void **state)
 }
 
 /* The push out of its shard ends, and the buffer is good. No gather joins it. */
-static void test_peer_is_lost_while_it_is_read(void **state)
+RIG_TEST(test_peer_is_lost_while_it_is_read)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *reply = gather(rig, 1);
 	core_close(rig->core, rig->team.session[0]);
@@ -553,9 +531,8 @@ static void make_former(struct core_driver *core)
 	assert_true(units > 0);
 }
 
-static void test_restored_units(void **state)
+TEST(test_restored_units)
 {
-	(void)state;
 	for (int former = 0; former < 2; former++) {
 		struct rig rig = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
 		struct core_unit unit = {.name = "w", .numel = RANKS * SLICE / 4 + 1, .copied = former};
@@ -588,29 +565,4 @@ static void test_restored_units(void **state)
 		core_team_check(&rig.team, gather(&rig, 1), 2);
 		core_end(rig.core);
 	}
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_frames_of_each_rank),
-	        TEST(test_units_in_place),
-	        cmocka_unit_test(test_sessions_that_map_no_frames),
-	        TEST(test_update_under_a_lease),
-	        TEST(test_publish_under_a_lease),
-	        TEST(test_update_ahead_of_viewers),
-	        cmocka_unit_test(test_gather_ahead_of_the_own_publish),
-	        TEST(test_prefetch_of_a_former_version),
-	        TEST(test_slot),
-	        TEST(test_persistent),
-	        cmocka_unit_test(test_heirs),
-	        cmocka_unit_test(test_frames_retire),
-	        TEST(test_trim),
-	        cmocka_unit_test(test_moves),
-	        TEST(test_rank_is_lost_under_pushes),
-	        TEST(test_peer_is_lost_while_it_is_read),
-	        cmocka_unit_test(test_restored_units),
-	};
-	return cmocka_run_group_tests_name("core/frames", tests, NULL, NULL);
 }

@@ -2,14 +2,6 @@
 /*
  * Gather and release: transfers, leases, tags, versions, and when a block may be used again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -22,24 +14,17 @@ struct rig {
 	uint64_t unit;    /* of two ranks, at version 1 */
 };
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(NULL);
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	rig = (struct rig){.core = core_new(NULL)};
+	rig.team = core_team_new(rig.core, "job", 2, false);
+	rig.session = rig.team.session[0];
+	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static const struct zd_reply *gather_reply(struct rig *rig, const char *tag)
 {
@@ -70,9 +55,8 @@ static bool same(struct zd_location a, struct zd_location b)
 
 /* ---- Transfers ----------------------------------------------------------------------------------------- */
 
-static void test_gather_is_inflight_then_available(void **state)
+RIG_TEST(test_gather_is_inflight_then_available)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit),
@@ -96,9 +80,8 @@ static void test_gather_is_inflight_then_available(void **state)
 	core_team_check(&rig->team, reply, 1);
 }
 
-static void test_several_ranks_of_a_device_share_its_fence(void **state)
+ENGINE_TEST(test_several_ranks_of_a_device_share_its_fence)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 4, false);
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
@@ -108,9 +91,8 @@ static void test_several_ranks_of_a_device_share_its_fence(void **state)
 	core_team_check(&team, reply, 1);
 }
 
-static void test_second_gather_joins(void **state)
+RIG_TEST(test_second_gather_joins)
 {
-	struct rig *rig = *state;
 	struct zd_engine_totals totals;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -132,9 +114,8 @@ static void test_second_gather_joins(void **state)
 }
 
 /* While the transfer is under way, whoever joins it has to wait for the same fences. */
-static void test_second_gather_has_the_fences_of_the_first(void **state)
+RIG_TEST(test_second_gather_has_the_fences_of_the_first)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *first = gather_reply(rig, "plan"), *second = gather_reply(rig, "eager");
 	assert_int_equal(first->fences.count, 1);
@@ -145,9 +126,8 @@ static void test_second_gather_has_the_fences_of_the_first(void **state)
 	assert_int_equal(gather_reply(rig, "context")->fences.count, 0); /* nothing to wait for */
 }
 
-static void test_ranks_have_copies_of_their_own(void **state)
+RIG_TEST(test_ranks_have_copies_of_their_own)
 {
-	struct rig *rig = *state;
 	struct zd_location first = gather_ok(rig, "plan");
 	const struct zd_reply *second =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
@@ -156,9 +136,8 @@ static void test_ranks_have_copies_of_their_own(void **state)
 	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
 }
 
-static void test_bad_arguments(void **state)
+RIG_TEST(test_bad_arguments)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	core_expect_error(core, core_gather(core, rig->session, 9999), ZEROD_E_NOT_FOUND,
 	                  "this session has not registered unit 9999");
@@ -182,9 +161,8 @@ static void test_bad_arguments(void **state)
 
 /* ---- Leases -------------------------------------------------------------------------------------------- */
 
-static void test_uses_are_counted_down(void **state)
+RIG_TEST(test_uses_are_counted_down)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 3), 0);
 	assert_false(release_ok(rig, "plan"));
@@ -204,9 +182,8 @@ static void test_uses_are_counted_down(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_tags_keep_holders_apart(void **state)
+RIG_TEST(test_tags_keep_holders_apart)
 {
-	struct rig *rig = *state;
 	gather_ok(rig, "plan");
 	gather_ok(rig, "eager");
 	assert_true(release_ok(rig, "plan"));
@@ -217,9 +194,8 @@ static void test_tags_keep_holders_apart(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_not_held_changes_nothing(void **state)
+RIG_TEST(test_not_held_changes_nothing)
 {
-	struct rig *rig = *state;
 	Zd__Usage before, after;
 	struct core_row first, second;
 	gather_ok(rig, "plan");
@@ -241,10 +217,9 @@ static void test_not_held_changes_nothing(void **state)
 
 /* ---- When the bytes may be used again ------------------------------------------------------------------ */
 
-static void test_block_is_not_reused_before_the_slowest_stream(void **state)
+RIG_TEST(test_block_is_not_reused_before_the_slowest_stream)
 {
 	static const struct zd_fence streams[] = {{5, 100}, {6, 7}};
-	struct rig *rig = *state;
 	struct core_row row;
 	struct zd_location held = gather_ok(rig, "plan");
 	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "plan", streams, 2), 0);
@@ -266,9 +241,8 @@ static void test_block_is_not_reused_before_the_slowest_stream(void **state)
 	assert_true(same(held, again) || same(other, again));
 }
 
-static void test_every_release_of_a_lease_brings_its_streams(void **state)
+RIG_TEST(test_every_release_of_a_lease_brings_its_streams)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
 	gather_ok(rig, "eager");
 	core_expect(rig->core,
@@ -286,9 +260,8 @@ static void test_every_release_of_a_lease_brings_its_streams(void **state)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-static void test_block_is_not_reused_while_a_transfer_writes_it(void **state)
+RIG_TEST(test_block_is_not_reused_while_a_transfer_writes_it)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
 	struct zd_location held = gather_ok(rig, "plan");
@@ -306,9 +279,8 @@ static void test_block_is_not_reused_while_a_transfer_writes_it(void **state)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-static void test_fences_compare_cyclically(void **state)
+RIG_TEST(test_fences_compare_cyclically)
 {
-	struct rig *rig = *state;
 	gather_ok(rig, "plan");
 	core_pass(rig->core, rig->session, 3, 5);
 	core_expect(rig->core,
@@ -328,9 +300,8 @@ static void test_fences_compare_cyclically(void **state)
 
 /* ---- Pipelined releases -------------------------------------------------------------------------------- */
 
-static void test_release_waits_for_its_own_gather(void **state)
+RIG_TEST(test_release_waits_for_its_own_gather)
 {
-	struct rig *rig = *state;
 	core_team_publish_rank(&rig->team, rig->unit, 0);
 	uint64_t gather = core_gather(rig->core, rig->session, rig->unit);
 	uint64_t release = core_release(rig->core, rig->session, rig->unit);
@@ -344,9 +315,8 @@ static void test_release_waits_for_its_own_gather(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_release_of_a_gather_that_fails(void **state)
+RIG_TEST(test_release_of_a_gather_that_fails)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_GATHER,
 	                       .u.gather = {.unit = rig->unit, .tag = (char *)CORE_TAG}};
 	struct zd_args late = {.kind = ZD_REQ_RELEASE,
@@ -367,9 +337,8 @@ static void test_release_of_a_gather_that_fails(void **state)
 
 /* ---- Versions ------------------------------------------------------------------------------------------ */
 
-static void test_versions(void **state)
+RIG_TEST(test_versions)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	uint64_t future = core_gather_version(core, rig->session, rig->unit, 2);
 	core_expect_waits(core, future, "rank 0 to publish version 2 of unit 'w' (has 1)");
@@ -388,9 +357,8 @@ static void test_versions(void **state)
 	core_team_check(&rig->team, core_expect(core, future, 0), 2);
 }
 
-static void test_version_under_update_is_stale(void **state)
+RIG_TEST(test_version_under_update_is_stale)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, rig->team.session[1], rig->unit), 0);
@@ -404,9 +372,8 @@ static void test_version_under_update_is_stale(void **state)
 	core_expect_error(core, gather, ZEROD_E_STALE_VERSION, "rank 0 writes over version 1");
 }
 
-static void test_newest_version_is_the_default(void **state)
+RIG_TEST(test_newest_version_is_the_default)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	uint64_t fresh = core_team_register(&rig->team, &(struct core_unit){.name = "new", .numel = 64});
 	uint64_t gather = core_gather(core, rig->session, fresh);
@@ -423,9 +390,8 @@ static void test_newest_version_is_the_default(void **state)
 
 /* ---- Prefetch ------------------------------------------------------------------------------------------ */
 
-static void test_prefetch_is_joined(void **state)
+RIG_TEST(test_prefetch_is_joined)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *reply = core_expect(rig->core,
@@ -448,9 +414,8 @@ static void test_prefetch_is_joined(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_prefetch_of_a_former_version_is_not_joined(void **state)
+RIG_TEST(test_prefetch_of_a_former_version_is_not_joined)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	core_team_publish_rank(&rig->team, rig->unit, 1); /* keeps rank 0's copy, which is stale for it too */
 	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
@@ -461,9 +426,8 @@ static void test_prefetch_of_a_former_version_is_not_joined(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-static void test_world_of_one_needs_no_transfer(void **state)
+RIG_TEST(test_world_of_one_needs_no_transfer)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct core_row row;
@@ -480,33 +444,4 @@ static void test_world_of_one_needs_no_transfer(void **state)
 	assert_string_equal(row.state, "AVAILABLE");
 	core_expect(core, core_release(core, session, unit), 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__BUFFERS, &row, 1), 0);
-}
-
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_gather_is_inflight_then_available),
-	        CORE_TEST(test_several_ranks_of_a_device_share_its_fence),
-	        TEST(test_second_gather_joins),
-	        TEST(test_second_gather_has_the_fences_of_the_first),
-	        TEST(test_ranks_have_copies_of_their_own),
-	        TEST(test_bad_arguments),
-	        TEST(test_uses_are_counted_down),
-	        TEST(test_tags_keep_holders_apart),
-	        TEST(test_not_held_changes_nothing),
-	        TEST(test_block_is_not_reused_before_the_slowest_stream),
-	        TEST(test_every_release_of_a_lease_brings_its_streams),
-	        TEST(test_block_is_not_reused_while_a_transfer_writes_it),
-	        TEST(test_fences_compare_cyclically),
-	        TEST(test_release_waits_for_its_own_gather),
-	        TEST(test_release_of_a_gather_that_fails),
-	        TEST(test_versions),
-	        TEST(test_version_under_update_is_stale),
-	        TEST(test_newest_version_is_the_default),
-	        TEST(test_prefetch_is_joined),
-	        TEST(test_prefetch_of_a_former_version_is_not_joined),
-	        TEST(test_world_of_one_needs_no_transfer),
-	};
-	return cmocka_run_group_tests_name("core/gather", tests, NULL, NULL);
 }

@@ -3,13 +3,7 @@
  * Jobs, groups and their members: joined, replaced, left, aborted; what outlives them in a durable job is in
  * test_durable.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/core_driver.h"
 #include "tests/support/core_reduce.h"
@@ -27,9 +21,8 @@ static void expect_group(struct core_driver *core, uint64_t group, const char *s
 
 /* ---- Joining ------------------------------------------------------------------------------------------- */
 
-static void test_join_waits_for_every_rank(void **state)
+ENGINE_TEST(test_join_waits_for_every_rank)
 {
-	struct core_driver *core = *state;
 	uint64_t session[3], request[3];
 	struct core_row group;
 	for (uint32_t i = 0; i < 3; i++)
@@ -57,9 +50,8 @@ static void test_join_waits_for_every_rank(void **state)
 }
 
 /* A rank that has not joined cannot join any more; requests that wait for other reasons may still succeed. */
-static void test_joins_end_with_the_daemon(void **state)
+ENGINE_TEST(test_joins_end_with_the_daemon)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct core_team team = core_team_new(core, "team", 2, false);
 	uint64_t commit = core_commit(core, team.session[0], team.group, 1);
@@ -73,9 +65,8 @@ static void test_joins_end_with_the_daemon(void **state)
 }
 
 /* Running jobs go on, also with new allocations, until somebody ends the drain. */
-static void test_drain_lets_nobody_in(void **state)
+ENGINE_TEST(test_drain_lets_nobody_in)
 {
-	struct core_driver *core = *state;
 	struct core_join alone = {.job = "late", .world_size = 1};
 	uint64_t late = core_open(core, CORE_ALICE);
 	struct core_team team = core_team_new(core, "team", 2, false);
@@ -97,7 +88,7 @@ static void test_drain_lets_nobody_in(void **state)
 	core_expect(core, core_alloc(core, core_open(core, CORE_BOB), "late", 0, 4096), 0);
 }
 
-static void test_join_arguments(void **state)
+ENGINE_TEST(test_join_arguments)
 {
 	static const char long_name[] = "0123456789012345678901234567890123456789012345678901234567890123";
 	static const struct {
@@ -114,7 +105,6 @@ static void test_join_arguments(void **state)
 	        {{.world_size = 1, .group = "a\nb"}, ZEROD_E_INVALID, "group name"},
 	        {{.world_size = 1, .group = "\xff"}, ZEROD_E_INVALID, "group name"},
 	};
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		core_expect_error(core, core_join(core, session, &cases[i].join), cases[i].status,
@@ -124,9 +114,8 @@ static void test_join_arguments(void **state)
 	            core_join(core, session, &(struct core_join){.world_size = 1, .job = long_name + 1}), 0);
 }
 
-static void test_join_that_differs_names_both(void **state)
+ENGINE_TEST(test_join_that_differs_names_both)
 {
-	struct core_driver *core = *state;
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	struct core_join join = {.world_size = 2, .rank = 0};
 	uint64_t waiting = core_join(core, first, &join);
@@ -145,9 +134,8 @@ static void test_join_that_differs_names_both(void **state)
 	core_expect_waits(core, waiting, "rank 1 first");
 }
 
-static void test_job_belongs_to_its_uid(void **state)
+ENGINE_TEST(test_job_belongs_to_its_uid)
 {
-	struct core_driver *core = *state;
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	struct core_join join = {.world_size = 1};
 	uint64_t first = core_expect(core, core_join(core, alice, &join), 0)->u.group_join.group;
@@ -156,9 +144,8 @@ static void test_job_belongs_to_its_uid(void **state)
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 2);
 }
 
-static void test_join_that_ends_early_frees_its_rank(void **state)
+ENGINE_TEST(test_join_that_ends_early_frees_its_rank)
 {
-	struct core_driver *core = *state;
 	uint64_t late = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN,
 	                       .u.group_join = {.job = (char *)"job",
@@ -185,9 +172,8 @@ static void test_join_that_ends_early_frees_its_rank(void **state)
 }
 
 /* The last rank joins, and the engine has not come to answer another one when that one's deadline passes. */
-static void test_join_behind_a_deadline(void **state)
+ENGINE_TEST(test_join_behind_a_deadline)
 {
-	struct core_driver *core = *state;
 	uint64_t late = core_open(core, CORE_ALICE), last = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN,
 	                       .u.group_join = {.job = (char *)"job",
@@ -210,9 +196,8 @@ static void test_join_behind_a_deadline(void **state)
 
 /* A rank whose join waits is not a member, although its number is taken: nothing may be left when the join
  * ends. */
-static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
+ENGINE_TEST(test_nothing_is_done_for_a_rank_that_still_joins)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN,
 	                       .u.group_join = {.job = (char *)"job",
@@ -236,9 +221,8 @@ static void test_nothing_is_done_for_a_rank_that_still_joins(void **state)
 
 /* ---- Leaving and dying --------------------------------------------------------------------------------- */
 
-static void test_death_fails_the_group_and_names_the_rank(void **state)
+ENGINE_TEST(test_death_fails_the_group_and_names_the_rank)
 {
-	struct core_driver *core = *state;
 	char text[80];
 	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
@@ -256,9 +240,8 @@ static void test_death_fails_the_group_and_names_the_rank(void **state)
 	core_expect_error(core, core_commit(core, team.session[0], team.group, 1), ZEROD_E_PEER_LOST, text);
 }
 
-static void test_release_works_in_a_failed_group(void **state)
+ENGINE_TEST(test_release_works_in_a_failed_group)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
@@ -268,9 +251,8 @@ static void test_release_works_in_a_failed_group(void **state)
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
 }
 
-static void test_leave_gives_all_back_and_answers_what_waits(void **state)
+ENGINE_TEST(test_leave_gives_all_back_and_answers_what_waits)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	uint64_t late = core_team_unit(&team, "late", 512);
@@ -291,9 +273,8 @@ static void test_leave_gives_all_back_and_answers_what_waits(void **state)
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-static void test_leaving_one_group_leaves_the_other(void **state)
+ENGINE_TEST(test_leaving_one_group_leaves_the_other)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct core_unit unit = {.name = "w", .numel = 64};
 	uint64_t a = core_expect(core,
@@ -311,9 +292,8 @@ static void test_leaving_one_group_leaves_the_other(void **state)
 	core_expect(core, core_update(core, session, kept), 0);
 }
 
-static void test_replacement_revives_the_group(void **state)
+ENGINE_TEST(test_replacement_revives_the_group)
 {
-	struct core_driver *core = *state;
 	struct core_unit again = {.name = "w", .numel = 192};
 	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 3 * 256ull);
@@ -348,9 +328,8 @@ static void test_replacement_revives_the_group(void **state)
 
 /* A shard that a replacement has registered has no version, even after the ranks with the version to which it
  * was to catch up have gone. */
-static void test_replacements_one_after_the_other(void **state)
+ENGINE_TEST(test_replacements_one_after_the_other)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_team_publish(&team, unit);
@@ -377,9 +356,8 @@ static void test_replacements_one_after_the_other(void **state)
 }
 
 /* A member that was silent while a rank died and was replaced contributes nothing before it is told, once. */
-static void test_silent_member_is_told_once(void **state)
+ENGINE_TEST(test_silent_member_is_told_once)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_close(core, team.session[1]);
@@ -396,9 +374,8 @@ static void test_silent_member_is_told_once(void **state)
 }
 
 /* The second death is told as well, also when the first was, and both ranks have been replaced since. */
-static void test_each_death_is_told(void **state)
+ENGINE_TEST(test_each_death_is_told)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 3, false);
 	core_close(core, team.session[1]);
 	core_expect_told(core, team.session[0], team.group, "rank 1");
@@ -413,9 +390,8 @@ static void test_each_death_is_told(void **state)
 }
 
 /* The failure of a request that waited tells; that of a prefetch, whose ticket nobody waits for, does not. */
-static void test_failed_gathers_tell(void **state)
+ENGINE_TEST(test_failed_gathers_tell)
 {
-	struct core_driver *core = *state;
 	struct zd_args prefetch = {.kind = ZD_REQ_GATHER};
 	struct core_team team = core_team_new(core, "job", 3, false);
 	uint64_t unit = core_team_unit(&team, "w", 768);
@@ -440,9 +416,8 @@ static void test_failed_gathers_tell(void **state)
 
 /* The old shard is still read while its rank comes again on another device: its bytes belong to the old
  * one. */
-static void test_replacement_on_another_device(void **state)
+ENGINE_TEST(test_replacement_on_another_device)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_hold(core, ZD_CMD_COPY);
@@ -470,9 +445,8 @@ static void test_replacement_on_another_device(void **state)
 
 /* ---- Aborting ------------------------------------------------------------------------------------------ */
 
-static void test_abort_ends_joins(void **state)
+ENGINE_TEST(test_abort_ends_joins)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t request = core_join(core, session, &(struct core_join){.world_size = 2});
 	struct core_row row;
@@ -482,9 +456,8 @@ static void test_abort_ends_joins(void **state)
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-static void test_abort_ends_what_waits(void **state)
+ENGINE_TEST(test_abort_ends_what_waits)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	uint64_t busy = core_team_unit(&team, "busy", 512);
@@ -510,9 +483,8 @@ static void test_abort_ends_what_waits(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 }
 
-static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
+ENGINE_TEST(test_aborted_group_is_formed_anew_when_all_have_left)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 2, .rank = 0};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
@@ -528,11 +500,10 @@ static void test_aborted_group_is_formed_anew_when_all_have_left(void **state)
 
 /* Its memory is still being written when the job comes again, with fewer ranks, larger units and the slot of
  * another size. */
-static void test_group_that_all_have_left_begins_anew(void **state)
+TEST(test_group_that_all_have_left_begins_anew)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	struct core_unit larger = {.name = "w", .numel = 256, .slot = 1};
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_slot_unit(&team, "w", 512, 1);
 	core_hold(core, ZD_CMD_COPY);
@@ -561,9 +532,8 @@ static void test_group_that_all_have_left_begins_anew(void **state)
 	core_end(core);
 }
 
-static void test_only_owner_and_administrator_abort(void **state)
+ENGINE_TEST(test_only_owner_and_administrator_abort)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, core_open(core, CORE_BOB), ZD_REQ_ABORT_GROUP, team.group),
 	                  ZEROD_E_NOT_FOUND, "no group");
@@ -571,35 +541,4 @@ static void test_only_owner_and_administrator_abort(void **state)
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group + 1000),
 	            ZEROD_E_NOT_FOUND);
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_join_waits_for_every_rank),
-	        CORE_TEST(test_joins_end_with_the_daemon),
-	        CORE_TEST(test_drain_lets_nobody_in),
-	        CORE_TEST(test_join_arguments),
-	        CORE_TEST(test_join_that_differs_names_both),
-	        CORE_TEST(test_job_belongs_to_its_uid),
-	        CORE_TEST(test_join_that_ends_early_frees_its_rank),
-	        CORE_TEST(test_join_behind_a_deadline),
-	        CORE_TEST(test_nothing_is_done_for_a_rank_that_still_joins),
-	        CORE_TEST(test_death_fails_the_group_and_names_the_rank),
-	        CORE_TEST(test_release_works_in_a_failed_group),
-	        CORE_TEST(test_leave_gives_all_back_and_answers_what_waits),
-	        CORE_TEST(test_leaving_one_group_leaves_the_other),
-	        CORE_TEST(test_replacement_revives_the_group),
-	        CORE_TEST(test_replacements_one_after_the_other),
-	        CORE_TEST(test_silent_member_is_told_once),
-	        CORE_TEST(test_each_death_is_told),
-	        CORE_TEST(test_failed_gathers_tell),
-	        CORE_TEST(test_replacement_on_another_device),
-	        CORE_TEST(test_abort_ends_joins),
-	        CORE_TEST(test_abort_ends_what_waits),
-	        CORE_TEST(test_aborted_group_is_formed_anew_when_all_have_left),
-	        cmocka_unit_test(test_group_that_all_have_left_begins_anew),
-	        CORE_TEST(test_only_owner_and_administrator_abort),
-	};
-	return cmocka_run_group_tests_name("core/group", tests, NULL, NULL);
 }

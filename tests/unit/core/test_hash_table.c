@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_hash_table.c - objects by a hash: found in any size of the table, which moves few at a time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/engine/hash_table.h"
+#include "tests/support/core_driver.h"
 
 #define NODES 5000u
 #define TWINS 3u /* nodes that share a hash */
@@ -21,17 +13,12 @@ struct scene {
 	bool there[NODES];
 };
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
-	*state = zd_calloc(1, sizeof(struct scene));
-	return 0;
+	return zd_calloc(1, sizeof(struct scene));
 }
 
-static int teardown(void **state)
-{
-	free(*state);
-	return 0;
-}
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *scene, setup, free)
 
 static uint64_t hash_of(uint32_t i)
 {
@@ -80,9 +67,8 @@ static void drop(struct scene *scene, uint32_t i)
 	scene->there[i] = false;
 }
 
-static void nodes_are_found_in_every_size(void **state)
+SCENE_TEST(nodes_are_found_in_every_size)
 {
-	struct scene *scene = *state;
 	check(scene);
 	for (uint32_t i = 0; i < NODES; i++) {
 		add(scene, i);
@@ -105,9 +91,8 @@ static void nodes_are_found_in_every_size(void **state)
 }
 
 /* A whole table that doubles would add many. */
-static void an_insertion_adds_one_bucket(void **state)
+SCENE_TEST(an_insertion_adds_one_bucket)
 {
-	struct scene *scene = *state;
 	for (uint32_t i = 0; i < NODES; i++) {
 		uint32_t before = scene->table.nbuckets;
 		add(scene, i);
@@ -115,13 +100,4 @@ static void an_insertion_adds_one_bucket(void **state)
 	}
 	for (uint32_t i = 0; i < NODES; i++)
 		drop(scene, i);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(nodes_are_found_in_every_size, setup, teardown),
-	        cmocka_unit_test_setup_teardown(an_insertion_adds_one_bucket, setup, teardown),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,7 @@
  * The history: which events there are, in which order, who reads them, pages, and what is lost when the ring
  * is full.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
@@ -104,9 +98,8 @@ static const struct event *find(const struct events *events, const char *kind)
 
 /* ---- Kinds --------------------------------------------------------------------------------------------- */
 
-static void test_a_gather_from_request_to_release(void **state)
+ENGINE_TEST(test_a_gather_from_request_to_release)
 {
-	struct core_driver *core = *state;
 	struct events events = {.count = 0};
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
@@ -142,9 +135,8 @@ static void test_a_gather_from_request_to_release(void **state)
 	}
 }
 
-static void test_a_failed_gather_is_said(void **state)
+ENGINE_TEST(test_a_failed_gather_is_said)
 {
-	struct core_driver *core = *state;
 	struct events events = {.count = 0};
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
@@ -156,12 +148,11 @@ static void test_a_failed_gather_is_said(void **state)
 }
 
 /* None of the gather's copies has begun when a pull from host memory fails. */
-static void test_a_gather_that_never_began_is_said(void **state)
+TEST(test_a_gather_that_never_began_is_said)
 {
 	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
 	const struct core_unit on_host = {.name = "w", .numel = UNIT_BYTES / 4, .on_host = true};
 	struct events events = {.count = 0};
-	(void)state;
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	uint64_t unit = core_team_register(&team, &on_host), before = 0;
 	core_team_publish(&team, unit);
@@ -178,9 +169,8 @@ static void test_a_gather_that_never_began_is_said(void **state)
 }
 
 /* Copies are events for so long after a reader has asked for them. */
-static void test_copies_on_demand(void **state)
+ENGINE_TEST(test_copies_on_demand)
 {
-	struct core_driver *core = *state;
 	struct events events = {.count = 0};
 	Zd__Events query = {.after = UINT64_MAX, .copies = true};
 	struct core_team team = core_team_new(core, "lm", 2, false);
@@ -203,9 +193,8 @@ static void test_copies_on_demand(void **state)
 	assert_int_equal(copies, 2);
 }
 
-static void test_a_wait_has_a_begin_an_end_and_its_reason(void **state)
+ENGINE_TEST(test_a_wait_has_a_begin_an_end_and_its_reason)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.job = "lm", .world_size = 2};
 	struct events events = {.count = 0};
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
@@ -225,9 +214,8 @@ static void test_a_wait_has_a_begin_an_end_and_its_reason(void **state)
 }
 
 /* The join's group ends before the wait does. */
-static void test_a_wait_ends_with_its_session(void **state)
+ENGINE_TEST(test_a_wait_ends_with_its_session)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.job = "lm", .world_size = 2};
 	struct events events = {.count = 0};
 	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
@@ -238,9 +226,8 @@ static void test_a_wait_ends_with_its_session(void **state)
 	assert_string_equal(find(&events, "job_end")->job, "lm");
 }
 
-static void test_sessions_and_groups_end_for_a_reason(void **state)
+ENGINE_TEST(test_sessions_and_groups_end_for_a_reason)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct events events = {.count = 0};
 	team = core_team_new(core, "lost", 2, false);
@@ -263,11 +250,10 @@ static void test_sessions_and_groups_end_for_a_reason(void **state)
 	expect_kinds(&events, "group_fail/aborted session_begin session_end/closed ");
 }
 
-static void test_refusals_and_drains(void **state)
+TEST(test_refusals_and_drains)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 4096});
 	struct events events = {.count = 0};
-	(void)state;
 	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
 	core_expect(core, core_alloc(core, session, "job", 0, 8192), ZEROD_E_QUOTA);
 	zd_engine_drain(core_engine(core));
@@ -292,9 +278,8 @@ static uint32_t count_of(struct core_driver *core, uint64_t session, const char 
 	return count;
 }
 
-static void test_a_session_reads_its_own_users_events(void **state)
+ENGINE_TEST(test_a_session_reads_its_own_users_events)
 {
-	struct core_driver *core = *state;
 	struct events events = {.count = 0};
 	struct core_team team = core_team_new(core, "alices", 1, false);
 	uint64_t bob = core_open(core, CORE_BOB), admin = core_open_admin(core);
@@ -316,9 +301,8 @@ static void test_a_session_reads_its_own_users_events(void **state)
 	assert_int_equal(page.next, 0);
 }
 
-static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
+ENGINE_TEST(test_a_job_is_chosen_also_when_it_has_ended)
 {
-	struct core_driver *core = *state;
 	struct events events = {.count = 0};
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_new(core, "another", 1, false);
@@ -335,9 +319,8 @@ static void test_a_job_is_chosen_also_when_it_has_ended(void **state)
 }
 
 /* Each event is in one page, also where a page ends by the number of events that were looked at. */
-static void test_pages(void **state)
+ENGINE_TEST(test_pages)
 {
-	struct core_driver *core = *state;
 	struct events whole = {.count = 0}, page_events = {.most = 3};
 	Zd__Events query = {.after = 0};
 	Zd__EventsReply page;
@@ -362,11 +345,10 @@ static void test_pages(void **state)
 
 /* ---- The ring ------------------------------------------------------------------------------------------ */
 
-static void test_a_full_ring_loses_its_oldest(void **state)
+TEST(test_a_full_ring_loses_its_oldest)
 {
 	struct core_driver *core = core_new(&(struct core_options){.events = 6}); /* 8 */
 	struct events events = {.count = 0};
-	(void)state;
 	uint64_t first = newest(core);
 	for (uint32_t i = 0; i < 8; i++)
 		core_close(core, core_open(core, CORE_ALICE));
@@ -417,11 +399,10 @@ static void free_allocation(struct core_driver *core, uint64_t session, uint64_t
 	core_expect(core, core_send(core, session, &args), 0);
 }
 
-static void test_long_lived_memory_is_kept_longer(void **state)
+TEST(test_long_lived_memory_is_kept_longer)
 {
 	struct core_driver *core = core_new(&(struct core_options){.events = 32});
 	struct events events = {.count = 0};
-	(void)state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t stays = alloc(core, session);
 	free_allocation(core, session, alloc(core, session));
@@ -438,11 +419,10 @@ static void test_long_lived_memory_is_kept_longer(void **state)
 	core_end(core);
 }
 
-static void test_without_events(void **state)
+TEST(test_without_events)
 {
 	struct core_driver *core = core_new(&(struct core_options){.no_events = true});
 	struct events events = {.count = 0};
-	(void)state;
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
 	Zd__EventsReply page = read_events(core, 0, &(Zd__Events){.after = 0}, 0, &events);
@@ -453,12 +433,11 @@ static void test_without_events(void **state)
 }
 
 /* Names of ended objects are a ring of their own, of fewer places. */
-static void test_old_names_are_forgotten(void **state)
+TEST(test_old_names_are_forgotten)
 {
 	struct core_driver *core = core_new(&(struct core_options){.events = 512}); /* 9 names */
 	struct events events = {.count = 0};
 	char job[16];
-	(void)state;
 	for (uint32_t i = 0; i < 20; i++) {
 		(void)snprintf(job, sizeof(job), "job%u", i);
 		struct core_team team = core_team_new(core, job, 1, false);
@@ -469,26 +448,4 @@ static void test_old_names_are_forgotten(void **state)
 	assert_string_equal(events.all[events.count - 1].kind, "job_end");
 	assert_string_equal(events.all[events.count - 1].job, "job19");
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_a_gather_from_request_to_release),
-	        CORE_TEST(test_a_failed_gather_is_said),
-	        cmocka_unit_test(test_a_gather_that_never_began_is_said),
-	        CORE_TEST(test_copies_on_demand),
-	        CORE_TEST(test_a_wait_has_a_begin_an_end_and_its_reason),
-	        CORE_TEST(test_a_wait_ends_with_its_session),
-	        CORE_TEST(test_sessions_and_groups_end_for_a_reason),
-	        cmocka_unit_test(test_refusals_and_drains),
-	        CORE_TEST(test_a_session_reads_its_own_users_events),
-	        CORE_TEST(test_a_job_is_chosen_also_when_it_has_ended),
-	        CORE_TEST(test_pages),
-	        cmocka_unit_test(test_a_full_ring_loses_its_oldest),
-	        cmocka_unit_test(test_long_lived_memory_is_kept_longer),
-	        cmocka_unit_test(test_without_events),
-	        cmocka_unit_test(test_old_names_are_forgotten),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

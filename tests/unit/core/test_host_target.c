@@ -3,12 +3,6 @@
  * Gradients of units on the host: each sum is made in staging memory, and copied down to a target in host
  * memory. Rank r is on device r, the host memory is device 2.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define NRANKS      2u
@@ -85,10 +79,9 @@ static void check_step(struct scene *s, float on_host, float other, float on_dev
 	assert_int_equal(core_usage(s->core).target_bytes, 0);
 }
 
-static void test_units_of_both_placements(void **state)
+TEST(test_units_of_both_placements)
 {
 	struct scene s = open_scene(CORE_MIB);
-	(void)state;
 	for (int window = 0; window < 2; window++) { /* the second one finds what the first one left */
 		core_reducers_begin(&s.g, 3, false);
 		reduce_all(&s, s.on_host, 1.0f);
@@ -103,10 +96,9 @@ static void test_units_of_both_placements(void **state)
 	core_end(s.core);
 }
 
-static void test_the_rest_is_zeros(void **state)
+TEST(test_the_rest_is_zeros)
 {
 	struct scene s = open_scene(CORE_MIB);
-	(void)state;
 	core_reducers_begin(&s.g, 3, true);
 	reduce_all(&s, s.on_device, 1.0f);
 	core_reducers_end(&s.g);
@@ -115,10 +107,9 @@ static void test_the_rest_is_zeros(void **state)
 }
 
 /* The first chunk of rank 1's slice is copied down while the second one is still copied to its staging. */
-static void test_chunks_go_down_one_by_one(void **state)
+TEST(test_chunks_go_down_one_by_one)
 {
 	struct scene s = open_held_scene();
-	(void)state;
 	assert_int_equal(core_pending(s.core, ZD_CMD_COPY), 4); /* two chunks to each owner */
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), 1);
@@ -136,10 +127,9 @@ static void test_chunks_go_down_one_by_one(void **state)
 	core_end(s.core);
 }
 
-static void test_a_copy_down_fails(void **state)
+TEST(test_a_copy_down_fails)
 {
 	struct scene s = open_held_scene();
-	(void)state;
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	core_run_on(s.core, ZD_CMD_COPY, 0);
 	core_run_on(s.core, ZD_CMD_COPY, 1);
@@ -152,22 +142,11 @@ static void test_a_copy_down_fails(void **state)
 }
 
 /* Neither target stays. */
-static void test_host_memory_is_too_small(void **state)
+TEST(test_host_memory_is_too_small)
 {
 	struct scene s = open_scene(8 * CORE_KIB); /* the shards' segment is half of it */
 	Zd__Usage before = core_usage(s.core);
-	(void)state;
 	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_NO_MEMORY);
 	assert_int_equal(core_usage(s.core).target_bytes, before.target_bytes);
 	core_end(s.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_units_of_both_placements),  cmocka_unit_test(test_the_rest_is_zeros),
-	        cmocka_unit_test(test_chunks_go_down_one_by_one), cmocka_unit_test(test_a_copy_down_fails),
-	        cmocka_unit_test(test_host_memory_is_too_small),
-	};
-	return cmocka_run_group_tests_name("targets in host memory", tests, NULL, NULL);
 }

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_id_tree.c - objects by ascending id: order, begin behind any id, and height. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/engine/id_tree.h"
+#include "tests/support/core_driver.h"
 
 #define NODES       20000u
 #define MOST_HEIGHT 60u /* 2.1 times that of a balanced tree is usual, four times is never seen */
@@ -21,22 +13,17 @@ struct scene {
 	bool there[NODES + 1];
 };
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	struct scene *scene = zd_calloc(1, sizeof(*scene));
 	for (uint64_t id = 1; id <= NODES; id++) {
 		zd_id_tree_insert(&scene->tree, &scene->nodes[id], id);
 		scene->there[id] = true;
 	}
-	*state = scene;
-	return 0;
+	return scene;
 }
 
-static int teardown(void **state)
-{
-	free(*state);
-	return 0;
-}
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *scene, setup, free)
 
 static void drop(struct scene *scene, uint64_t id)
 {
@@ -68,14 +55,13 @@ static void check(const struct scene *scene)
 	assert_null(zd_id_tree_after(&scene->tree, UINT64_MAX));
 }
 
-static void test_ascending(void **state)
+SCENE_TEST(test_ascending)
 {
-	check(*state);
+	check(scene);
 }
 
-static void test_strides(void **state)
+SCENE_TEST(test_strides)
 {
-	struct scene *scene = *state;
 	static const uint64_t strides[] = {2, 3, 8, 13, 55};
 	for (size_t i = 0; i < ZD_ARRAY_LEN(strides); i++) {
 		for (uint64_t id = 1; id <= NODES; id++) {
@@ -86,9 +72,8 @@ static void test_strides(void **state)
 	}
 }
 
-static void test_first_and_last_leave(void **state)
+SCENE_TEST(test_first_and_last_leave)
 {
-	struct scene *scene = *state;
 	for (uint64_t id = 1; id <= NODES / 3; id++)
 		drop(scene, id);
 	check(scene);
@@ -103,9 +88,8 @@ static void test_first_and_last_leave(void **state)
 }
 
 /* Ids leave and greater ones come, as those of gathered buffers do. */
-static void test_random(void **state)
+SCENE_TEST(test_random)
 {
-	struct scene *scene = *state;
 	uint64_t seed = 1;
 	for (uint64_t id = 1; id <= NODES; id++)
 		drop(scene, id);
@@ -121,9 +105,8 @@ static void test_random(void **state)
 }
 
 /* Ids of several users come in any order. */
-static void test_any_order(void **state)
+SCENE_TEST(test_any_order)
 {
-	struct scene *scene = *state;
 	for (uint64_t id = 1; id <= NODES; id++)
 		drop(scene, id);
 	for (uint64_t i = 1; i <= NODES; i++) {
@@ -134,16 +117,4 @@ static void test_any_order(void **state)
 			check(scene);
 	}
 	assert_ptr_equal(scene->tree.last, &scene->nodes[NODES]);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_ascending, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_strides, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_first_and_last_leave, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_random, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_any_order, setup, teardown),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gathered buffers that are the shard itself: in_place.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_net.h"
 
 #define UNIT_BYTES 4096ull
@@ -29,13 +22,14 @@ static void start(struct rig *rig, bool sessions_linger)
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	start(&rig, false);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
+
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 /* Where a unit's shard is. */
 static struct zd_location shard_of(struct rig *rig, const struct core_unit *unit)
@@ -81,9 +75,8 @@ static void expect_nothing_taken(const struct rig *rig)
 	assert_int_equal(core_usage(rig->core).shard_bytes, UNIT_BYTES);
 }
 
-static void test_gather_is_the_shard(void **state)
+RIG_TEST(test_gather_is_the_shard)
 {
-	struct rig *rig = *state;
 	for (uint64_t version = 1; version < 4; version++) {
 		const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
 		core_team_check(&rig->team, reply, version);
@@ -96,9 +89,8 @@ static void test_gather_is_the_shard(void **state)
 }
 
 /* The lease's holder may be the caller: to wait would be to wait for ever. */
-static void test_update_is_rejected_while_leased(void **state)
+RIG_TEST(test_update_is_rejected_while_leased)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, gather(rig), 0);
 	core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
 	core_expect(rig->core, gather(rig), 0); /* nothing was closed */
@@ -107,9 +99,8 @@ static void test_update_is_rejected_while_leased(void **state)
 	core_expect(rig->core, update(rig), 0);
 }
 
-static void test_update_waits_for_past_leases(void **state)
+RIG_TEST(test_update_waits_for_past_leases)
 {
-	struct rig *rig = *state;
 	for (uint64_t persistent = 0; persistent < 2; persistent++) {
 		core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, persistent),
 		            0);
@@ -130,9 +121,8 @@ static void test_update_waits_for_past_leases(void **state)
 }
 
 /* A kept copy is joined by nobody while the shard is written, under no version. */
-static void test_versions(void **state)
+RIG_TEST(test_versions)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
 	core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
@@ -147,9 +137,8 @@ static void test_versions(void **state)
 	            ZEROD_E_STALE_VERSION);
 }
 
-static void test_prefetch_holds_nothing(void **state)
+RIG_TEST(test_prefetch_holds_nothing)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	core_expect(rig->core, update(rig), 0);
 	core_expect(rig->core, publish(rig), 0);
@@ -191,9 +180,8 @@ static bool is_aborted(struct rig *rig, const struct zd_reply *gather)
 
 /* The gather and those that join it are answered at once, and their streams wait. They are readers from the
  * publish on. */
-static void test_gather_behind_a_publish(void **state)
+RIG_TEST(test_gather_behind_a_publish)
 {
-	struct rig *rig = *state;
 	for (uint64_t i = 1; i < 3; i++) {
 		core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, i > 1), 0);
 		uint64_t published = publish_behind(rig, rig->unit, i, 0);
@@ -218,9 +206,8 @@ static void test_gather_behind_a_publish(void **state)
 }
 
 /* The copy that is kept serves the next version while consumers of the one before are still at it. */
-static void test_kept_copy_behind_a_publish(void **state)
+RIG_TEST(test_kept_copy_behind_a_publish)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
 	core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
@@ -236,9 +223,8 @@ static void test_kept_copy_behind_a_publish(void **state)
 }
 
 /* Its streams are freed and the lease stays. The update is open still, and can be published again. */
-static void test_publish_fails(void **state)
+RIG_TEST(test_publish_fails)
 {
-	struct rig *rig = *state;
 	uint64_t published = publish_behind(rig, rig->unit, 1, 100);
 	const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
 	core_tick(rig->core, 100);
@@ -258,9 +244,8 @@ static void test_publish_fails(void **state)
 }
 
 /* A reset passes all fences of the kind. So a buffer whose version is still to come is joined by nobody. */
-static void test_reset_before_a_publish(void **state)
+RIG_TEST(test_reset_before_a_publish)
 {
-	struct rig *rig = *state;
 	uint64_t other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 	uint64_t failed = publish_behind(rig, rig->unit, 1, 100);
 	core_expect(rig->core, gather(rig), 0);
@@ -308,9 +293,8 @@ static const struct zd_reply *grant(struct rig *rig)
 
 /* A whole step ahead of the streams: the update waits for consumers, the publish for both, the next gather
  * for all of them, and no request does. */
-static void test_step_ahead_of_its_streams(void **state)
+RIG_TEST(test_step_ahead_of_its_streams)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
 	core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, release(rig, 1), 0);
@@ -338,9 +322,8 @@ static void test_step_ahead_of_its_streams(void **state)
 }
 
 /* A publish completes when no consumer reads the former version any more. */
-static void test_publish_behind_a_grant(void **state)
+RIG_TEST(test_publish_behind_a_grant)
 {
-	struct rig *rig = *state;
 	assert_int_equal(core_expect(rig->core, update_ahead(rig, 0), 0)->fence.value, 0);
 	core_expect(rig->core, publish(rig), 0);
 	const struct zd_reply *granted = grant(rig);
@@ -352,9 +335,8 @@ static void test_publish_behind_a_grant(void **state)
 }
 
 /* So it is with bytes that are loaded. */
-static void test_load_behind_a_grant(void **state)
+RIG_TEST(test_load_behind_a_grant)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.unit = rig->unit}};
 	uint64_t source = core_call(rig->core, rig->session, &args, 0)->u.alloc.allocation;
 	(void)grant(rig);
@@ -367,9 +349,8 @@ static void test_load_behind_a_grant(void **state)
 }
 
 /* The rank leaves its group: its streams are freed, and what they write counts for nothing. */
-static void test_rank_leaves_with_a_grant(void **state)
+RIG_TEST(test_rank_leaves_with_a_grant)
 {
-	struct rig *rig = *state;
 	const struct zd_reply *granted = grant(rig);
 	publish(rig);
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
@@ -378,9 +359,8 @@ static void test_rank_leaves_with_a_grant(void **state)
 	assert_true(may_write(rig, granted));
 }
 
-static void test_session_ends_with_a_grant(void **state)
+RIG_TEST(test_session_ends_with_a_grant)
 {
-	struct rig *rig = *state;
 	(void)grant(rig);
 	publish(rig);
 	core_close(rig->core, rig->session);
@@ -389,9 +369,8 @@ static void test_session_ends_with_a_grant(void **state)
 /* ---- Other ways to hold it ----------------------------------------------------------------------------- */
 
 /* A context's leases keep the update out. */
-static void test_context(void **state)
+RIG_TEST(test_context)
 {
-	struct rig *rig = *state;
 	uint64_t request = core_context_begin(rig->core, rig->session, &rig->unit, 1);
 	uint64_t scope = core_expect(rig->core, request, 0)->u.scope.scope;
 	core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "'@context");
@@ -406,9 +385,8 @@ static void test_context(void **state)
 }
 
 /* The shard is not free before the consumers of a former lease are through, and charged to nobody. */
-static void test_unregistered_under_a_consumer(void **state)
+RIG_TEST(test_unregistered_under_a_consumer)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, release(rig, 1), 0);
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
@@ -420,9 +398,8 @@ static void test_unregistered_under_a_consumer(void **state)
 
 /* The session's process may read what it held, with a publish, leases on its version and their fences under
  * way as well. */
-static void test_session_ends(void **state)
+TEST(test_session_ends)
 {
-	(void)state;
 	for (int publishes = 0; publishes < 2; publishes++) {
 		struct rig rig;
 		start(&rig, true);
@@ -441,9 +418,8 @@ static void test_session_ends(void **state)
 }
 
 /* Two units of one slot are held at once, at addresses of their own. */
-static void test_slot_is_not_occupied(void **state)
+RIG_TEST(test_slot_is_not_occupied)
 {
-	struct rig *rig = *state;
 	uint64_t unit[2];
 	for (int i = 0; i < 2; i++)
 		unit[i] = core_team_slot_unit(&rig->team, i ? "a" : "b", UNIT_BYTES, 1);
@@ -457,10 +433,9 @@ static void test_slot_is_not_occupied(void **state)
 }
 
 /* Hybrid groups with one rank in each daemon are alone with their shards as well. */
-static void test_hybrid(void **state)
+TEST(test_hybrid)
 {
 	struct core_nodes nodes;
-	(void)state;
 	core_nodes_new(&nodes, &(struct core_nodes_config){.hybrid = true, .local_world_size = 1});
 	uint64_t unit[CORE_NODES];
 	core_nodes_unit(&nodes, "w", UNIT_BYTES, unit);
@@ -474,10 +449,9 @@ static void test_hybrid(void **state)
 }
 
 /* Poison and strict sessions, and shadow groups. */
-static void test_copies_where_they_are_needed(void **state)
+TEST(test_copies_where_they_are_needed)
 {
 	struct core_team team = {.world_size = 1, .nranks = 1};
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		struct core_driver *core = core_new(&(struct core_options){.copies = i == 0});
 		const struct core_join join = {.world_size = 1, .durable = i == 2, .shadow = i == 2};
@@ -493,32 +467,4 @@ static void test_copies_where_they_are_needed(void **state)
 		core_expect(core, core_update(core, team.session[0], unit), 0); /* as ever */
 		core_end(core);
 	}
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_gather_is_the_shard),
-	        TEST(test_update_is_rejected_while_leased),
-	        TEST(test_update_waits_for_past_leases),
-	        TEST(test_versions),
-	        TEST(test_prefetch_holds_nothing),
-	        TEST(test_gather_behind_a_publish),
-	        TEST(test_kept_copy_behind_a_publish),
-	        TEST(test_publish_fails),
-	        TEST(test_reset_before_a_publish),
-	        TEST(test_step_ahead_of_its_streams),
-	        TEST(test_publish_behind_a_grant),
-	        TEST(test_load_behind_a_grant),
-	        TEST(test_rank_leaves_with_a_grant),
-	        TEST(test_session_ends_with_a_grant),
-	        TEST(test_context),
-	        TEST(test_unregistered_under_a_consumer),
-	        cmocka_unit_test(test_session_ends),
-	        TEST(test_slot_is_not_occupied),
-	        cmocka_unit_test(test_hybrid),
-	        cmocka_unit_test(test_copies_where_they_are_needed),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,6 @@
  * Landings: which gathers may share the shards of host memory that a device has pulled, what room the pulled
  * shards may take, and what is left to other ranks when a rank or a copy fails.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES (4 * CORE_KIB)
@@ -99,14 +92,13 @@ static void replace_rank_1(struct core_team *team, const char *name)
  * too, although nothing reads rank 1's shard any more. Rank 1 is replaced by a process that publishes other
  * bytes as version 1 again. Gathers of that version begin landings of their own.
  */
-static void test_a_version_that_is_published_again(void **state)
+TEST(test_a_version_that_is_published_again)
 {
 	struct core_team team;
 	const struct zd_reply *reply;
 	const uint8_t *data;
 	uint64_t unit = start_landing(&team);
 
-	(void)state;
 	gather_ok(&team, 0, unit);
 	run_pulls(&team);
 	core_run_on(team.core, ZD_CMD_COPY, 1); /* from the landing of rank 1's shard to the buffer */
@@ -129,14 +121,13 @@ static void test_a_version_that_is_published_again(void **state)
 #define CHUNKS 4u
 
 /* Both devices have pulled one chunk of four, and copy that chunk while they pull the others. */
-static void test_a_chunk_is_passed_on_when_it_has_landed(void **state)
+TEST(test_a_chunk_is_passed_on_when_it_has_landed)
 {
 	struct core_team team;
 	const struct zd_reply *reply;
 	uint64_t unit = start_landing_in(&team, CHUNKS);
 	uint32_t before = core_count(team.core, ZD_CMD_COPY);
 
-	(void)state;
 	reply = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
 	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS);
 	run_pulls(&team);
@@ -149,14 +140,13 @@ static void test_a_chunk_is_passed_on_when_it_has_landed(void **state)
 
 /* The fences of both transfers are values of the same timelines. So the copies of the second one wait for
  * those of the first, although their chunks land first. */
-static void test_the_next_transfer_begins_behind_the_last_chunk(void **state)
+TEST(test_the_next_transfer_begins_behind_the_last_chunk)
 {
 	struct core_team team;
 	const struct zd_reply *replies[2];
 	uint64_t unit = start_landing_in(&team, CHUNKS), next;
 	uint32_t before;
 
-	(void)state;
 	core_unhold(team.core, ZD_CMD_COPY);
 	next = register_on_host(&team, "next", UNIT_BYTES);
 	gather_once(&team, next);
@@ -176,14 +166,13 @@ static void test_the_next_transfer_begins_behind_the_last_chunk(void **state)
 
 /* Chunks land out of order. The fence of the second one is the later value of the timeline, so its copy
  * waits. */
-static void test_chunks_are_passed_on_in_order(void **state)
+TEST(test_chunks_are_passed_on_in_order)
 {
 	struct core_team team;
 	const struct zd_reply *reply;
 	uint64_t unit = start_landing_in(&team, CHUNKS);
 	uint32_t before;
 
-	(void)state;
 	reply = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
 	before = core_count(team.core, ZD_CMD_COPY);
 	assert_true(core_run_nth(team.core, 1));
@@ -197,7 +186,7 @@ static void test_chunks_are_passed_on_in_order(void **state)
 
 /* Rank 1 joins again, on device 2, when device 1 has pulled and copied the first chunk of four. Fences of one
  * timeline are one device's: device 1 copies the others, too. */
-static void test_a_rank_joins_again_on_another_device(void **state)
+TEST(test_a_rank_joins_again_on_another_device)
 {
 	const struct core_join join = {.world_size = 2, .rank = 1, .device = 2};
 	struct core_driver *core =
@@ -207,7 +196,6 @@ static void test_a_rank_joins_again_on_another_device(void **state)
 	const struct zd_reply *reply;
 	uint64_t unit;
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	unit = register_on_host(&team, "w", UNIT_BYTES);
 	gather_once(&team, unit);
@@ -234,7 +222,7 @@ static void test_a_rank_joins_again_on_another_device(void **state)
  * would still be there when rank 0 releases the other half. So device 0 copies its shard from host memory to
  * rank 1's buffer instead.
  */
-static void test_landings_take_no_room_that_a_request_waits_for(void **state)
+TEST(test_landings_take_no_room_that_a_request_waits_for)
 {
 	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 2 * UNIT_BYTES,
 	                                                           .host_arena_bytes = 4 * CORE_MIB,
@@ -242,7 +230,6 @@ static void test_landings_take_no_room_that_a_request_waits_for(void **state)
 	const struct zd_reply *reply;
 	uint64_t small, large, waiting;
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	small = register_on_host(&team, "small", UNIT_BYTES);
 	large = register_on_host(&team, "large", 2 * UNIT_BYTES);
@@ -264,13 +251,12 @@ static void test_landings_take_no_room_that_a_request_waits_for(void **state)
 /* ---- Devices that do not reach each other -------------------------------------------------------------- */
 
 /* Each device pulls all shards: the other one could not copy them to it. */
-static void test_no_landings_between_devices_that_do_not_reach_each_other(void **state)
+TEST(test_no_landings_between_devices_that_do_not_reach_each_other)
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB, .unreached = 1});
 	uint64_t unit;
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	unit = register_on_host(&team, "w", UNIT_BYTES);
 	gather_once(&team, unit); /* for which the pools grow */
@@ -285,9 +271,8 @@ static void test_no_landings_between_devices_that_do_not_reach_each_other(void *
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
 /* The killed rank's shard stays until the copies from it have ended. */
-static void test_a_rank_is_lost_while_shards_are_pulled(void **state)
+TEST(test_a_rank_is_lost_while_shards_are_pulled)
 {
-	(void)state;
 	for (uint32_t lost = 0; lost < 2; lost++) {
 		struct core_team team;
 		const struct zd_reply *replies[2];
@@ -312,10 +297,9 @@ static bool is_aborted(struct core_team *team, uint32_t rank, const struct zd_re
 
 /* Rank 0 leaves its group while its transfer waits for chunks. In another group it makes another one, which
  * waits for the first. If a pull fails, neither begins, and nothing waits for them. */
-static void test_a_rank_leaves_while_its_transfer_waits(void **state)
+TEST(test_a_rank_leaves_while_its_transfer_waits)
 {
 	const struct core_unit args = {.name = "v", .numel = UNIT_BYTES / 4, .on_host = true};
-	(void)state;
 	for (uint32_t fails = 0; fails < 2; fails++) {
 		struct core_team team, other;
 		const struct zd_reply *reply;
@@ -355,13 +339,12 @@ static void reset_and_gather(struct core_team *team, uint32_t rank, uint64_t uni
 }
 
 /* Both ranks wait for the shard, and neither has bytes of it. Later gathers pull it again. */
-static void test_a_pull_fails(void **state)
+TEST(test_a_pull_fails)
 {
 	struct core_team team;
 	const struct zd_reply *replies[2];
 	uint64_t unit = start_landing(&team);
 
-	(void)state;
 	gather_both(&team, unit, replies);
 	core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
 	core_run_on(team.core, ZD_CMD_COPY, 0);
@@ -374,9 +357,8 @@ static void test_a_pull_fails(void **state)
 }
 
 /* The ranks have got the chunks before the one that fails, or are getting them. */
-static void test_the_pull_of_a_later_chunk_fails(void **state)
+TEST(test_the_pull_of_a_later_chunk_fails)
 {
-	(void)state;
 	for (uint32_t passed_on = 0; passed_on <= CHUNKS - 1; passed_on++) {
 		struct core_team team;
 		const struct zd_reply *replies[2];
@@ -398,9 +380,8 @@ static void test_the_pull_of_a_later_chunk_fails(void **state)
 }
 
 /* Rank 0's gather alone fails, while device 0 still pulls: rank 1's copies from the same landings go on. */
-static void test_a_copy_from_a_landing_fails(void **state)
+TEST(test_a_copy_from_a_landing_fails)
 {
-	(void)state;
 	for (uint32_t chunks = 1; chunks <= CHUNKS; chunks *= 2) {
 		struct core_team team;
 		const struct zd_reply *replies[2];
@@ -417,23 +398,4 @@ static void test_a_copy_from_a_landing_fails(void **state)
 		reset_and_gather(&team, 0, unit);
 		core_end(team.core);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_version_that_is_published_again),
-	        cmocka_unit_test(test_a_chunk_is_passed_on_when_it_has_landed),
-	        cmocka_unit_test(test_the_next_transfer_begins_behind_the_last_chunk),
-	        cmocka_unit_test(test_chunks_are_passed_on_in_order),
-	        cmocka_unit_test(test_a_rank_joins_again_on_another_device),
-	        cmocka_unit_test(test_landings_take_no_room_that_a_request_waits_for),
-	        cmocka_unit_test(test_no_landings_between_devices_that_do_not_reach_each_other),
-	        cmocka_unit_test(test_a_rank_is_lost_while_shards_are_pulled),
-	        cmocka_unit_test(test_a_rank_leaves_while_its_transfer_waits),
-	        cmocka_unit_test(test_a_pull_fails),
-	        cmocka_unit_test(test_the_pull_of_a_later_chunk_fails),
-	        cmocka_unit_test(test_a_copy_from_a_landing_fails),
-	};
-	return cmocka_run_group_tests_name("landings", tests, NULL, NULL);
 }

@@ -2,12 +2,6 @@
 /*
  * Places of units that a rank changes: into another slot between two uses, frozen or not between two steps.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define UNIT_BYTES 4096u
@@ -29,13 +23,14 @@ static void open_rig(struct rig *rig)
 	rig->b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES / 2, 3);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	open_rig(&rig);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
+
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static uint64_t set_slot(struct rig *rig, uint64_t unit, uint32_t slot)
 {
@@ -64,9 +59,8 @@ static uint64_t block_bytes(struct rig *rig)
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-static void test_slot_is_entered_and_left(void **state)
+RIG_TEST(test_slot_is_entered_and_left)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	uint64_t before = block_bytes(rig);
 	core_expect(rig->core, set_slot(rig, rig->a, 1), 0);
@@ -86,9 +80,8 @@ static void test_slot_is_entered_and_left(void **state)
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->a), 0);
 }
 
-static void test_slot_of_a_unit_in_use(void **state)
+RIG_TEST(test_slot_of_a_unit_in_use)
 {
-	struct rig *rig = *state;
 	struct zd_location at = gather(rig, rig->a);
 	core_expect_error(rig->core, set_slot(rig, rig->a, 1), ZEROD_E_BUSY,
 	                  "unit 'a' is held on rank 0 by 'plan'");
@@ -115,9 +108,8 @@ static void test_slot_of_a_unit_in_use(void **state)
 
 /* The block is too small for the unit that came: another one takes its place when nobody is in it, even while
  * streams are. */
-static void test_slot_that_a_larger_unit_enters(void **state)
+RIG_TEST(test_slot_that_a_larger_unit_enters)
 {
-	struct rig *rig = *state;
 	struct zd_fence stream = {1, 1};
 	struct zd_location small = gather(rig, rig->b);
 	core_expect(rig->core, set_slot(rig, rig->a, 3), 0);
@@ -132,9 +124,8 @@ static void test_slot_that_a_larger_unit_enters(void **state)
 	assert_int_equal(block_bytes(rig), before - UNIT_BYTES / 2);
 }
 
-static void test_persistent_copy_moves(void **state)
+RIG_TEST(test_persistent_copy_moves)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->b, true), 0);
 	struct zd_location at = use(rig, rig->b);
 	core_expect(rig->core, set_slot(rig, rig->b, ZEROD_NO_SLOT), 0);
@@ -146,9 +137,8 @@ static void test_persistent_copy_moves(void **state)
 }
 
 /* One gather's copy is outside; the next that finds none is in the slot again. */
-static void test_gather_outside_the_slot(void **state)
+RIG_TEST(test_gather_outside_the_slot)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_GATHER};
 	struct zd_location slot = use(rig, rig->b);
 	args.u.gather.unit = rig->b;
@@ -193,9 +183,8 @@ static void train(struct core_reducers *g, uint64_t unit, uint64_t offset_numel,
 	core_reducers_step_end(g);
 }
 
-static void test_units_are_unfrozen_and_frozen(void **state)
+ENGINE_TEST(test_units_are_unfrozen_and_frozen)
 {
-	struct core_driver *core = *state;
 	struct core_unit frozen = {.name = "late", .numel = NUMEL, .frozen = true};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t late = core_team_register(&g.team, &frozen);
@@ -227,9 +216,8 @@ static void test_units_are_unfrozen_and_frozen(void **state)
 }
 
 /* The first rank that begins the backward counts. */
-static void test_ranks_freeze_different_units(void **state)
+ENGINE_TEST(test_ranks_freeze_different_units)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
 	core_expect(core, set_frozen(&g, 0, w, true), 0);
@@ -245,9 +233,8 @@ static void test_ranks_freeze_different_units(void **state)
 }
 
 /* A rank's changes to a unit end with its part: the replacement begins with the unit as it was described. */
-static void test_rank_that_is_replaced(void **state)
+ENGINE_TEST(test_rank_that_is_replaced)
 {
-	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = NUMEL};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
@@ -265,16 +252,4 @@ static void test_rank_that_is_replaced(void **state)
 	                  "unit 'w' is trainable for rank 1 and frozen for rank 0");
 	core_expect(core, set_frozen(&g, 1, w, true), 0);
 	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_slot_is_entered_and_left),          TEST(test_slot_of_a_unit_in_use),
-	        TEST(test_slot_that_a_larger_unit_enters),    TEST(test_persistent_copy_moves),
-	        TEST(test_gather_outside_the_slot),           CORE_TEST(test_units_are_unfrozen_and_frozen),
-	        CORE_TEST(test_ranks_freeze_different_units), CORE_TEST(test_rank_that_is_replaced),
-	};
-	return cmocka_run_group_tests_name("places that ranks change", tests, NULL, NULL);
 }

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_lent_target.c - places of targets that ranks access before the step. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)
@@ -25,13 +19,14 @@ static void open_scene(struct scene *s)
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static uint64_t wait_sum(struct scene *s, uint32_t rank, bool ahead)
 {
@@ -60,9 +55,8 @@ static bool passed(struct scene *s, uint32_t rank, struct zd_fence fence)
 }
 
 /* The answer comes when all ranks have contributed, its fence passes when the rank's own slice is stored. */
-static void test_the_answer_comes_first(void **state)
+SCENE_TEST(test_the_answer_comes_first)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	core_hold(s->core, ZD_CMD_REDUCE);
 	core_reduce(&s->g, 0, s->unit, 1.0f);
@@ -80,9 +74,8 @@ static void test_the_answer_comes_first(void **state)
 }
 
 /* A lent place, and one whose readers have not passed, takes no sum; other ranks' slices are stored. */
-static void test_no_sum_under_a_reader(void **state)
+SCENE_TEST(test_no_sum_under_a_reader)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	reduce_all(s);
 	core_reducers_end(&s->g);
@@ -107,9 +100,8 @@ static void test_no_sum_under_a_reader(void **state)
 }
 
 /* Nothing to lend, which a rank is told in a later backward as well. */
-static void test_a_unit_that_all_skip(void **state)
+SCENE_TEST(test_a_unit_that_all_skip)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_STATE, "neither reduced nor skipped");
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -125,9 +117,8 @@ static void test_a_unit_that_all_skip(void **state)
 }
 
 /* Another rank abandons the window: the place stays until it is returned and its reader has passed. */
-static void test_a_place_of_an_abandoned_window(void **state)
+SCENE_TEST(test_a_place_of_an_abandoned_window)
 {
-	struct scene *s = *state;
 	const struct zd_fence reader = {1, 7};
 	core_reducers_begin(&s->g, 3, true);
 	reduce_all(s);
@@ -154,9 +145,8 @@ static void give_up_step(struct scene *s, const char *waits_for)
 }
 
 /* It has zeroed what no sum had written. A further backward's first sum is stored there all the same. */
-static void test_a_sum_behind_zeros(void **state)
+SCENE_TEST(test_a_sum_behind_zeros)
 {
-	struct scene *s = *state;
 	const struct zd_reply *steps[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, true);
 	core_reducers_end(&s->g);
@@ -171,9 +161,8 @@ static void test_a_sum_behind_zeros(void **state)
 }
 
 /* It still zeroes it: a further backward's sums wait. The unit has no padding that would be zeroed, too. */
-static void test_no_sum_under_a_fill(void **state)
+SCENE_TEST(test_no_sum_under_a_fill)
 {
-	struct scene *s = *state;
 	s->unit = core_reducers_unit(&s->g, "x", NRANKS * 64);
 	core_reducers_begin(&s->g, 3, true);
 	core_reducers_end(&s->g);
@@ -203,9 +192,8 @@ static void end_backward(struct scene *s)
 }
 
 /* A rank that has begun the step gets no sum while another one may still give the window up. */
-static void test_a_sum_in_a_step(void **state)
+SCENE_TEST(test_a_sum_in_a_step)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	core_hold(s->core, ZD_CMD_REDUCE);
 	reduce_all(s);
@@ -230,9 +218,8 @@ static void test_a_sum_in_a_step(void **state)
 }
 
 /* All have begun the step: a sum is there before another one is. */
-static void test_a_sum_before_the_last(void **state)
+SCENE_TEST(test_a_sum_before_the_last)
 {
-	struct scene *s = *state;
 	uint64_t other = s->unit, step = 0;
 	s->unit = core_reducers_unit(&s->g, "x", NUMEL);
 	core_reducers_begin(&s->g, 3, true);
@@ -254,9 +241,8 @@ static void test_a_sum_before_the_last(void **state)
 }
 
 /* The rank that was missing gives the window up. */
-static void test_no_sum_of_an_abandoned_step(void **state)
+SCENE_TEST(test_no_sum_of_an_abandoned_step)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	reduce_all(s);
 	end_backward(s);
@@ -266,21 +252,4 @@ static void test_no_sum_of_an_abandoned_step(void **state)
 	core_expect_error(s->core, waits, ZEROD_E_STATE, "rank 1 has abandoned");
 	assert_true(core_expect(s->core, step, 0)->u.step_begin.abandoned);
 	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_STATE, "rank 1 has abandoned");
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_the_answer_comes_first),
-	        TEST(test_no_sum_under_a_reader),
-	        TEST(test_a_unit_that_all_skip),
-	        TEST(test_a_place_of_an_abandoned_window),
-	        TEST(test_a_sum_behind_zeros),
-	        TEST(test_no_sum_under_a_fill),
-	        TEST(test_a_sum_in_a_step),
-	        TEST(test_a_sum_before_the_last),
-	        TEST(test_no_sum_of_an_abandoned_step),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,7 @@
 /*
  * Listings: what a row says, who sees it, pages.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
@@ -40,32 +33,24 @@ static void bob_starts(struct rig *rig)
 	core_call(rig->core, bobs->session[0], &bucket, 0);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(NULL);
-	core_tick(rig->core, SECOND);
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	rig = (struct rig){.core = core_new(NULL)};
+	core_tick(rig.core, SECOND);
+	rig.team = core_team_new(rig.core, "job", 2, false);
+	rig.session = rig.team.session[0];
+	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 /* ---- What rows say ------------------------------------------------------------------------------------- */
 
-static void test_device_rows(void **state)
+RIG_TEST(test_device_rows)
 {
 	static const struct zd_fence slow = {1, 1};
-	struct rig *rig = *state;
 	struct core_row row[2];
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "eager", 1), 0);
@@ -93,9 +78,8 @@ static void test_device_rows(void **state)
 	assert_int_equal(row[1].row->device->gathers, 0);
 }
 
-static void test_job_and_session_rows(void **state)
+RIG_TEST(test_job_and_session_rows)
 {
-	struct rig *rig = *state;
 	struct core_row row[3];
 	core_tick(rig->core, 5 * SECOND);
 	uint64_t idle = core_open(rig->core, CORE_BOB);
@@ -119,9 +103,8 @@ static void test_job_and_session_rows(void **state)
 	assert_int_equal(row[0].row->session->n_waits, 0);
 }
 
-static void test_session_row_has_the_first_waits(void **state)
+RIG_TEST(test_session_row_has_the_first_waits)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	(void)core_commit(rig->core, rig->session, rig->team.group, 1);
 	for (int i = 0; i < 12; i++)
@@ -134,10 +117,9 @@ static void test_session_row_has_the_first_waits(void **state)
 	                    "gather: rank 0 to publish version 9 of unit 'w' (has 1)");
 }
 
-static void test_group_and_unit_rows(void **state)
+RIG_TEST(test_group_and_unit_rows)
 {
 	static const struct zd_view_args views[] = {{"a", 0, 1, {3}}, {"b", 3, 1, {2}}};
-	struct rig *rig = *state;
 	struct core_row row[2];
 	struct core_unit half = {.name = "half",
 	                         .dtype = ZEROD_BFLOAT16,
@@ -173,9 +155,8 @@ static void test_group_and_unit_rows(void **state)
 	assert_true(row[1].row->unit->frozen);
 }
 
-static void test_unit_row_when_no_rank_has_it_any_more(void **state)
+RIG_TEST(test_unit_row_when_no_rank_has_it_any_more)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
@@ -192,9 +173,8 @@ static void test_unit_row_when_no_rank_has_it_any_more(void **state)
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__UNITS, &row, 1), 0);
 }
 
-static void test_buffer_rows(void **state)
+RIG_TEST(test_buffer_rows)
 {
-	struct rig *rig = *state;
 	struct core_row row[2];
 	uint64_t odd = core_team_register(&rig->team, &(struct core_unit){.name = "odd", .numel = 3});
 	core_team_publish(&rig->team, odd);
@@ -229,9 +209,8 @@ static void test_buffer_rows(void **state)
 	assert_string_equal(row[1].row->buffer->waits_for, "rank 0 to publish version 2 of unit 'w' (has 1)");
 }
 
-static void test_a_prefetch_that_waits_is_no_holder(void **state)
+RIG_TEST(test_a_prefetch_that_waits_is_no_holder)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
 	(void)core_prefetch(rig->core, rig->session, rig->unit);
@@ -241,9 +220,8 @@ static void test_a_prefetch_that_waits_is_no_holder(void **state)
 	assert_int_equal(row.row->buffer->n_holders, 0);
 }
 
-static void test_buffer_row_of_a_rank_that_is_gone(void **state)
+RIG_TEST(test_buffer_row_of_a_rank_that_is_gone)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
@@ -256,9 +234,8 @@ static void test_buffer_row_of_a_rank_that_is_gone(void **state)
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 0);
 }
 
-static void test_rows_have_room_for_some_holders_only(void **state)
+RIG_TEST(test_rows_have_room_for_some_holders_only)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	char tag[32];
 	for (int i = 0; i < 70; i++) {
@@ -272,9 +249,8 @@ static void test_rows_have_room_for_some_holders_only(void **state)
 	                  ZEROD_E_BUSY, "'holder 0', 'holder 1', 'holder 2'");
 }
 
-static void test_allocation_and_bucket_rows(void **state)
+RIG_TEST(test_allocation_and_bucket_rows)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	struct zd_args bucket = {
 	        .kind = ZD_REQ_BUCKET_CREATE,
@@ -299,12 +275,11 @@ static void test_allocation_and_bucket_rows(void **state)
 
 /* ---- Who sees what ------------------------------------------------------------------------------------- */
 
-static void test_rows_are_seen_by_their_uid(void **state)
+RIG_TEST(test_rows_are_seen_by_their_uid)
 {
 	static const Zd__Table tables[] = {ZD__TABLE__JOBS,       ZD__TABLE__SESSIONS, ZD__TABLE__GROUPS,
 	                                   ZD__TABLE__UNITS,      ZD__TABLE__BUFFERS,  ZD__TABLE__BUCKETS,
 	                                   ZD__TABLE__ALLOCATIONS};
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	uint64_t admin = core_open_admin(core), gone = core_open(core, CORE_ALICE);
 	struct core_row row[2];
@@ -327,11 +302,10 @@ static void test_rows_are_seen_by_their_uid(void **state)
 	assert_int_equal(core_rows_for(core, gone, ZD__TABLE__DEVICES, NULL, NULL, 0), 0);
 }
 
-static void test_rows_of_one_job(void **state)
+RIG_TEST(test_rows_of_one_job)
 {
 	static const Zd__Table tables[] = {ZD__TABLE__JOBS,  ZD__TABLE__SESSIONS, ZD__TABLE__GROUPS,
 	                                   ZD__TABLE__UNITS, ZD__TABLE__BUFFERS,  ZD__TABLE__ALLOCATIONS};
-	struct rig *rig = *state;
 	struct core_team other = core_team_new(rig->core, "other", 1, false);
 	uint64_t unit = core_team_unit(&other, "w", UNIT_BYTES), lone = core_open(rig->core, CORE_ALICE);
 	core_expect(rig->core, core_gather(rig->core, other.session[0], unit), 0);
@@ -412,10 +386,9 @@ static struct map map_for(struct rig *rig, uint64_t session, uint64_t rows_a_pag
 	return map;
 }
 
-static void test_blocks_tile_segments_and_name_owners(void **state)
+RIG_TEST(test_blocks_tile_segments_and_name_owners)
 {
 	static const struct zd_fence slow = {1, 1};
-	struct rig *rig = *state;
 	bob_starts(rig);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
@@ -448,10 +421,9 @@ static void test_blocks_tile_segments_and_name_owners(void **state)
 }
 
 /* A lease that was released, and whose stream has not passed. */
-static void test_quarantine_is_what_pins_a_block(void **state)
+RIG_TEST(test_quarantine_is_what_pins_a_block)
 {
 	static const struct zd_fence slow = {1, 1};
-	struct rig *rig = *state;
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "read", 1), 0);
 	struct zd_args args = {.kind = ZD_REQ_RELEASE,
 	                       .u.release = {.unit = rig->unit, .tag = (char *)"read"},
@@ -472,9 +444,8 @@ static bool take_retiring(uint64_t id, const Zd__Row *row, void *arg)
 }
 
 /* The trim waits for the session that has the segment mapped. */
-static void test_mapping_is_what_pins_a_segment(void **state)
+RIG_TEST(test_mapping_is_what_pins_a_segment)
 {
-	struct rig *rig = *state;
 	Zd__List query = {.table = ZD__TABLE__SEGMENTS};
 	struct zd_args args = {.kind = ZD_REQ_FREE};
 	char text[ZD_WAIT_TEXT] = "", expected[ZD_WAIT_TEXT];
@@ -494,10 +465,9 @@ static void test_mapping_is_what_pins_a_segment(void **state)
 	assert_string_equal(text, expected);
 }
 
-static void test_page_of_blocks_visits_its_rows_only(void **state)
+RIG_TEST(test_page_of_blocks_visits_its_rows_only)
 {
 	enum { ROWS = 1000 };
-	struct rig *rig = *state;
 	Zd__List query = {.table = ZD__TABLE__BLOCKS};
 	struct map segments = {.stop_at = 0};
 	struct zd_engine_totals totals;
@@ -540,9 +510,8 @@ static bool take(uint64_t id, const Zd__Row *row, void *arg)
 	return true;
 }
 
-static void test_pages(void **state)
+RIG_TEST(test_pages)
 {
-	struct rig *rig = *state;
 	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	uint64_t ids[7], last = 0, seen = 0;
 	for (int i = 0; i < 7; i++)
@@ -578,11 +547,10 @@ static uint64_t visits(struct rig *rig)
 }
 
 /* A page visits its own rows and one more, also when the row of its cursor has been freed. */
-static void test_page_visits_its_rows_only(void **state)
+RIG_TEST(test_page_visits_its_rows_only)
 {
 	enum { ROWS = 1000 };
 	static uint64_t ids[ROWS];
-	struct rig *rig = *state;
 	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	for (int i = 0; i < ROWS; i++)
 		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
@@ -601,10 +569,9 @@ static void test_page_visits_its_rows_only(void **state)
 }
 
 /* Rows of other jobs cost visits, too: such a page may have no rows. A session visits no other user's. */
-static void test_page_of_others_rows_ends(void **state)
+RIG_TEST(test_page_of_others_rows_ends)
 {
 	enum { ROWS = 100, MOST = 16 };
-	struct rig *rig = *state;
 	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	uint32_t pages = 0, rows = 0;
 	for (int i = 0; i < ROWS; i++)
@@ -628,10 +595,9 @@ static void test_page_of_others_rows_ends(void **state)
 }
 
 /* A row of a unit is made from all of its parts, a row of a job from all sessions. */
-static void test_large_rows_end_a_page(void **state)
+RIG_TEST(test_large_rows_end_a_page)
 {
 	static const Zd__Table tables[] = {ZD__TABLE__UNITS, ZD__TABLE__JOBS, ZD__TABLE__GROUPS};
-	struct rig *rig = *state;
 	(void)core_team_unit(&rig->team, "v", UNIT_BYTES);
 	bob_starts(rig);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(tables); i++) {
@@ -646,9 +612,8 @@ static void test_large_rows_end_a_page(void **state)
 }
 
 /* The text of a wait for memory is made from all gathered buffers of the device. */
-static void test_waits_for_memory_end_a_page(void **state)
+RIG_TEST(test_waits_for_memory_end_a_page)
 {
-	struct rig *rig = *state;
 	Zd__List query = {.table = ZD__TABLE__BUFFERS};
 	struct page page = {.n = 0};
 	uint64_t units[5];
@@ -672,9 +637,8 @@ static void test_waits_for_memory_end_a_page(void **state)
 }
 
 /* Ids are spread over several objects of one table: buffers and gathers that wait for storage. */
-static void test_rows_ascend(void **state)
+RIG_TEST(test_rows_ascend)
 {
-	struct rig *rig = *state;
 	struct core_row row[CORE_ROW_ITEMS];
 	uint64_t other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 	(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
@@ -686,34 +650,4 @@ static void test_rows_ascend(void **state)
 		assert_true(row[i].id > row[i - 1].id);
 	assert_string_equal(row[0].state, "WAITING");
 	assert_string_equal(row[3].state, "AVAILABLE");
-}
-
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_device_rows),
-	        TEST(test_job_and_session_rows),
-	        TEST(test_session_row_has_the_first_waits),
-	        TEST(test_group_and_unit_rows),
-	        TEST(test_unit_row_when_no_rank_has_it_any_more),
-	        TEST(test_buffer_rows),
-	        TEST(test_a_prefetch_that_waits_is_no_holder),
-	        TEST(test_buffer_row_of_a_rank_that_is_gone),
-	        TEST(test_rows_have_room_for_some_holders_only),
-	        TEST(test_allocation_and_bucket_rows),
-	        TEST(test_rows_are_seen_by_their_uid),
-	        TEST(test_rows_of_one_job),
-	        TEST(test_blocks_tile_segments_and_name_owners),
-	        TEST(test_quarantine_is_what_pins_a_block),
-	        TEST(test_mapping_is_what_pins_a_segment),
-	        TEST(test_page_of_blocks_visits_its_rows_only),
-	        TEST(test_pages),
-	        TEST(test_page_visits_its_rows_only),
-	        TEST(test_page_of_others_rows_ends),
-	        TEST(test_large_rows_end_a_page),
-	        TEST(test_waits_for_memory_end_a_page),
-	        TEST(test_rows_ascend),
-	};
-	return cmocka_run_group_tests_name("core/list", tests, NULL, NULL);
 }

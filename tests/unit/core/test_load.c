@@ -2,14 +2,6 @@
 /*
  * Loads: one rank's bytes on the shards of all, whatever ends a rank, its request or its copy meanwhile.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -51,21 +43,14 @@ static void start(struct rig *rig, bool durable)
 	rig->source = make_room(rig, READER);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	start(rig, false);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	start(&rig, false);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static uint64_t load_until(struct rig *rig, uint32_t rank, uint64_t allocation, uint64_t deadline_ns,
                            const struct zd_fence *fence)
@@ -115,9 +100,8 @@ static void expect_bytes(struct rig *rig)
 	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-static void test_bytes_on_all_shards(void **state)
+RIG_TEST(test_bytes_on_all_shards)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	load_all(rig, requests);
 	expect_all(rig, requests, 0, NULL);
@@ -125,9 +109,8 @@ static void test_bytes_on_all_shards(void **state)
 	expect_bytes(rig);
 }
 
-static void test_copies_wait_for_the_writers(void **state)
+RIG_TEST(test_copies_wait_for_the_writers)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	struct zd_fence fence = {0, 1};
 	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
@@ -142,9 +125,8 @@ static void test_copies_wait_for_the_writers(void **state)
 }
 
 /* Between the request and the answer the part is neither published nor unregistered nor loaded again. */
-static void test_nothing_else_while_it_loads(void **state)
+RIG_TEST(test_nothing_else_while_it_loads)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0], requests[RANKS];
 	requests[0] = load(rig, 0, 0);
 	core_expect_error(rig->core, core_publish(rig->core, session, rig->unit), ZEROD_E_STATE,
@@ -162,9 +144,8 @@ static void test_nothing_else_while_it_loads(void **state)
 	expect_bytes(rig);
 }
 
-static void test_one_source_exactly(void **state)
+RIG_TEST(test_one_source_exactly)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		requests[rank] = load(rig, rank, 0);
@@ -180,9 +161,8 @@ static void test_one_source_exactly(void **state)
 	expect_bytes(rig);
 }
 
-static void test_refusals_free_the_allocation(void **state)
+RIG_TEST(test_refusals_free_the_allocation)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[READER];
 	struct zd_args small = {.kind = ZD_REQ_ALLOC,
 	                        .u.alloc = {.job = (char *)"job", .device = 1, .bytes = 256}};
@@ -198,9 +178,8 @@ static void test_refusals_free_the_allocation(void **state)
 }
 
 /* Freed at once for the account, and for others when the writer's stream has passed. */
-static void test_refused_memory_waits_for_its_writers(void **state)
+RIG_TEST(test_refused_memory_waits_for_its_writers)
 {
-	struct rig *rig = *state;
 	struct zd_fence fence = {0, 1};
 	uint64_t session = rig->team.session[READER];
 	core_expect(rig->core, core_publish(rig->core, session, rig->unit), 0);
@@ -212,9 +191,8 @@ static void test_refused_memory_waits_for_its_writers(void **state)
 	assert_int_equal(core_quarantine(rig->core, 1), before);
 }
 
-static void test_deadline_names_who_never_called(void **state)
+RIG_TEST(test_deadline_names_who_never_called)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	uint64_t first = load_until(rig, 0, 0, 1000, NULL);
 	uint64_t second = load_until(rig, READER, rig->source, 2000, NULL);
@@ -230,9 +208,8 @@ static void test_deadline_names_who_never_called(void **state)
 }
 
 /* No caller goes on while copies write its shard. */
-static void test_no_deadline_while_copying(void **state)
+RIG_TEST(test_no_deadline_while_copying)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	core_hold(rig->core, ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
@@ -244,9 +221,8 @@ static void test_no_deadline_while_copying(void **state)
 	expect_bytes(rig);
 }
 
-static void test_failed_copy(void **state)
+RIG_TEST(test_failed_copy)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no such device");
 	load_all(rig, requests);
@@ -258,9 +234,8 @@ static void test_failed_copy(void **state)
 	expect_bytes(rig);
 }
 
-static void test_source_dies_before_the_copies(void **state)
+RIG_TEST(test_source_dies_before_the_copies)
 {
-	struct rig *rig = *state;
 	uint64_t waits = load(rig, 0, 0);
 	(void)load(rig, READER, rig->source);
 	core_close(rig->core, rig->team.session[READER]);
@@ -286,19 +261,18 @@ static void dies_while_copying(struct rig *rig, uint32_t dead)
 	assert_int_equal(allocated(rig), 0);
 }
 
-static void test_source_dies_while_copying(void **state)
+RIG_TEST(test_source_dies_while_copying)
 {
-	dies_while_copying(*state, READER);
+	dies_while_copying(rig, READER);
 }
 
-static void test_reader_dies_while_copying(void **state)
+RIG_TEST(test_reader_dies_while_copying)
 {
-	dies_while_copying(*state, 0);
+	dies_while_copying(rig, 0);
 }
 
-static void test_leave_while_copying(void **state)
+RIG_TEST(test_leave_while_copying)
 {
-	struct rig *rig = *state;
 	uint64_t requests[RANKS];
 	core_hold(rig->core, ZD_CMD_COPY);
 	load_all(rig, requests);
@@ -345,38 +319,12 @@ static void resets_while_loading(bool copying)
 	core_end(rig.core);
 }
 
-static void test_reset_while_waiting(void **state)
+TEST(test_reset_while_waiting)
 {
-	(void)state;
 	resets_while_loading(false);
 }
 
-static void test_reset_while_copying(void **state)
+TEST(test_reset_while_copying)
 {
-	(void)state;
 	resets_while_loading(true);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_bytes_on_all_shards),
-	        TEST(test_copies_wait_for_the_writers),
-	        TEST(test_nothing_else_while_it_loads),
-	        TEST(test_one_source_exactly),
-	        TEST(test_refusals_free_the_allocation),
-	        TEST(test_refused_memory_waits_for_its_writers),
-	        TEST(test_deadline_names_who_never_called),
-	        TEST(test_no_deadline_while_copying),
-	        TEST(test_failed_copy),
-	        TEST(test_source_dies_before_the_copies),
-	        TEST(test_source_dies_while_copying),
-	        TEST(test_reader_dies_while_copying),
-	        TEST(test_leave_while_copying),
-	        cmocka_unit_test(test_reset_while_waiting),
-	        cmocka_unit_test(test_reset_while_copying),
-	};
-	return cmocka_run_group_tests_name("core: loads", tests, NULL, NULL);
 }

@@ -3,12 +3,7 @@
  * test_memory_queue.c - which gather gets memory, where those of two users wait: none waits for another
  * user's, users take turns, and a large gather is not passed over for ever.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -75,7 +70,7 @@ static void expect_waits_for_turn(const struct user *user, uint64_t request)
 	core_expect_waits(user->core, request, "gathers before it that wait for room on device 0");
 }
 
-static void test_other_user_proceeds(void **state)
+TEST(test_other_user_proceeds)
 {
 	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
@@ -84,7 +79,6 @@ static void test_other_user_proceeds(void **state)
 	uint64_t small = publish_unit(&alice, "small", SMALL), bobs = publish_unit(&bob, "w", SMALL);
 	uint64_t wait, next;
 
-	(void)state;
 	gather_ok(&alice, held);
 	wait = gather(&alice, large);
 	core_expect_waits(core, wait, "4096 bytes of device 0's gather budget (2048 live)");
@@ -107,13 +101,12 @@ static void test_other_user_proceeds(void **state)
 }
 
 /* Bob's first gather comes behind all of Alice's, and is served second. */
-static void test_users_take_turns(void **state)
+TEST(test_users_take_turns)
 {
 	struct core_driver *core = new_core(SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t a[4], b[2], of_alice[4], of_bob[2];
 
-	(void)state;
 	for (int i = 0; i < 4; i++)
 		a[i] = publish_unit(&alice, (const char *[]){"a0", "a1", "a2", "a3"}[i], SMALL);
 	for (int i = 0; i < 2; i++)
@@ -139,13 +132,12 @@ static void test_users_take_turns(void **state)
 }
 
 /* Room for several at once is shared out one by one. */
-static void test_turns_in_one_release(void **state)
+TEST(test_turns_in_one_release)
 {
 	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t all = publish_unit(&alice, "all", 4 * SMALL), of_alice[3], of_bob[3], a[3], b[3];
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		a[i] = publish_unit(&alice, (const char *[]){"a0", "a1", "a2"}[i], SMALL);
 		b[i] = publish_unit(&bob, (const char *[]){"b0", "b1", "b2"}[i], SMALL);
@@ -167,7 +159,7 @@ static void test_turns_in_one_release(void **state)
 }
 
 /* Bob gathers a unit before he releases the other, so that there is never room for Alice's large one. */
-static void test_large_gather_is_favoured(void **state)
+TEST(test_large_gather_is_favoured)
 {
 	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
@@ -175,7 +167,6 @@ static void test_large_gather_is_favoured(void **state)
 	uint64_t b[2] = {publish_unit(&bob, "b0", SMALL), publish_unit(&bob, "b1", SMALL)};
 	int i = 0;
 
-	(void)state;
 	gather_ok(&bob, b[0]);
 	wait = gather(&alice, large);
 	for (; now < PATIENCE; i++) {
@@ -200,14 +191,13 @@ static void test_large_gather_is_favoured(void **state)
 }
 
 /* Bob keeps one buffer for long: his other gathers wait for FAVOUR in vain, and rarely. */
-static void test_favour_ends(void **state)
+TEST(test_favour_ends)
 {
 	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t large = publish_unit(&alice, "large", 4 * SMALL), kept = publish_unit(&bob, "kept", SMALL);
 	uint64_t unit = publish_unit(&bob, "w", SMALL), wait, next, now = 0;
 
-	(void)state;
 	gather_ok(&bob, kept);
 	wait = gather(&alice, large);
 	for (uint64_t patience = PATIENCE; patience <= 4 * PATIENCE; patience *= 2) {
@@ -234,7 +224,7 @@ static void test_favour_ends(void **state)
 }
 
 /* A favoured gather that ends by its deadline leaves nothing behind. */
-static void test_favoured_gather_expires(void **state)
+TEST(test_favoured_gather_expires)
 {
 	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
@@ -242,7 +232,6 @@ static void test_favoured_gather_expires(void **state)
 	uint64_t unit = publish_unit(&bob, "w", SMALL), wait, next;
 	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = (char *)CORE_TAG}};
 
-	(void)state;
 	gather_ok(&bob, kept);
 	wait = core_send_until(core, alice.session, PATIENCE + 10 * MS, &args);
 	core_tick(core, PATIENCE);
@@ -290,7 +279,7 @@ static void reduce(struct core_reducers *g, uint64_t unit)
 }
 
 /* Bob's slices fit beside one that is under way, Alice's do not. They are overtaken by 16 slices, no more. */
-static void test_staging_is_shared(void **state)
+TEST(test_staging_is_shared)
 {
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 1, .staging_bytes = 2 * SMALL, .segment_align_bytes = 256 * CORE_KIB});
@@ -298,7 +287,6 @@ static void test_staging_is_shared(void **state)
 	uint64_t large, units[12], of_one;
 	uint32_t n = 1;
 
-	(void)state;
 	struct core_reducers alice = core_reducers_new(core, 2, ZEROD_FLOAT32, 32 * SMALL, 2);
 	large = core_reducers_unit(&alice, "large", 4 * SMALL / 4);
 	bobs_reducers(&bob, core);
@@ -331,16 +319,4 @@ static void test_staging_is_shared(void **state)
 	assert_int_equal(staged(core), 0);
 	core_close_all(core);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_other_user_proceeds),  cmocka_unit_test(test_users_take_turns),
-	        cmocka_unit_test(test_turns_in_one_release), cmocka_unit_test(test_large_gather_is_favoured),
-	        cmocka_unit_test(test_favour_ends),          cmocka_unit_test(test_favoured_gather_expires),
-	        cmocka_unit_test(test_staging_is_shared),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

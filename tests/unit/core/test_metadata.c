@@ -3,13 +3,7 @@
  * test_metadata.c - what one uid may have of the daemon's own memory. The driver checks after every call that
  * each account is the sum of what the uid's objects hold.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "tests/support/core_driver.h"
@@ -41,9 +35,8 @@ static void expect_limit(struct core_driver *core, uint64_t request, const char 
 	assert_non_null(strstr(reply->error, end));
 }
 
-static void test_sessions(void **state)
+ENGINE_TEST(test_sessions)
 {
-	struct core_driver *core = *state;
 	const struct zd_peer peer = {.uid = CORE_ALICE, .pid = 7, .name = "trainer"};
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t first = core_open(core, CORE_ALICE);
@@ -66,9 +59,8 @@ static void test_sessions(void **state)
 }
 
 /* Units, groups, jobs, allocations and buckets are refused; what is there goes on. */
-static void test_objects(void **state)
+ENGINE_TEST(test_objects)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.group = "other", .world_size = 1024};
 	const struct zd_view_args view = {.name = "weight", .ndim = 1, .shape = {UNIT_BYTES / 4}};
 	struct core_unit unit = {.name = "more", .numel = UNIT_BYTES / 4, .nviews = 1, .views = &view};
@@ -101,9 +93,8 @@ static void test_objects(void **state)
 }
 
 /* Leases under ever new tags, and releases whose fences never pass. */
-static void test_leases_and_watches(void **state)
+ENGINE_TEST(test_leases_and_watches)
 {
-	struct core_driver *core = *state;
 	const struct zd_fence never = {.timeline = 900, .value = 1};
 	const char *text = "a gather needs ";
 	uint64_t request, w;
@@ -133,9 +124,8 @@ static void test_leases_and_watches(void **state)
 }
 
 /* Releases of a gather that waits. */
-static void test_waiting_requests(void **state)
+ENGINE_TEST(test_waiting_requests)
 {
-	struct core_driver *core = *state;
 	uint64_t before, request, w;
 	int n = 0;
 
@@ -157,9 +147,8 @@ static void test_waiting_requests(void **state)
 }
 
 /* A job of 64 ranks and 10,000 units of 10 views needs less than the default of 256 MiB has for objects. */
-static void test_real_job(void **state)
+ENGINE_TEST(test_real_job)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 64};
 	struct zd_view_args views[10] = {{0}};
 	char names[10][64];
@@ -186,15 +175,4 @@ static void test_real_job(void **state)
 	all = before + 10000 * (held(core) - before);
 	assert_in_range(all, 128 << 20, (256 << 20) / 8 * 7);
 	core_close_all(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_sessions),           CORE_TEST(test_objects),
-	        CORE_TEST(test_leases_and_watches), CORE_TEST(test_waiting_requests),
-	        CORE_TEST(test_real_job),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

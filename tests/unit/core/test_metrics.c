@@ -2,13 +2,6 @@
 /*
  * Counters and histograms of the core for operators: by the time of its events, and once each.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_reduce.h"
 
@@ -64,9 +57,8 @@ static struct core_row device_row(struct core_driver *core, uint32_t index)
 
 /* ---- Histograms ---------------------------------------------------------------------------------------- */
 
-static void test_a_bound_belongs_to_its_bucket(void **state)
+TEST(test_a_bound_belongs_to_its_bucket)
 {
-	(void)state;
 	for (uint32_t i = 0; i < ZD_HISTOGRAM_BOUNDS; i++) {
 		struct zd_histogram histogram = {.sum_ns = 0};
 		uint64_t bound_ns = zd_histogram_bound_ns(i);
@@ -80,10 +72,9 @@ static void test_a_bound_belongs_to_its_bucket(void **state)
 	assert_int_equal(zd_histogram_bound_ns(ZD_HISTOGRAM_BOUNDS - 1), 10485760ull * US);
 }
 
-static void test_extremes_have_a_bucket(void **state)
+TEST(test_extremes_have_a_bucket)
 {
 	struct zd_histogram histogram = {.sum_ns = 0};
-	(void)state;
 	zd_histogram_observe(&histogram, 0);
 	assert_int_equal(histogram.counts[0], 1);
 	zd_histogram_observe(&histogram, UINT64_MAX);
@@ -92,9 +83,8 @@ static void test_extremes_have_a_bucket(void **state)
 
 /* ---- Waits --------------------------------------------------------------------------------------------- */
 
-static void test_each_reason_to_wait_has_a_name(void **state)
+ENGINE_TEST(test_each_reason_to_wait_has_a_name)
 {
-	struct core_driver *core = *state;
 	struct zd_metrics_view view = view_of(core);
 	assert_null(view.wait_names[0]); /* a request that does not wait */
 	for (uint32_t i = 1; i < view.nwaits; i++) {
@@ -104,9 +94,8 @@ static void test_each_reason_to_wait_has_a_name(void **state)
 	}
 }
 
-static void test_a_join_waits_for_ranks(void **state)
+ENGINE_TEST(test_a_join_waits_for_ranks)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 2};
 	uint64_t first = core_open(core, CORE_ALICE), second = core_open(core, CORE_ALICE);
 	core_tick(core, 5 * MS);
@@ -119,9 +108,8 @@ static void test_a_join_waits_for_ranks(void **state)
 	expect_one(waits_for(core, "ranks"), 3 * MS);
 }
 
-static void test_a_wait_is_split_by_reason(void **state)
+ENGINE_TEST(test_a_wait_is_split_by_reason)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_tick(core, 1 * MS);
 	uint64_t unit = core_expect(core,
@@ -143,9 +131,8 @@ static void test_a_wait_is_split_by_reason(void **state)
 	expect_one(waits_for(core, "version"), 5 * MS);
 }
 
-static void test_a_wait_ends_with_its_deadline_or_session(void **state)
+ENGINE_TEST(test_a_wait_ends_with_its_deadline_or_session)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_register(&team, &(struct core_unit){.name = "w", .numel = 128});
 	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = unit, .tag = (char *)CORE_TAG}};
@@ -164,9 +151,8 @@ static void test_a_wait_ends_with_its_deadline_or_session(void **state)
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
-static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
+ENGINE_TEST(test_a_gather_lasts_until_its_bytes_are_there)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_hold(core, ZD_CMD_COPY);
@@ -188,9 +174,8 @@ static void test_a_gather_lasts_until_its_bytes_are_there(void **state)
 	core_unhold(core, ZD_CMD_COPY);
 }
 
-static void test_a_failed_transfer_has_no_duration(void **state)
+ENGINE_TEST(test_a_failed_transfer_has_no_duration)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "it broke");
@@ -199,9 +184,8 @@ static void test_a_failed_transfer_has_no_duration(void **state)
 }
 
 /* Several copies of one device: the time with one under way, not the sum of both. */
-static void test_a_device_copies_while_it_has_a_copy(void **state)
+ENGINE_TEST(test_a_device_copies_while_it_has_a_copy)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 4, false); /* two ranks on each device */
 	uint64_t unit = core_team_unit(&team, "w", 1024);
 	uint64_t before_bytes, before_ns, bytes, busy_ns;
@@ -225,9 +209,8 @@ static void test_a_device_copies_while_it_has_a_copy(void **state)
 
 /* ---- Reductions, sessions, groups, restarts ------------------------------------------------------------ */
 
-static void test_reductions_by_outcome(void **state)
+ENGINE_TEST(test_reductions_by_outcome)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 256), other = core_reducers_unit(&g, "b", 256);
 	core_reducers_begin(&g, 3, true);
@@ -249,9 +232,8 @@ static void test_reductions_by_outcome(void **state)
 	expect_count(core, ZD_COUNT_REDUCTIONS_COMPLETE, 2);
 }
 
-static void test_lost_sessions_and_groups(void **state)
+ENGINE_TEST(test_lost_sessions_and_groups)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	team = core_team_new(core, "left", 2, false);
 	zd_engine_session_goodbye(core_engine(core), team.session[0]);
@@ -271,9 +253,8 @@ static void test_lost_sessions_and_groups(void **state)
 	expect_count(core, ZD_COUNT_GROUPS_ABORTED, 1);
 }
 
-static void test_restored_jobs(void **state)
+ENGINE_TEST(test_restored_jobs)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	core_journal(core);
 	team = core_team_new(core, "kept", 2, true);
@@ -283,33 +264,12 @@ static void test_restored_jobs(void **state)
 	expect_count(core, ZD_COUNT_JOBS_RESTORED, 1);
 }
 
-static void test_quota_errors(void **state)
+TEST(test_quota_errors)
 {
 	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 4096});
-	(void)state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_expect(core, core_alloc(core, session, "job", 0, 8192), ZEROD_E_QUOTA);
 	assert_int_equal(view_of(core).metrics->errors[-ZEROD_E_QUOTA], 1);
 	assert_int_equal(view_of(core).metrics->requests[ZD_REQ_ALLOC], 1);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_bound_belongs_to_its_bucket),
-	        cmocka_unit_test(test_extremes_have_a_bucket),
-	        CORE_TEST(test_each_reason_to_wait_has_a_name),
-	        CORE_TEST(test_a_join_waits_for_ranks),
-	        CORE_TEST(test_a_wait_is_split_by_reason),
-	        CORE_TEST(test_a_wait_ends_with_its_deadline_or_session),
-	        CORE_TEST(test_a_gather_lasts_until_its_bytes_are_there),
-	        CORE_TEST(test_a_failed_transfer_has_no_duration),
-	        CORE_TEST(test_a_device_copies_while_it_has_a_copy),
-	        CORE_TEST(test_reductions_by_outcome),
-	        CORE_TEST(test_lost_sessions_and_groups),
-	        CORE_TEST(test_restored_jobs),
-	        cmocka_unit_test(test_quota_errors),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,6 @@
 /*
  * Persistent units and slots: gathered copies whose place in memory matters.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -22,24 +14,17 @@ struct rig {
 	uint64_t unit;    /* of two ranks, at version 1 */
 };
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(NULL);
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	rig = (struct rig){.core = core_new(NULL)};
+	rig.team = core_team_new(rig.core, "job", 2, false);
+	rig.session = rig.team.session[0];
+	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
 {
@@ -76,9 +61,8 @@ static void expect_same(struct zd_location a, struct zd_location b)
 
 /* ---- Persistent units ---------------------------------------------------------------------------------- */
 
-static void test_persistent_copy_keeps_its_place_over_steps(void **state)
+RIG_TEST(test_persistent_copy_keeps_its_place_over_steps)
 {
-	struct rig *rig = *state;
 	struct zd_location first = {0};
 	set_persistent(rig, true);
 	for (uint64_t step = 1; step <= 10; step++) {
@@ -94,9 +78,8 @@ static void test_persistent_copy_keeps_its_place_over_steps(void **state)
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2 * 10);
 }
 
-static void test_persistent_copy_is_gathered_without_a_transfer(void **state)
+RIG_TEST(test_persistent_copy_is_gathered_without_a_transfer)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	uint64_t unit = core_team_register(
 	        &rig->team, &(struct core_unit){.name = "norm", .numel = 64, .persistent = true});
@@ -115,9 +98,8 @@ static void test_persistent_copy_is_gathered_without_a_transfer(void **state)
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
 }
 
-static void test_persistence_is_toggled_at_any_time(void **state)
+RIG_TEST(test_persistence_is_toggled_at_any_time)
 {
-	struct rig *rig = *state;
 	/* on while held */
 	gather_ok(rig, rig->unit);
 	set_persistent(rig, true);
@@ -144,9 +126,8 @@ static void test_persistence_is_toggled_at_any_time(void **state)
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, 9999, true), ZEROD_E_NOT_FOUND);
 }
 
-static void test_persistence_is_each_ranks_own(void **state)
+RIG_TEST(test_persistence_is_each_ranks_own)
 {
-	struct rig *rig = *state;
 	set_persistent(rig, true);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
@@ -154,9 +135,8 @@ static void test_persistence_is_each_ranks_own(void **state)
 }
 
 /* A refresh writes into the copy, so it waits for its holders, their streams and the former transfer. */
-static void test_refresh_waits_for_all_use_of_the_former_version(void **state)
+RIG_TEST(test_refresh_waits_for_all_use_of_the_former_version)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	struct zd_args force = {.kind = ZD_REQ_PUBLISH,
 	                        .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
@@ -177,9 +157,8 @@ static void test_refresh_waits_for_all_use_of_the_former_version(void **state)
 	core_team_check(&rig->team, reply, 2);
 }
 
-static void test_refresh_waits_for_the_former_transfer(void **state)
+RIG_TEST(test_refresh_waits_for_the_former_transfer)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	set_persistent(rig, true);
 	core_expect(core, core_update(core, rig->session, rig->unit), 0);
@@ -202,9 +181,8 @@ static void test_refresh_waits_for_the_former_transfer(void **state)
 	core_team_check(&rig->team, core_expect(core, fresh, 0), 3);
 }
 
-static void test_prefetch_refreshes_a_persistent_copy(void **state)
+RIG_TEST(test_prefetch_refreshes_a_persistent_copy)
 {
-	struct rig *rig = *state;
 	set_persistent(rig, true);
 	struct zd_location place = gather_ok(rig, rig->unit)->place;
 	release_ok(rig, rig->unit);
@@ -218,9 +196,8 @@ static void test_prefetch_refreshes_a_persistent_copy(void **state)
 }
 
 /* A copy that was prefetched and that nobody has seen need not be refreshed in place. */
-static void test_prefetched_copy_of_a_persistent_unit_goes_stale(void **state)
+RIG_TEST(test_prefetched_copy_of_a_persistent_unit_goes_stale)
 {
-	struct rig *rig = *state;
 	set_persistent(rig, true);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	core_team_publish(&rig->team, rig->unit);
@@ -232,9 +209,8 @@ static void test_prefetched_copy_of_a_persistent_unit_goes_stale(void **state)
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-static void test_slot_has_one_address(void **state)
+RIG_TEST(test_slot_has_one_address)
 {
-	struct rig *rig = *state;
 	uint64_t even = core_team_slot_unit(&rig->team, "even", UNIT_BYTES, 1);
 	uint64_t odd = core_team_slot_unit(&rig->team, "odd", 2 * UNIT_BYTES, 1);
 	struct zd_location first = gather_ok(rig, even)->place;
@@ -257,9 +233,8 @@ static void test_slot_has_one_address(void **state)
 	}
 }
 
-static void test_slot_waits_for_its_former_unit(void **state)
+RIG_TEST(test_slot_waits_for_its_former_unit)
 {
-	struct rig *rig = *state;
 	struct core_team strict = {.core = rig->core, .world_size = 1, .nranks = 1};
 	struct core_join join = {.job = "strict", .world_size = 1};
 	rig->session = strict.session[0] = core_open_strict(rig->core, CORE_ALICE);
@@ -281,9 +256,8 @@ static void test_slot_waits_for_its_former_unit(void **state)
 	core_expect(rig->core, again, ZEROD_E_SLOT_CONFLICT);
 }
 
-static void test_two_units_of_a_slot_at_once_conflict(void **state)
+RIG_TEST(test_two_units_of_a_slot_at_once_conflict)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
 	gather_ok(rig, a);
@@ -299,9 +273,8 @@ static void test_two_units_of_a_slot_at_once_conflict(void **state)
 	gather_ok(rig, b);
 }
 
-static void test_prefetch_and_slots(void **state)
+RIG_TEST(test_prefetch_and_slots)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
 	gather_ok(rig, a);
@@ -319,9 +292,8 @@ static void test_prefetch_and_slots(void **state)
 	core_team_check(&rig->team, demand, 1);
 }
 
-static void test_slot_does_not_grow_once_it_was_used(void **state)
+RIG_TEST(test_slot_does_not_grow_once_it_was_used)
 {
-	struct rig *rig = *state;
 	struct core_unit large = {.name = "large", .numel = 2 * UNIT_BYTES / 4, .slot = 7};
 	struct core_unit larger = {.name = "larger", .numel = 3 * UNIT_BYTES / 4, .slot = 7};
 	core_team_slot_unit(&rig->team, "small", UNIT_BYTES, 7);
@@ -336,9 +308,8 @@ static void test_slot_does_not_grow_once_it_was_used(void **state)
 }
 
 /* The rank goes while streams still use its slot: the block stays until they are through. */
-static void test_slot_outlives_its_rank_while_in_use(void **state)
+RIG_TEST(test_slot_outlives_its_rank_while_in_use)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 3);
 	gather_ok(rig, b); /* a second slot, which is idle when the rank goes */
@@ -351,26 +322,4 @@ static void test_slot_outlives_its_rank_while_in_use(void **state)
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_close(rig->core, rig->team.session[1]);
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__JOBS, NULL, 0), 0);
-}
-
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_persistent_copy_keeps_its_place_over_steps),
-	        TEST(test_persistent_copy_is_gathered_without_a_transfer),
-	        TEST(test_persistence_is_toggled_at_any_time),
-	        TEST(test_persistence_is_each_ranks_own),
-	        TEST(test_refresh_waits_for_all_use_of_the_former_version),
-	        TEST(test_refresh_waits_for_the_former_transfer),
-	        TEST(test_prefetch_refreshes_a_persistent_copy),
-	        TEST(test_prefetched_copy_of_a_persistent_unit_goes_stale),
-	        TEST(test_slot_has_one_address),
-	        TEST(test_slot_waits_for_its_former_unit),
-	        TEST(test_two_units_of_a_slot_at_once_conflict),
-	        TEST(test_prefetch_and_slots),
-	        TEST(test_slot_does_not_grow_once_it_was_used),
-	        TEST(test_slot_outlives_its_rank_while_in_use),
-	};
-	return cmocka_run_group_tests_name("core/persistent", tests, NULL, NULL);
 }

@@ -2,13 +2,13 @@
 /*
  * Moves of units between devices and host memory: what moves, what stays, and what is refused.
  */
+#include "tests/support/test.h"
 #include "tests/unit/core/place_rig.h"
 
 /* ---- Moves --------------------------------------------------------------------------------------------- */
 
-static void test_a_unit_moves_down_and_up(void **state)
+RIG_TEST(test_a_unit_moves_down_and_up)
 {
-	struct rig *rig = *state;
 	expect_place(rig, false);
 	for (uint32_t round = 0; round < 2; round++) {
 		move(rig, true);
@@ -25,10 +25,9 @@ static void test_a_unit_moves_down_and_up(void **state)
 }
 
 /* One copy of each shard, by the rank's device in both directions, and the shard's new location. */
-static void test_each_shard_is_copied_once(void **state)
+RIG_TEST(test_each_shard_is_copied_once)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig *rig = *state;
 	for (int on_host = 1; on_host >= 0; on_host--) {
 		uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
 		place_all(rig, on_host, requests);
@@ -43,9 +42,8 @@ static void test_each_shard_is_copied_once(void **state)
 	}
 }
 
-static void test_the_same_place_moves_nothing(void **state)
+RIG_TEST(test_the_same_place_moves_nothing)
 {
-	struct rig *rig = *state;
 	uint64_t first;
 	first = place(rig, 0, false);
 	core_expect_waits(rig->core, first, "rank 1 to call unit_place of unit 'w'");
@@ -56,10 +54,9 @@ static void test_the_same_place_moves_nothing(void **state)
 }
 
 /* Gathered copies, their leases and persistence. */
-static void test_gathered_copies_stay(void **state)
+RIG_TEST(test_gathered_copies_stay)
 {
 	const struct zd_reply *before, *after;
-	struct rig *rig = *state;
 	uint32_t copies;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->team.session[1], rig->unit, true), 0);
 	expect_version(rig, 1);
@@ -77,10 +74,9 @@ static void test_gathered_copies_stay(void **state)
 	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-static void test_gathers_and_updates_wait(void **state)
+RIG_TEST(test_gathers_and_updates_wait)
 {
 	uint64_t requests[CORE_TEAM], gather;
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	place_all(rig, true, requests);
 	gather = core_gather(rig->core, rig->team.session[0], rig->unit);
@@ -96,11 +92,10 @@ static void test_gathers_and_updates_wait(void **state)
 }
 
 /* The copies of a gather read the former shards to their end. */
-static void test_a_move_waits_for_transfers(void **state)
+RIG_TEST(test_a_move_waits_for_transfers)
 {
 	uint64_t requests[CORE_TEAM];
 	const struct zd_reply *reply;
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	reply = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
 	place_all(rig, true, requests);
@@ -115,12 +110,11 @@ static void test_a_move_waits_for_transfers(void **state)
 
 /* ---- Buffers that are the shard ------------------------------------------------------------------------ */
 
-static void test_a_lease_of_the_shard_itself(void **state)
+TEST(test_a_lease_of_the_shard_itself)
 {
 	const struct zd_fence fence = {3, 1};
 	uint64_t request;
 	struct rig rig;
-	(void)state;
 	start(&rig, 1);
 	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
 	refuse(&rig, true, ZEROD_E_BUSY,
@@ -138,11 +132,10 @@ static void test_a_lease_of_the_shard_itself(void **state)
 	core_end(rig.core);
 }
 
-static void test_no_lease_of_the_shard_begins_while_it_moves(void **state)
+TEST(test_no_lease_of_the_shard_begins_while_it_moves)
 {
 	uint64_t request, gather;
 	struct rig rig;
-	(void)state;
 	start(&rig, 1);
 	core_expect(rig.core, core_set_persistent(rig.core, rig.team.session[0], rig.unit, true), 0);
 	expect_version(&rig, 1); /* the buffer stays, without a lease */
@@ -159,12 +152,11 @@ static void test_no_lease_of_the_shard_begins_while_it_moves(void **state)
 }
 
 /* A copy stays while it has the version; the next version is gathered in place. */
-static void test_copies_of_a_shard_that_is_alone(void **state)
+TEST(test_copies_of_a_shard_that_is_alone)
 {
 	const struct zd_reply *reply;
 	struct rig rig;
 	uint64_t session;
-	(void)state;
 	start(&rig, 1);
 	session = rig.team.session[0];
 	move(&rig, true);
@@ -187,9 +179,8 @@ static void test_copies_of_a_shard_that_is_alone(void **state)
 
 /* ---- Refusals ------------------------------------------------------------------------------------------ */
 
-static void test_ranks_that_differ(void **state)
+RIG_TEST(test_ranks_that_differ)
 {
-	struct rig *rig = *state;
 	uint64_t first;
 	first = place(rig, 0, true);
 	core_expect_error(rig->core, place(rig, 1, false), ZEROD_E_MISMATCH,
@@ -201,11 +192,10 @@ static void test_ranks_that_differ(void **state)
 }
 
 /* All ranks learn what one of them does. */
-static void test_an_update_of_one_rank(void **state)
+RIG_TEST(test_an_update_of_one_rank)
 {
 	const struct zd_fence fence = {3, 1};
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH};
-	struct rig *rig = *state;
 	uint64_t publish;
 	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
 	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is UPDATING on rank 1; unit_place needs it IDLE");
@@ -223,9 +213,8 @@ static void test_an_update_of_one_rank(void **state)
 	expect_place(rig, true);
 }
 
-static void test_a_unit_that_is_loaded(void **state)
+RIG_TEST(test_a_unit_that_is_loaded)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_LOAD};
 	args.u.unit_load.unit = rig->unit;
 	for (uint32_t rank = 0; rank < 2; rank++)
@@ -234,10 +223,9 @@ static void test_a_unit_that_is_loaded(void **state)
 	refuse(rig, true, ZEROD_E_STATE, "unit 'w' is LOADING on rank 0");
 }
 
-static void test_without_host_memory(void **state)
+TEST(test_without_host_memory)
 {
 	struct rig rig;
-	(void)state;
 	rig.core = core_new(NULL);
 	rig.team = core_team_new(rig.core, "job", 2, false);
 	rig.unit = core_team_register(&rig.team, &unit_w);
@@ -247,10 +235,9 @@ static void test_without_host_memory(void **state)
 }
 
 /* One shard fits. Neither stays there. */
-static void test_too_little_memory(void **state)
+TEST(test_too_little_memory)
 {
 	struct rig rig;
-	(void)state;
 	start_with(&rig, 2,
 	           (struct core_options){
 	                   .host_arena_bytes = 4096, .segment_align_bytes = 4096, .segment_bytes = 4096});
@@ -267,10 +254,9 @@ static void test_too_little_memory(void **state)
 }
 
 /* During the move both places are charged. */
-static void test_too_little_quota(void **state)
+TEST(test_too_little_quota)
 {
 	struct rig rig;
-	(void)state;
 	start_with(&rig, 2, (struct core_options){.uid_quota_bytes = 3 * BYTES});
 	refuse(&rig, true, ZEROD_E_QUOTA, "unit 'w': rank 1: uid 1000 holds");
 	expect_place(&rig, false);
@@ -278,9 +264,8 @@ static void test_too_little_quota(void **state)
 	core_end(rig.core);
 }
 
-static void test_a_segment_that_fails(void **state)
+RIG_TEST(test_a_segment_that_fails)
 {
-	struct rig *rig = *state;
 	core_fail_next(rig->core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
 	refuse(rig, true, ZEROD_E_NO_MEMORY, "cannot be pinned");
 	expect_place(rig, false);
@@ -288,9 +273,8 @@ static void test_a_segment_that_fails(void **state)
 	expect_version(rig, 1);
 }
 
-static void test_a_copy_that_fails(void **state)
+RIG_TEST(test_a_copy_that_fails)
 {
-	struct rig *rig = *state;
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "no such device");
 	refuse(rig, true, ZEROD_E_DEVICE, "unit 'w': moving rank 0's shard: no such device");
 	expect_place(rig, false);
@@ -299,9 +283,8 @@ static void test_a_copy_that_fails(void **state)
 	expect_version(rig, 1);
 }
 
-static void test_a_unit_in_use_is_not_unregistered(void **state)
+RIG_TEST(test_a_unit_in_use_is_not_unregistered)
 {
-	struct rig *rig = *state;
 	uint64_t request;
 	request = place(rig, 0, true);
 	core_expect(rig->core,
@@ -315,9 +298,8 @@ static void test_a_unit_in_use_is_not_unregistered(void **state)
 
 /* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
-static void test_deadline_names_the_rank_that_never_called(void **state)
+RIG_TEST(test_deadline_names_the_rank_that_never_called)
 {
-	struct rig *rig = *state;
 	uint64_t first;
 	first = place_until(rig, 0, true, 1000);
 	core_tick(rig->core, 1500);
@@ -329,10 +311,9 @@ static void test_deadline_names_the_rank_that_never_called(void **state)
 }
 
 /* The other rank waits for the next call, and the unit is open meanwhile. */
-static void test_deadline_while_shards_are_read(void **state)
+RIG_TEST(test_deadline_while_shards_are_read)
 {
 	uint64_t first, second, gather;
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
 	first = place_until(rig, 0, true, 1000);
@@ -354,10 +335,9 @@ static void test_deadline_while_shards_are_read(void **state)
 	expect_version(rig, 1);
 }
 
-static void test_no_deadline_while_copying(void **state)
+RIG_TEST(test_no_deadline_while_copying)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		requests[rank] = place_until(rig, rank, true, 1000);
@@ -365,32 +345,4 @@ static void test_no_deadline_while_copying(void **state)
 	core_expect_waits(rig->core, requests[0], "unit 'w' to be moved");
 	core_unhold(rig->core, ZD_CMD_COPY);
 	expect_all(rig, requests, 0, NULL);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_a_unit_moves_down_and_up),
-	        TEST(test_each_shard_is_copied_once),
-	        TEST(test_the_same_place_moves_nothing),
-	        TEST(test_gathered_copies_stay),
-	        TEST(test_gathers_and_updates_wait),
-	        TEST(test_a_move_waits_for_transfers),
-	        cmocka_unit_test(test_a_lease_of_the_shard_itself),
-	        cmocka_unit_test(test_no_lease_of_the_shard_begins_while_it_moves),
-	        cmocka_unit_test(test_copies_of_a_shard_that_is_alone),
-	        TEST(test_ranks_that_differ),
-	        TEST(test_an_update_of_one_rank),
-	        TEST(test_a_unit_that_is_loaded),
-	        cmocka_unit_test(test_without_host_memory),
-	        cmocka_unit_test(test_too_little_memory),
-	        cmocka_unit_test(test_too_little_quota),
-	        TEST(test_a_segment_that_fails),
-	        TEST(test_a_copy_that_fails),
-	        TEST(test_a_unit_in_use_is_not_unregistered),
-	        TEST(test_deadline_names_the_rank_that_never_called),
-	        TEST(test_deadline_while_shards_are_read),
-	        TEST(test_no_deadline_while_copying),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,13 @@
 /*
  * Moves of units while a rank ends, in groups with shadows, and over restarts of the daemon.
  */
+#include "tests/support/test.h"
 #include "tests/unit/core/place_rig.h"
 
 /* ---- Ranks that end ------------------------------------------------------------------------------------ */
 
-static void test_a_rank_dies_before_all_have_called(void **state)
+RIG_TEST(test_a_rank_dies_before_all_have_called)
 {
-	struct rig *rig = *state;
 	uint64_t waits;
 	waits = place(rig, 0, true);
 	core_close(rig->core, rig->team.session[1]);
@@ -16,10 +16,9 @@ static void test_a_rank_dies_before_all_have_called(void **state)
 	assert_int_equal(shard_bytes(rig, HOST), 0);
 }
 
-static void test_a_rank_dies_while_shards_are_read(void **state)
+RIG_TEST(test_a_rank_dies_while_shards_are_read)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
 	place_all(rig, true, requests);
@@ -31,10 +30,9 @@ static void test_a_rank_dies_while_shards_are_read(void **state)
 }
 
 /* The new shards are uncharged at once, and are free behind the copies. */
-static void test_a_rank_dies_while_copying(void **state)
+RIG_TEST(test_a_rank_dies_while_copying)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	place_all(rig, true, requests);
 	core_close(rig->core, rig->team.session[1]);
@@ -48,10 +46,9 @@ static void test_a_rank_dies_while_copying(void **state)
 		assert_int_equal(core_quarantine(rig->core, device), 0);
 }
 
-static void test_all_ranks_die_while_copying(void **state)
+RIG_TEST(test_all_ranks_die_while_copying)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	place_all(rig, true, requests);
 	for (uint32_t rank = 0; rank < 2; rank++)
@@ -59,10 +56,9 @@ static void test_all_ranks_die_while_copying(void **state)
 	core_unhold(rig->core, ZD_CMD_COPY);
 }
 
-static void test_a_rank_leaves_while_copying(void **state)
+RIG_TEST(test_a_rank_leaves_while_copying)
 {
 	uint64_t requests[CORE_TEAM], leave;
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	place_all(rig, true, requests);
 	leave = core_simple(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group);
@@ -71,10 +67,9 @@ static void test_a_rank_leaves_while_copying(void **state)
 	core_expect_error(rig->core, requests[1], ZEROD_E_PEER_LOST, "rank 0");
 }
 
-static void test_the_group_is_aborted(void **state)
+RIG_TEST(test_the_group_is_aborted)
 {
 	uint64_t requests[CORE_TEAM];
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	place_all(rig, true, requests);
 	core_expect(rig->core,
@@ -86,11 +81,10 @@ static void test_the_group_is_aborted(void **state)
 }
 
 /* A unit that no rank has is registered anew, also while the former one is still read. */
-static void test_a_unit_that_all_ranks_have_left(void **state)
+TEST(test_a_unit_that_all_ranks_have_left)
 {
 	struct rig rig;
 	uint64_t again, former;
-	(void)state;
 	start(&rig, 1);
 	move(&rig, true);
 	former = rig.unit;
@@ -164,11 +158,10 @@ static void start_durable(struct rig *rig, bool shadow)
 	start_durable_with(rig, shadow, (struct core_options){.ndevices = 2});
 }
 
-static void test_a_restart_before_the_change(void **state)
+TEST(test_a_restart_before_the_change)
 {
 	uint64_t requests[CORE_TEAM];
 	struct rig rig;
-	(void)state;
 	start_durable(&rig, false);
 	core_hold(rig.core, ZD_CMD_COPY);
 	place_all(&rig, true, requests);
@@ -182,11 +175,10 @@ static void test_a_restart_before_the_change(void **state)
 }
 
 /* Ranks register the unit as at first, or where it is. */
-static void test_a_restart_after_the_change(void **state)
+TEST(test_a_restart_after_the_change)
 {
 	const struct core_unit there = {.name = "w", .numel = NUMEL, .on_host = true};
 	struct rig rig;
-	(void)state;
 	for (int back = 0; back < 2; back++) {
 		start_durable(&rig, false);
 		move(&rig, true);
@@ -207,13 +199,12 @@ static void test_a_restart_after_the_change(void **state)
 }
 
 /* By the digest of before the move, which a client may have not learned of. */
-static void test_units_resume_after_the_change(void **state)
+TEST(test_units_resume_after_the_change)
 {
 	struct zd_args args = {.kind = ZD_REQ_UNITS_RESUME};
 	const struct zd_reply *reply;
 	uint64_t description, request;
 	struct rig rig;
-	(void)state;
 	start_durable(&rig, false);
 	request = core_register(rig.core, rig.team.session[0], rig.team.group, &unit_w);
 	description = core_expect(rig.core, request, 0)->u.unit_register.description;
@@ -236,11 +227,10 @@ static void test_units_resume_after_the_change(void **state)
 }
 
 /* A rank that comes back while copies of the failed move still run. */
-static void test_a_rank_comes_back_while_copying(void **state)
+TEST(test_a_rank_comes_back_while_copying)
 {
 	uint64_t requests[CORE_TEAM], again[CORE_TEAM], request;
 	struct rig rig;
-	(void)state;
 	start_durable(&rig, false);
 	core_hold(rig.core, ZD_CMD_COPY);
 	place_all(&rig, true, requests);
@@ -264,11 +254,10 @@ static void test_a_rank_comes_back_while_copying(void **state)
 }
 
 /* The former process may still write its shard: the move waits for its end. */
-static void test_a_move_waits_for_a_former_process(void **state)
+TEST(test_a_move_waits_for_a_former_process)
 {
 	uint64_t requests[CORE_TEAM], former, request;
 	struct rig rig;
-	(void)state;
 	start_durable_with(&rig, false, (struct core_options){.sessions_linger = true});
 	former = rig.team.session[1];
 	core_close(rig.core, former);
@@ -289,10 +278,9 @@ static void test_a_move_waits_for_a_former_process(void **state)
 /* ---- Shadows ------------------------------------------------------------------------------------------- */
 
 /* The move takes the last commit along, to which the loss of a rank leads back. */
-static void test_shadows_move(void **state)
+TEST(test_shadows_move)
 {
 	struct rig rig;
-	(void)state;
 	start_durable(&rig, true);
 	core_team_publish(&rig.team, rig.unit); /* version 2, not committed */
 	move(&rig, true);
@@ -314,11 +302,10 @@ static void test_shadows_move(void **state)
 }
 
 /* The shards are restored where they were. */
-static void test_a_rank_dies_while_shadows_are_copied(void **state)
+TEST(test_a_rank_dies_while_shadows_are_copied)
 {
 	uint64_t requests[CORE_TEAM];
 	struct rig rig;
-	(void)state;
 	start_durable(&rig, true);
 	core_team_publish(&rig.team, rig.unit);
 	core_hold(rig.core, ZD_CMD_COPY);
@@ -335,11 +322,10 @@ static void test_a_rank_dies_while_shadows_are_copied(void **state)
 }
 
 /* The restore of a shard is awaited. */
-static void test_a_move_waits_for_a_restore(void **state)
+TEST(test_a_move_waits_for_a_restore)
 {
 	uint64_t requests[CORE_TEAM], joins[CORE_TEAM], registrations[CORE_TEAM];
 	struct rig rig;
-	(void)state;
 	start_durable(&rig, true);
 	core_team_publish(&rig.team, rig.unit);
 	core_hold(rig.core, ZD_CMD_COPY);
@@ -361,26 +347,4 @@ static void test_a_move_waits_for_a_restore(void **state)
 	move(&rig, true);
 	expect_version(&rig, 1);
 	core_end(rig.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_a_rank_dies_before_all_have_called),
-	        TEST(test_a_rank_dies_while_shards_are_read),
-	        TEST(test_a_rank_dies_while_copying),
-	        TEST(test_all_ranks_die_while_copying),
-	        TEST(test_a_rank_leaves_while_copying),
-	        TEST(test_the_group_is_aborted),
-	        cmocka_unit_test(test_a_unit_that_all_ranks_have_left),
-	        cmocka_unit_test(test_a_restart_before_the_change),
-	        cmocka_unit_test(test_a_restart_after_the_change),
-	        cmocka_unit_test(test_units_resume_after_the_change),
-	        cmocka_unit_test(test_a_rank_comes_back_while_copying),
-	        cmocka_unit_test(test_a_move_waits_for_a_former_process),
-	        cmocka_unit_test(test_shadows_move),
-	        cmocka_unit_test(test_a_rank_dies_while_shadows_are_copied),
-	        cmocka_unit_test(test_a_move_waits_for_a_restore),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,12 +3,6 @@
  * Moves of units that have places in targets. Three units of one size; rank r is on device r, the host memory
  * is device 2.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define NRANKS      2u
@@ -36,13 +30,14 @@ static void open_scene(struct scene *s)
 	}
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static uint64_t place(struct scene *s, uint32_t rank, uint64_t unit, bool on_host)
 {
@@ -97,9 +92,8 @@ static void check_window(struct scene *s, uint64_t device_numel, uint64_t host_n
 	core_reducers_step_end(&s->g);
 }
 
-static void test_sums_follow_their_units(void **state)
+SCENE_TEST(test_sums_follow_their_units)
 {
-	struct scene *s = *state;
 	check_window(s, 3 * SLICE_NUMEL, 0);
 	move(s, 0, true, 0);
 	check_window(s, 3 * SLICE_NUMEL, SLICE_NUMEL); /* with a gap where the unit was */
@@ -111,9 +105,8 @@ static void test_sums_follow_their_units(void **state)
 }
 
 /* The target ends with its last place. */
-static void test_targets_shrink(void **state)
+SCENE_TEST(test_targets_shrink)
 {
-	struct scene *s = *state;
 	move(s, 1, true, 0);
 	move(s, 2, true, SLICE_NUMEL);
 	check_window(s, SLICE_NUMEL, 2 * SLICE_NUMEL);
@@ -121,10 +114,9 @@ static void test_targets_shrink(void **state)
 	check_window(s, 0, 3 * SLICE_NUMEL);
 }
 
-static void test_not_inside_a_window(void **state)
+SCENE_TEST(test_not_inside_a_window)
 {
 	const struct zd_reply *replies[CORE_TEAM];
-	struct scene *s = *state;
 	core_expect(s->core, core_backward(&s->g.team, 1, 3, true), 0);
 	refuse(s, s->units[0],
 	       "rank 1 is between backward 1 and the end of its step: unit 'a' stays as it is");
@@ -139,9 +131,8 @@ static void test_not_inside_a_window(void **state)
 }
 
 /* It has no gradient. */
-static void test_frozen_units_inside_a_window(void **state)
+SCENE_TEST(test_frozen_units_inside_a_window)
 {
-	struct scene *s = *state;
 	uint64_t unit, first;
 	unit = core_team_register(&s->g.team,
 	                          &(struct core_unit){.name = "f", .numel = NUMEL, .frozen = true});
@@ -149,16 +140,4 @@ static void test_frozen_units_inside_a_window(void **state)
 	first = place(s, 0, unit, true);
 	core_expect(s->core, place(s, 1, unit, true), 0);
 	core_expect(s->core, first, 0);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_sums_follow_their_units),
-	        TEST(test_targets_shrink),
-	        TEST(test_not_inside_a_window),
-	        TEST(test_frozen_units_inside_a_window),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

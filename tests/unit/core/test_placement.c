@@ -2,14 +2,6 @@
 /*
  * Units on the host: where their shards are, who copies them, and what is refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_driver.h"
 
 #define HOST  2u /* the device that is host memory of devices 0 and 1 */
@@ -31,13 +23,12 @@ static uint64_t shard_bytes(struct core_driver *core, uint32_t device)
 }
 
 /* The device of each shard's rank reads it. Host memory itself copies nothing. */
-static void test_shards_are_in_host_memory_and_pulled(void **state)
+TEST(test_shards_are_in_host_memory_and_pulled)
 {
 	struct core_driver *core = new_core();
 	const struct zd_reply *reply;
 	uint64_t unit;
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	unit = core_team_register(&team, &on_host);
 	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
@@ -66,7 +57,7 @@ static uint64_t landing_unit(struct core_team *team, struct core_driver *core)
 }
 
 /* Two ranks gather, each shard crosses the link to the host once. */
-static void test_shards_land_once(void **state)
+TEST(test_shards_land_once)
 {
 	struct core_driver *core = new_core();
 	struct core_team team;
@@ -74,7 +65,6 @@ static void test_shards_land_once(void **state)
 	const struct zd_reply *replies[2];
 	uint32_t before;
 
-	(void)state;
 	before = core_count(core, ZD_CMD_COPY);
 	core_hold(core, ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < 2; rank++)
@@ -88,13 +78,12 @@ static void test_shards_land_once(void **state)
 }
 
 /* A shard that is alone is copied, too: the rank computes on its device. */
-static void test_a_shard_that_is_alone_is_pulled(void **state)
+TEST(test_a_shard_that_is_alone_is_pulled)
 {
 	struct core_driver *core = new_core();
 	const struct zd_reply *reply;
 	uint64_t unit;
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	unit = core_team_register(&team, &on_host);
 	core_team_publish(&team, unit);
@@ -105,12 +94,11 @@ static void test_a_shard_that_is_alone_is_pulled(void **state)
 	core_end(core);
 }
 
-static void test_placement_belongs_to_the_description(void **state)
+TEST(test_placement_belongs_to_the_description)
 {
 	const struct core_unit elsewhere = {.name = "w", .numel = NUMEL};
 	struct core_driver *core = new_core();
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_register(core, team.session[0], team.group, &on_host), 0);
 	core_expect_error(core, core_register(core, team.session[1], team.group, &elsewhere),
@@ -118,12 +106,11 @@ static void test_placement_belongs_to_the_description(void **state)
 	core_end(core);
 }
 
-static void test_ranks_do_not_join_on_host_memory(void **state)
+TEST(test_ranks_do_not_join_on_host_memory)
 {
 	struct core_driver *core = new_core();
 	uint64_t session = core_open(core, CORE_ALICE);
 
-	(void)state;
 	core_expect_error(core,
 	                  core_join(core, session, &(struct core_join){.world_size = 1, .device = HOST}),
 	                  ZEROD_E_INVALID, "device 2 (device2) is host memory");
@@ -131,22 +118,19 @@ static void test_ranks_do_not_join_on_host_memory(void **state)
 	core_end(core);
 }
 
-static void test_without_host_memory(void **state)
+ENGINE_TEST(test_without_host_memory)
 {
-	struct core_driver *core = *state;
-
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host),
 	                  ZEROD_E_UNSUPPORTED, "host_arena in zerod.conf sets its size");
 }
 
 /* Nothing is charged, and a smaller unit of the name is registered. */
-static void test_a_unit_larger_than_host_memory(void **state)
+TEST(test_a_unit_larger_than_host_memory)
 {
 	const struct core_unit large = {.name = "w", .numel = 4 * CORE_MIB, .on_host = true};
 	struct core_driver *core = new_core();
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &large), ZEROD_E_NO_MEMORY,
 	                  "8388608 bytes do not fit on device 2: arena 4194304 bytes, 0 of them in segments");
@@ -157,11 +141,10 @@ static void test_a_unit_larger_than_host_memory(void **state)
 }
 
 /* The error of the host memory's segment, once: the registration does not ask for another one. */
-static void test_a_segment_that_fails(void **state)
+TEST(test_a_segment_that_fails)
 {
 	struct core_driver *core = new_core();
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
 	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host), ZEROD_E_NO_MEMORY,
@@ -172,12 +155,11 @@ static void test_a_segment_that_fails(void **state)
 }
 
 /* Shards, segments and charges come back where they were. */
-static void test_restart(void **state)
+TEST(test_restart)
 {
 	struct core_driver *core = new_core();
 	uint64_t unit;
 
-	(void)state;
 	core_journal(core);
 	struct core_team team = core_team_new(core, "job", 2, true);
 	unit = core_team_register(&team, &on_host);
@@ -185,20 +167,4 @@ static void test_restart(void **state)
 	core_restart(core);
 	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_shards_are_in_host_memory_and_pulled),
-	        cmocka_unit_test(test_shards_land_once),
-	        cmocka_unit_test(test_a_shard_that_is_alone_is_pulled),
-	        cmocka_unit_test(test_placement_belongs_to_the_description),
-	        cmocka_unit_test(test_ranks_do_not_join_on_host_memory),
-	        CORE_TEST(test_without_host_memory),
-	        cmocka_unit_test(test_a_unit_larger_than_host_memory),
-	        cmocka_unit_test(test_a_segment_that_fails),
-	        cmocka_unit_test(test_restart),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,6 @@
  * test_poison.c - released buffers of poison sessions are filled with NaN patterns: behind their readers,
  * before anything else is in their memory, and nobody else's.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/support/core_driver.h"
 #include "tests/support/core_net.h"
 
@@ -49,13 +41,14 @@ static void start(struct rig *rig, const struct core_options *options)
 	start_as(rig, options, false);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	start(&rig, NULL);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
+
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 /* So many fills have been given since. */
 static void expect_fills(const struct rig *rig, uint32_t fills)
@@ -103,9 +96,8 @@ static void expect_same(struct zd_location a, struct zd_location b)
 
 /* ---- When ---------------------------------------------------------------------------------------------- */
 
-static void test_behind_the_last_fence_of_every_lease(void **state)
+RIG_TEST(test_behind_the_last_fence_of_every_lease)
 {
-	struct rig *rig = *state;
 	const struct zd_reply *reply = gather_ok(rig, rig->unit);
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "other", 2), 0);
 	release_after(rig, rig->unit, "other", 2);
@@ -122,10 +114,9 @@ static void test_behind_the_last_fence_of_every_lease(void **state)
 }
 
 /* The bytes are uncharged at once, and the block is quarantined until the fill is done. */
-static void test_block_is_quarantined_until_filled(void **state)
+RIG_TEST(test_block_is_quarantined_until_filled)
 {
 	struct core_row row;
-	struct rig *rig = *state;
 	struct zd_location at = gather_ok(rig, rig->unit)->place;
 	core_hold(rig->core, ZD_CMD_FILL);
 	release(rig, rig->unit);
@@ -142,9 +133,8 @@ static void test_block_is_quarantined_until_filled(void **state)
 }
 
 /* A scope's end is a release like any other. */
-static void test_end_of_a_scope(void **state)
+RIG_TEST(test_end_of_a_scope)
 {
-	struct rig *rig = *state;
 	uint64_t request = core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0);
 	uint64_t scope = core_expect(rig->core, request, 0)->u.scope.scope;
 	const struct zd_reply *reply =
@@ -161,9 +151,8 @@ static void test_end_of_a_scope(void **state)
 }
 
 /* It is its rank's own memory that goes, though the session stays. */
-static void test_what_a_rank_leaves_behind(void **state)
+RIG_TEST(test_what_a_rank_leaves_behind)
 {
-	struct rig *rig = *state;
 	(void)gather_ok(rig, rig->unit);
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
 	expect_fills(rig, 1);
@@ -172,9 +161,8 @@ static void test_what_a_rank_leaves_behind(void **state)
 /* ---- What comes behind --------------------------------------------------------------------------------- */
 
 /* The address is given ahead; the next unit's copies come behind the fill, which comes behind the readers. */
-static void test_promised_slot(void **state)
+RIG_TEST(test_promised_slot)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	rig->fills = core_count(rig->core, ZD_CMD_FILL);
@@ -196,10 +184,9 @@ static void test_promised_slot(void **state)
 }
 
 /* A view of the slot's former unit shows NaN as long as the next one's version is still being published. */
-static void test_slot_before_the_next_bytes(void **state)
+RIG_TEST(test_slot_before_the_next_bytes)
 {
 	const struct zd_fence fence = {.timeline = 5, .value = 1};
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	core_expect(rig->core, core_update(rig->core, rig->team.session[1], b), 0);
@@ -219,12 +206,11 @@ static void test_slot_before_the_next_bytes(void **state)
 }
 
 /* A block that is promised twice in a row is filled twice, each time between two units. */
-static void test_promised_block(void **state)
+TEST(test_promised_block)
 {
 	struct rig rig;
 	uint64_t units[3];
 	const struct zd_reply *replies[3];
-	(void)state;
 	start(&rig, &(struct core_options){
 	                    .ndevices = 1, .arena_bytes = 68 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
 	for (uint32_t i = 0; i < 3; i++) {
@@ -248,10 +234,9 @@ static void test_promised_block(void **state)
 }
 
 /* Strict sessions are promised nothing: the next unit waits until the slot has been filled. */
-static void test_strict_waits_for_the_fill(void **state)
+TEST(test_strict_waits_for_the_fill)
 {
 	struct rig rig;
-	(void)state;
 	start_as(&rig, NULL, true);
 	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
@@ -267,9 +252,8 @@ static void test_strict_waits_for_the_fill(void **state)
 }
 
 /* A device that fails a fill breaks no promise. */
-static void test_fill_that_fails(void **state)
+RIG_TEST(test_fill_that_fails)
 {
-	struct rig *rig = *state;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	(void)gather_ok(rig, a);
@@ -283,9 +267,8 @@ static void test_fill_that_fails(void **state)
 
 /* ---- What is not filled -------------------------------------------------------------------------------- */
 
-static void test_other_sessions(void **state)
+RIG_TEST(test_other_sessions)
 {
-	struct rig *rig = *state;
 	const struct zd_reply *reply =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
@@ -295,10 +278,9 @@ static void test_other_sessions(void **state)
 }
 
 /* Nobody has had the address of a copy that was prefetched and never leased: a trim takes it at once. */
-static void test_prefetched_copies(void **state)
+RIG_TEST(test_prefetched_copies)
 {
 	struct zd_args trim = {.kind = ZD_REQ_TRIM};
-	struct rig *rig = *state;
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	core_call(rig->core, rig->session, &trim, 0);
 	expect_fills(rig, 0);
@@ -310,9 +292,8 @@ static void test_prefetched_copies(void **state)
 
 /* A persistent copy is filled when it ends, however it was refreshed before: in place, and behind streams
  * that still read the former version. */
-static void test_persistent_copies(void **state)
+RIG_TEST(test_persistent_copies)
 {
-	struct rig *rig = *state;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
 	struct zd_location at = gather_ok(rig, rig->unit)->place;
 	release(rig, rig->unit);
@@ -329,9 +310,8 @@ static void test_persistent_copies(void **state)
 }
 
 /* A copy that leaves its slot by set_slot is filled, and the slot's block is free behind that. */
-static void test_slot_that_is_left(void **state)
+RIG_TEST(test_slot_that_is_left)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	rig->fills = core_count(rig->core, ZD_CMD_FILL);
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, unit, true), 0);
@@ -345,9 +325,8 @@ static void test_slot_that_is_left(void **state)
 
 /* ---- Sessions that end --------------------------------------------------------------------------------- */
 
-static void test_session_ends_before_the_fill(void **state)
+TEST(test_session_ends_before_the_fill)
 {
-	(void)state;
 	for (int lingers = 0; lingers < 2; lingers++) {
 		struct rig rig;
 		start(&rig, &(struct core_options){.sessions_linger = lingers});
@@ -366,9 +345,8 @@ static void test_session_ends_before_the_fill(void **state)
 }
 
 /* With an heir that waits for it. */
-static void test_session_ends_during_the_fill(void **state)
+TEST(test_session_ends_during_the_fill)
 {
-	(void)state;
 	for (int lingers = 0; lingers < 2; lingers++) {
 		struct rig rig;
 		start(&rig, &(struct core_options){.sessions_linger = lingers});
@@ -392,11 +370,10 @@ static void test_session_ends_during_the_fill(void **state)
 /* ---- One shard, and shards of several daemons ---------------------------------------------------------- */
 
 /* A rank that is alone gathers a copy, so that the shard is not what is filled. */
-static void test_rank_that_is_alone(void **state)
+TEST(test_rank_that_is_alone)
 {
 	struct core_driver *core = core_new(&(struct core_options){.copies = true});
 	struct rig rig = {.core = core};
-	(void)state;
 	rig.team = core_team_new(core, "job", 1, false);
 	rig.session = rig.team.session[0];
 	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
@@ -409,13 +386,12 @@ static void test_rank_that_is_alone(void **state)
 }
 
 /* A rank's released buffer is filled when its neighbour has copied from it. */
-static void test_ranks_of_several_daemons(void **state)
+TEST(test_ranks_of_several_daemons)
 {
 	struct core_nodes nodes;
 	struct core_driver *core;
 	uint64_t unit[CORE_NODES], request[4];
 	const struct zd_reply *reply;
-	(void)state;
 	core_nodes_new(&nodes, &(struct core_nodes_config){.options = {.copies = true}});
 	core_nodes_unit(&nodes, "w", 1024, unit);
 	core = core_nodes_core(&nodes, 0);
@@ -433,29 +409,4 @@ static void test_ranks_of_several_daemons(void **state)
 	assert_int_equal(core_count(core, ZD_CMD_FILL), fills + 1);
 	assert_true(is_filled(&(struct rig){.core = core}, reply->place));
 	core_net_end(nodes.net);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_behind_the_last_fence_of_every_lease),
-	        TEST(test_block_is_quarantined_until_filled),
-	        TEST(test_end_of_a_scope),
-	        TEST(test_what_a_rank_leaves_behind),
-	        TEST(test_promised_slot),
-	        TEST(test_slot_before_the_next_bytes),
-	        cmocka_unit_test(test_promised_block),
-	        cmocka_unit_test(test_strict_waits_for_the_fill),
-	        TEST(test_fill_that_fails),
-	        TEST(test_other_sessions),
-	        TEST(test_prefetched_copies),
-	        TEST(test_persistent_copies),
-	        TEST(test_slot_that_is_left),
-	        cmocka_unit_test(test_session_ends_before_the_fill),
-	        cmocka_unit_test(test_session_ends_during_the_fill),
-	        cmocka_unit_test(test_rank_that_is_alone),
-	        cmocka_unit_test(test_ranks_of_several_daemons),
-	};
-	return cmocka_run_group_tests_name("core/poison", tests, NULL, NULL);
 }

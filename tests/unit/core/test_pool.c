@@ -2,14 +2,7 @@
 /*
  * Memory: the gather budget, segments of the arena, quotas, and who may map what.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
@@ -50,10 +43,9 @@ static uint64_t gathered_bytes(struct rig *rig)
 
 /* ---- The budget ---------------------------------------------------------------------------------------- */
 
-static void test_gathers_are_served_in_order(void **state)
+TEST(test_gathers_are_served_in_order)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.gather_budget_bytes = LARGE + SMALL});
 	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
 	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
@@ -74,10 +66,9 @@ static void test_gathers_are_served_in_order(void **state)
 	core_end(rig.core);
 }
 
-static void test_deadline_gives_the_turn_away(void **state)
+TEST(test_deadline_gives_the_turn_away)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.gather_budget_bytes = LARGE + SMALL});
 	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
 	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
@@ -93,10 +84,9 @@ static void test_deadline_gives_the_turn_away(void **state)
 	core_end(rig.core);
 }
 
-static void test_what_never_fits_fails_at_once(void **state)
+TEST(test_what_never_fits_fails_at_once)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.gather_budget_bytes = SMALL});
 	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
 	core_expect_error(rig.core, gather(&rig, large), ZEROD_E_NO_MEMORY,
@@ -114,10 +104,9 @@ static void test_what_never_fits_fails_at_once(void **state)
 	core_end(rig.core);
 }
 
-static void test_budget_is_each_devices_own(void **state)
+TEST(test_budget_is_each_devices_own)
 {
 	struct core_driver *core = core_new(&(struct core_options){.gather_budget_bytes = SMALL});
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t a = core_team_unit(&team, "a", SMALL), b = core_team_unit(&team, "b", SMALL);
 	core_expect(core, core_gather(core, team.session[0], a), 0);
@@ -126,11 +115,10 @@ static void test_budget_is_each_devices_own(void **state)
 	core_end(core);
 }
 
-static void test_prefetches_yield_to_demand(void **state)
+TEST(test_prefetches_yield_to_demand)
 {
 	struct rig rig;
 	struct core_row row[3];
-	(void)state;
 	start(&rig, &(struct core_options){.gather_budget_bytes = 2 * SMALL});
 	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
 	uint64_t c = core_team_unit(&rig.team, "c", SMALL);
@@ -158,10 +146,9 @@ static void test_prefetches_yield_to_demand(void **state)
 	core_end(rig.core);
 }
 
-static void test_revoked_prefetch_is_gathered_again(void **state)
+TEST(test_revoked_prefetch_is_gathered_again)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.gather_budget_bytes = SMALL});
 	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
 	core_hold(rig.core, ZD_CMD_COPY);
@@ -176,11 +163,10 @@ static void test_revoked_prefetch_is_gathered_again(void **state)
 	core_end(rig.core);
 }
 
-static void test_holders_that_all_wait_are_named(void **state)
+TEST(test_holders_that_all_wait_are_named)
 {
 	struct rig rig;
 	char text[96];
-	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1, .gather_budget_bytes = 2 * SMALL});
 	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
@@ -203,10 +189,9 @@ static void test_holders_that_all_wait_are_named(void **state)
 	core_end(rig.core);
 }
 
-static void test_waiting_holds_no_memory(void **state)
+TEST(test_waiting_holds_no_memory)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, NULL);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
 	core_expect(rig.core, core_update(rig.core, rig.session, unit), 0);
@@ -218,10 +203,9 @@ static void test_waiting_holds_no_memory(void **state)
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
 
-static void test_segments_serve_one_job_and_purpose(void **state)
+TEST(test_segments_serve_one_job_and_purpose)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1});
 	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
@@ -240,10 +224,9 @@ static void test_segments_serve_one_job_and_purpose(void **state)
 	core_end(rig.core);
 }
 
-static void test_segments_are_mapped_by_their_job_alone(void **state)
+TEST(test_segments_are_mapped_by_their_job_alone)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, NULL);
 	struct zd_engine *engine = core_engine(rig.core);
 	uint32_t device;
@@ -281,10 +264,9 @@ static void test_segments_are_mapped_by_their_job_alone(void **state)
 	core_end(rig.core);
 }
 
-static void test_segment_that_fails_is_told_to_those_that_waited(void **state)
+TEST(test_segment_that_fails_is_told_to_those_that_waited)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, NULL);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL), other = core_team_unit(&rig.team, "v", SMALL);
 	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
@@ -304,9 +286,8 @@ static void test_segment_that_fails_is_told_to_those_that_waited(void **state)
 	core_end(rig.core);
 }
 
-static void test_several_wait_for_one_segment(void **state)
+ENGINE_TEST(test_several_wait_for_one_segment)
 {
-	struct core_driver *core = *state;
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t a = core_alloc(core, session, "job", 0, SMALL),
@@ -322,12 +303,11 @@ static void test_several_wait_for_one_segment(void **state)
 
 /* Small blocks without room in an earlier segment take none of the segment that is created for a large block,
  * although they were requested before it. */
-static void test_segment_of_a_large_block_is_its_own(void **state)
+TEST(test_segment_of_a_large_block_is_its_own)
 {
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 1, .arena_bytes = 72 * CORE_KIB, .segment_bytes = 64 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE), small[5];
-	(void)state;
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	for (int i = 0; i < 5; i++) /* the first segment has room for four */
 		small[i] = core_alloc(core, session, "job", 0, SMALL);
@@ -343,10 +323,9 @@ static void test_segment_of_a_large_block_is_its_own(void **state)
 
 /* ---- A full arena -------------------------------------------------------------------------------------- */
 
-static void test_full_arena(void **state)
+TEST(test_full_arena)
 {
 	struct rig rig;
-	(void)state;
 	/* 64 KiB of shards, 64 KiB of gathers */
 	start(&rig, &(struct core_options){.ndevices = 1,
 	                                   .arena_bytes = 128 * CORE_KIB,
@@ -395,20 +374,18 @@ static void expect_taken_back(struct core_options options, const char *text)
 	core_end(core);
 }
 
-static void test_prefetched_memory_is_taken_back(void **state)
+TEST(test_prefetched_memory_is_taken_back)
 {
-	(void)state;
 	expect_taken_back((struct core_options){.arena_bytes = 128 * CORE_KIB, .no_frames = true},
 	                  "32768 bytes of device 0's arena (0 left)");
 	expect_taken_back((struct core_options){.arena_bytes = 96 * CORE_KIB},
 	                  "16384 bytes of device 0's arena (0 left)");
 }
 
-static void test_gather_waits_for_memory(void **state)
+TEST(test_gather_waits_for_memory)
 {
 	struct rig rig;
 	struct core_row row;
-	(void)state;
 	start(&rig, &(struct core_options){
 	                    .ndevices = 1, .arena_bytes = 176 * CORE_KIB, .segment_bytes = 32 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 24 * CORE_KIB),
@@ -435,10 +412,9 @@ static void test_gather_waits_for_memory(void **state)
 }
 
 /* Room is given in whole pages: a rest that is smaller than one is no reason to wait. */
-static void test_rest_of_an_arena_that_is_no_page(void **state)
+TEST(test_rest_of_an_arena_that_is_no_page)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 64 * CORE_KIB + 256});
 	uint64_t unit = core_team_unit(&rig.team, "w", 256);
 	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, 60 * CORE_KIB), 0);
@@ -468,11 +444,10 @@ static void look_at_segments(struct segment_sizes *sizes, uint64_t align_bytes)
 
 /* Devices that map whole physical allocations say how large those must be; the rest of an arena is nothing
  * then. */
-static void test_segments_are_multiples_of_the_devices_granularity(void **state)
+TEST(test_segments_are_multiples_of_the_devices_granularity)
 {
 	const uint64_t align = 256 * CORE_KIB;
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){
 	                    .ndevices = 1, .arena_bytes = 3 * align + 4096, .segment_align_bytes = align});
 	struct segment_sizes sizes = {.core = rig.core};
@@ -498,7 +473,7 @@ static struct segment_sizes alloc_all(struct core_driver *core, uint64_t session
 
 /* The first segment is a 64th of the usual size, and each next one as large as all before, up to the usual
  * size. */
-static void test_segments_grow_with_their_job(void **state)
+TEST(test_segments_grow_with_their_job)
 {
 	static const uint64_t ones[] = {1}, rest[] = {4 * CORE_KIB, 8 * CORE_KIB, 16 * CORE_KIB};
 	static const uint64_t more[] = {4 * CORE_KIB, 28 * CORE_KIB, 4 * CORE_KIB, 60 * CORE_KIB,
@@ -506,7 +481,6 @@ static void test_segments_grow_with_their_job(void **state)
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 1, .arena_bytes = 2 * CORE_MIB, .segment_bytes = 64 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	assert_int_equal(alloc_all(core, session, "job", ones, 1).bytes, 4 * CORE_KIB);
 	struct segment_sizes sizes = alloc_all(core, session, "job", rest, 3);
 	assert_int_equal(sizes.count, 4);
@@ -520,14 +494,13 @@ static void test_segments_grow_with_their_job(void **state)
 }
 
 /* Jobs of one byte leave the arena to others, whatever their number. */
-static void test_small_jobs_take_little(void **state)
+TEST(test_small_jobs_take_little)
 {
 	static const uint64_t one = 1;
 	struct core_driver *core =
 	        core_new(&(struct core_options){.ndevices = 1, .arena_bytes = 64 * CORE_MIB});
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	char job[16];
-	(void)state;
 	for (int i = 0; i < 200; i++) {
 		(void)snprintf(job, sizeof(job), "job %d", i);
 		(void)alloc_all(core, alice, job, &one, 1);
@@ -538,14 +511,13 @@ static void test_small_jobs_take_little(void **state)
 }
 
 /* A segment has room for whole blocks of its first one's size: for four of 24 KiB, or for a larger one. */
-static void test_segments_are_multiples_of_their_first_block(void **state)
+TEST(test_segments_are_multiples_of_their_first_block)
 {
 	static const uint64_t first[] = {100 * CORE_KIB}, next[] = {24 * CORE_KIB},
 	                      larger[] = {120 * CORE_KIB};
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 1, .arena_bytes = 2000 * CORE_KIB, .segment_bytes = 100 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE);
-	(void)state;
 	assert_int_equal(alloc_all(core, session, "job", first, 1).bytes, 100 * CORE_KIB);
 	assert_int_equal(alloc_all(core, session, "job", next, 1).bytes, (100 + 96) * CORE_KIB);
 	assert_int_equal(alloc_all(core, session, "job", larger, 1).bytes, (100 + 96 + 120) * CORE_KIB);
@@ -553,13 +525,12 @@ static void test_segments_are_multiples_of_their_first_block(void **state)
 }
 
 /* A gather awaits the block of a released buffer only when the pool has its usual size. */
-static void test_small_pool_grows_beside_streams(void **state)
+TEST(test_small_pool_grows_beside_streams)
 {
 	static const struct zd_fence streams[] = {{2, 1}};
 	const char *names[] = {"a", "b", "c", "d", "e"};
 	struct zd_location at[5];
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1, .segment_bytes = 16 * CORE_KIB});
 	for (int i = 0; i < 5; i++) {
 		uint64_t unit = core_team_unit(&rig.team, names[i], 4 * CORE_KIB);
@@ -575,10 +546,9 @@ static void test_small_pool_grows_beside_streams(void **state)
 
 /* The arena is full of small segments of gathered buffers: a larger gather waits until they are free, and
  * they retire for it. */
-static void test_large_gather_behind_small_segments(void **state)
+TEST(test_large_gather_behind_small_segments)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 16 * CORE_KIB),
 	         b = core_team_unit(&rig.team, "b", 16 * CORE_KIB),
@@ -595,10 +565,9 @@ static void test_large_gather_behind_small_segments(void **state)
 }
 
 /* Slots take memory of their own kind from the same segments. */
-static void test_slot_waits_for_memory(void **state)
+TEST(test_slot_waits_for_memory)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){
 	                    .ndevices = 1, .arena_bytes = 176 * CORE_KIB, .segment_bytes = 32 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 40 * CORE_KIB);
@@ -619,10 +588,9 @@ static void test_slot_waits_for_memory(void **state)
 
 /* ---- Quotas -------------------------------------------------------------------------------------------- */
 
-static void test_quota_counts_all_of_a_uid(void **state)
+TEST(test_quota_counts_all_of_a_uid)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, &(struct core_options){.uid_quota_bytes = 4 * SMALL});
 	struct core_team other = core_team_new(rig.core, "other", 1, false);
 	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);                        /* 1: its shard */
@@ -647,36 +615,4 @@ static void test_quota_counts_all_of_a_uid(void **state)
 	zd_engine_set_quota(core_engine(rig.core), 0);
 	core_expect(rig.core, gather(&rig, unit), 0);
 	core_end(rig.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_gathers_are_served_in_order),
-	        cmocka_unit_test(test_deadline_gives_the_turn_away),
-	        cmocka_unit_test(test_what_never_fits_fails_at_once),
-	        cmocka_unit_test(test_budget_is_each_devices_own),
-	        cmocka_unit_test(test_prefetches_yield_to_demand),
-	        cmocka_unit_test(test_revoked_prefetch_is_gathered_again),
-	        cmocka_unit_test(test_holders_that_all_wait_are_named),
-	        cmocka_unit_test(test_waiting_holds_no_memory),
-	        cmocka_unit_test(test_segments_serve_one_job_and_purpose),
-	        cmocka_unit_test(test_segments_are_mapped_by_their_job_alone),
-	        cmocka_unit_test(test_segment_that_fails_is_told_to_those_that_waited),
-	        CORE_TEST(test_several_wait_for_one_segment),
-	        cmocka_unit_test(test_segment_of_a_large_block_is_its_own),
-	        cmocka_unit_test(test_full_arena),
-	        cmocka_unit_test(test_prefetched_memory_is_taken_back),
-	        cmocka_unit_test(test_gather_waits_for_memory),
-	        cmocka_unit_test(test_rest_of_an_arena_that_is_no_page),
-	        cmocka_unit_test(test_segments_are_multiples_of_the_devices_granularity),
-	        cmocka_unit_test(test_segments_grow_with_their_job),
-	        cmocka_unit_test(test_small_jobs_take_little),
-	        cmocka_unit_test(test_segments_are_multiples_of_their_first_block),
-	        cmocka_unit_test(test_small_pool_grows_beside_streams),
-	        cmocka_unit_test(test_large_gather_behind_small_segments),
-	        cmocka_unit_test(test_slot_waits_for_memory),
-	        cmocka_unit_test(test_quota_counts_all_of_a_uid),
-	};
-	return cmocka_run_group_tests_name("core/pool", tests, NULL, NULL);
 }

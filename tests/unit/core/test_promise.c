@@ -3,13 +3,6 @@
  * test_promise.c - promised fences: they pass in the order of their kind, a broken one frees all streams that
  * wait for its kind, and none changes a counter after a reset or the session's end.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "core/engine/promise.h"
 #include "tests/support/core_driver.h"
 
@@ -38,10 +31,9 @@ static uint64_t counter(const struct rig *rig, struct zd_fence fence)
 	return core_timeline(rig->core, rig->id, fence.timeline);
 }
 
-static void test_lanes_pass_in_order(void **state)
+TEST(test_lanes_pass_in_order)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig);
 	struct zd_promise *first = make(&rig, ZD_PROMISE_GATHERS), *second = make(&rig, ZD_PROMISE_GATHERS);
 	struct zd_promise *other = make(&rig, ZD_PROMISE_ENTRIES);
@@ -57,10 +49,9 @@ static void test_lanes_pass_in_order(void **state)
 	core_end(rig.core);
 }
 
-static void test_a_broken_one_frees_its_kind(void **state)
+TEST(test_a_broken_one_frees_its_kind)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig);
 	struct zd_promise *kept = make(&rig, ZD_PROMISE_STEPS), *broken = make(&rig, ZD_PROMISE_STEPS);
 	struct zd_promise *other = make(&rig, ZD_PROMISE_STEPS);
@@ -79,24 +70,13 @@ static void test_a_broken_one_frees_its_kind(void **state)
 	core_end(rig.core);
 }
 
-static void test_a_session_ends_before_its_promises(void **state)
+TEST(test_a_session_ends_before_its_promises)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig);
 	struct zd_promise *first = make(&rig, ZD_PROMISE_GATHERS), *second = make(&rig, ZD_PROMISE_GATHERS);
 	zd_promise_keep(rig.engine, second);
 	core_close(rig.core, rig.id);
 	zd_promise_keep(rig.engine, first);
 	core_end(rig.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_lanes_pass_in_order),
-	        cmocka_unit_test(test_a_broken_one_frees_its_kind),
-	        cmocka_unit_test(test_a_session_ends_before_its_promises),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,12 +5,7 @@
  *
  * Granules are 4 KiB here. A quota of 64 KiB has 16 of them more on the one device: 128 KiB of segments.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "tests/support/core_driver.h"
 
@@ -47,14 +42,13 @@ static void free_behind(struct core_driver *core, uint64_t session, uint64_t req
 }
 
 /* Each job of a few bytes has a segment of its own. */
-static void test_small_jobs_pay(void **state)
+TEST(test_small_jobs_pay)
 {
 	struct core_driver *core = new_core(1, 256 * CORE_KIB);
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
 	char job[16];
 	uint32_t n = 0;
 
-	(void)state;
 	do {
 		(void)snprintf(job, sizeof(job), "job %u", n++);
 		request = core_alloc(core, alice, job, 0, 1);
@@ -73,12 +67,11 @@ static void test_small_jobs_pay(void **state)
 }
 
 /* A segment with one small block left is not free for the uid's other jobs. */
-static void test_fragments_pay(void **state)
+TEST(test_fragments_pay)
 {
 	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
 	uint64_t alice = core_open(core, CORE_ALICE), large, got = 0;
 
-	(void)state;
 	for (uint32_t n = 0; n < 40; n++) {
 		char job[16];
 		(void)snprintf(job, sizeof(job), "job %u", n);
@@ -98,12 +91,11 @@ static void test_fragments_pay(void **state)
 }
 
 /* A job's segments grow up to a sixteenth of the quota. */
-static void test_growth_ends(void **state)
+TEST(test_growth_ends)
 {
 	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
 	uint64_t alice = core_open(core, CORE_ALICE);
 
-	(void)state;
 	for (int i = 0; i < 64; i++)
 		core_expect(core, core_alloc(core, alice, "job", 0, 4 * CORE_KIB), 0);
 	assert_int_equal(segment_bytes(core), 256 * CORE_KIB);
@@ -113,13 +105,12 @@ static void test_growth_ends(void **state)
 	core_end(core);
 }
 
-static void test_quarantine_counts(void **state)
+TEST(test_quarantine_counts)
 {
 	struct core_driver *core = new_core(1, QUOTA);
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), third;
 
-	(void)state;
 	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0); /* the job stays */
 	free_behind(core, alice, core_alloc(core, alice, "job", 0, 60 * CORE_KIB), &fence);
 	free_behind(core, alice, core_alloc(core, alice, "job", 0, 60 * CORE_KIB), &fence);
@@ -148,13 +139,12 @@ static void fill_quota(struct core_driver *core, uint64_t session)
 }
 
 /* Another user's quarantine is no reason to wait. */
-static void test_nothing_comes(void **state)
+TEST(test_nothing_comes)
 {
 	struct core_driver *core = new_core(1, QUOTA);
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 
-	(void)state;
 	core_expect(core, core_alloc(core, bob, "job", 0, 1), 0);
 	free_behind(core, bob, core_alloc(core, bob, "job", 0, CORE_KIB), &fence);
 	fill_quota(core, alice);
@@ -166,14 +156,13 @@ static void test_nothing_comes(void **state)
 }
 
 /* The uid's own empty segments are given back before it is refused one, on any device; nobody else's are. */
-static void test_empty_segments_are_given_back(void **state)
+TEST(test_empty_segments_are_given_back)
 {
 	struct core_driver *core = new_core(2, 2 * QUOTA);
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
 	uint32_t created;
 
-	(void)state;
 	core_expect(core, core_alloc(core, bob, "job", 1, 1), 0);
 	free_behind(core, bob, core_alloc(core, bob, "job", 1, 100 * CORE_KIB), NULL);
 	core_expect(core, core_alloc(core, alice, "job", 1, 1), 0);
@@ -193,12 +182,11 @@ static void test_empty_segments_are_given_back(void **state)
 }
 
 /* A segment that a session does not unmap counts until it does. */
-static void test_retiring_counts(void **state)
+TEST(test_retiring_counts)
 {
 	struct core_driver *core = new_core(1, QUOTA);
 	uint64_t alice = core_open(core, CORE_ALICE), large, other;
 
-	(void)state;
 	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0);
 	free_behind(core, alice, core_alloc(core, alice, "job", 0, 40 * CORE_KIB), NULL);
 	free_behind(core, alice, core_alloc(core, alice, "job", 0, 60 * CORE_KIB), NULL);
@@ -216,13 +204,12 @@ static void test_retiring_counts(void **state)
 }
 
 /* A gather waits while its own job will free what it needs, and fails where no release would help. */
-static void test_gathers(void **state)
+TEST(test_gathers)
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.ndevices = 1, .uid_quota_bytes = 2 * QUOTA, .copies = true});
 	uint64_t a, b, c, wait;
 
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	a = core_team_unit(&team, "a", 16 * CORE_KIB);
 	b = core_team_unit(&team, "b", 8 * CORE_KIB);
@@ -237,16 +224,4 @@ static void test_gathers(void **state)
 	                  "and needs one of 32768 bytes more on device 0; its quota is 131072");
 	core_close_all(core);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_small_jobs_pay),  cmocka_unit_test(test_fragments_pay),
-	        cmocka_unit_test(test_growth_ends),     cmocka_unit_test(test_quarantine_counts),
-	        cmocka_unit_test(test_nothing_comes),   cmocka_unit_test(test_empty_segments_are_given_back),
-	        cmocka_unit_test(test_retiring_counts), cmocka_unit_test(test_gathers),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

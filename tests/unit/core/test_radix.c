@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_radix.c - the sort of a journal's objects, beside the order that a comparison gives. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "core/control/radix.h"
+#include "tests/support/test.h"
 
 #define ITEMS 3000u
 
@@ -36,14 +30,13 @@ static void check_order(const struct item *items, size_t count)
 	}
 }
 
-static void test_order(void **state)
+TEST(test_order)
 {
 	static const uint64_t wide[] = {0, 1, 7, 255, 0x1FF00, UINT32_MAX, UINT64_MAX, UINT64_C(0xFF) << 56};
 	static const uint32_t narrow[] = {0, 1, 0x700, 0xF0000000, UINT32_MAX};
 	static const size_t counts[] = {0, 1, 2, 3, 100, ITEMS};
 	static struct item items[ITEMS], scratch[ITEMS];
 
-	(void)state;
 	for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
 		for (size_t w = 0; w < sizeof(wide) / sizeof(wide[0]); w++)
 			for (size_t n = 0; n < sizeof(narrow) / sizeof(narrow[0]); n++) {
@@ -61,11 +54,4 @@ static void test_order(void **state)
 					found += items[i].place;
 				assert_int_equal(found, counts[c] * (counts[c] - (counts[c] > 0)) / 2);
 			}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_order)};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

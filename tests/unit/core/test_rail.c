@@ -3,8 +3,6 @@
  * Gathers over rails: bytes of all ranks in all daemons, what is copied on inside a daemon and how long it is
  * kept for that, and the order that all ranks keep. How they end is in test_rail_ends.c.
  */
-#include <string.h>
-
 #include "rail_rig.h"
 
 /* ---- Bytes --------------------------------------------------------------------------------------------- */
@@ -24,9 +22,8 @@ static void expect_passes(const struct core_nodes_config *config)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_bytes_on_all_ranks(void **state)
+TEST(test_bytes_on_all_ranks)
 {
-	(void)state;
 	expect_passes(NULL);
 	expect_passes(&(struct core_nodes_config){.nnodes = 3, .local_world_size = 1});
 	expect_passes(&(struct core_nodes_config){.nnodes = 3, .local_world_size = 2});
@@ -39,10 +36,9 @@ static void test_bytes_on_all_ranks(void **state)
 
 /* Where a rank is alone in its daemon, its exchange brings its own shard too: nothing is copied inside the
  * device. */
-static void test_one_rank_a_daemon_copies_nothing(void **state)
+TEST(test_one_rank_a_daemon_copies_nothing)
 {
 	struct rig rig;
-	(void)state;
 	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.nnodes = 3, .local_world_size = 1});
 	core_nodes_unit(&rig.nodes, "u", 3 * 256, rig.u);
 	pass(&rig, rig.u, 1);
@@ -52,10 +48,9 @@ static void test_one_rank_a_daemon_copies_nothing(void **state)
 
 /* A hybrid group's daemons have all shards each: gathers stay inside, and a rank that gives one up keeps
  * nobody waiting. */
-static void test_hybrid_gathers_stay_inside(void **state)
+TEST(test_hybrid_gathers_stay_inside)
 {
 	struct rig rig;
-	(void)state;
 	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.hybrid = true});
 	core_nodes_unit(&rig.nodes, "u", UNIT_BYTES, rig.u);
 	for (uint32_t rank = 0; rank < 4; rank++) {
@@ -75,9 +70,8 @@ static void test_hybrid_gathers_stay_inside(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_one_fence_a_timeline(void **state)
+RIG_TEST(test_one_fence_a_timeline)
 {
-	struct rig *rig = *state;
 	static const uint32_t timelines[] = {1, EXCHANGE(0), RELAYS(1)};
 	core_hold(core_of(rig, 0), ZD_CMD_COPY);
 	uint64_t request[4];
@@ -94,9 +88,8 @@ static void test_one_fence_a_timeline(void **state)
 }
 
 /* An exchange's bytes are there before the fences that follow from them. */
-static void test_relay_behind_its_exchange(void **state)
+RIG_TEST(test_relay_behind_its_exchange)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -115,9 +108,8 @@ static void test_relay_behind_its_exchange(void **state)
 
 /* ---- Order --------------------------------------------------------------------------------------------- */
 
-static void test_order_is_kept(void **state)
+RIG_TEST(test_order_is_kept)
 {
-	struct rig *rig = *state;
 	uint64_t first[4], second[4];
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		first[rank] = core_gather_version(core_of(rig, rank), session_of(rig, rank),
@@ -135,9 +127,8 @@ static void test_order_is_kept(void **state)
 }
 
 /* A gather that joins a buffer needs no transfer, and waits for no rank. */
-static void test_joins_are_in_no_order(void **state)
+RIG_TEST(test_joins_are_in_no_order)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	for (uint32_t rank = 0; rank < 4; rank++)
 		(void)gather(rig, rig->v, rank);
@@ -151,9 +142,8 @@ static void test_joins_are_in_no_order(void **state)
 }
 
 /* Ranks of a daemon are on rails of their own: each has an order of its own. */
-static void test_crossing_orders_inside_a_daemon(void **state)
+RIG_TEST(test_crossing_orders_inside_a_daemon)
 {
-	struct rig *rig = *state;
 	uint64_t u[4], v[4];
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		if (rank % 2 == 0)
@@ -169,9 +159,8 @@ static void test_crossing_orders_inside_a_daemon(void **state)
 }
 
 /* An exchange that landed first waits for the exchange that was requested first: its fence implies both. */
-static void test_relays_in_the_order_of_fences(void **state)
+RIG_TEST(test_relays_in_the_order_of_fences)
 {
-	struct rig *rig = *state;
 	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
 	uint64_t u = gather(rig, rig->u, 0), v = gather(rig, rig->v, 0);
 	for (uint32_t rank = 1; rank < 4; rank += 2) {
@@ -198,10 +187,9 @@ static void unregister(struct rig *rig, const uint64_t unit[CORE_NODES], uint32_
 
 /* Different versions in one daemon: a mixture is no unit. Rank 1 has registered anew what it should have
  * gathered before. */
-static void test_versions_differ_inside_a_daemon(void **state)
+RIG_TEST(test_versions_differ_inside_a_daemon)
 {
 	const struct core_unit u = {.name = "u", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
-	struct rig *rig = *state;
 	core_nodes_publish(&rig->nodes, rig->u);
 	for (uint32_t rank = 0; rank < 4; rank += 2)
 		(void)gather(rig, rig->u, rank);
@@ -221,9 +209,8 @@ static void test_versions_differ_inside_a_daemon(void **state)
 /* ---- Relay sources ------------------------------------------------------------------------------------- */
 
 /* A rank's copy is kept until the others have what came for it. */
-static void test_slow_local_rank(void **state)
+RIG_TEST(test_slow_local_rank)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	for (uint32_t rank = 0; rank < 4; rank += 2) {
 		request[rank] = gather(rig, rig->u, rank);
@@ -242,9 +229,8 @@ static void test_slow_local_rank(void **state)
 	}
 }
 
-static void test_rank_far_ahead(void **state)
+RIG_TEST(test_rank_far_ahead)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	for (uint32_t i = 0; i < 5; i++) {
 		for (uint32_t rank = 0; rank < 4; rank += 2)
@@ -265,9 +251,8 @@ static void test_rank_far_ahead(void **state)
 	}
 }
 
-static void test_release_while_relays_run(void **state)
+RIG_TEST(test_release_while_relays_run)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	gather_up_to_relays(rig, request);
 	release(rig, rig->u, 0);
@@ -290,9 +275,8 @@ static void set_persistent(struct rig *rig, const uint64_t unit[CORE_NODES], boo
 		            0);
 }
 
-static void test_persistent_over_versions(void **state)
+RIG_TEST(test_persistent_over_versions)
 {
-	struct rig *rig = *state;
 	struct zd_location at[4];
 	uint64_t request[4];
 	set_persistent(rig, rig->u, true);
@@ -314,9 +298,8 @@ static void test_persistent_over_versions(void **state)
 }
 
 /* A copy is not written again while another rank takes from it. */
-static void test_refresh_waits_for_takers(void **state)
+RIG_TEST(test_refresh_waits_for_takers)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	set_persistent(rig, rig->u, true);
 	gather_up_to_relays(rig, request);
@@ -334,11 +317,10 @@ static void test_refresh_waits_for_takers(void **state)
 
 /* An update waits for this daemon's prefetches: ranks of other daemons have prefetched the version that it
  * overwrites here. */
-static void test_update_waits_for_prefetches(void **state)
+TEST(test_update_waits_for_prefetches)
 {
 	struct rig rig;
 	uint64_t prefetch[4], update[4];
-	(void)state;
 	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		core_expect(core_of(&rig, rank), gather(&rig, rig.v, rank), 0);
@@ -367,11 +349,10 @@ static void test_update_waits_for_prefetches(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_slots(void **state)
+TEST(test_slots)
 {
 	struct rig rig;
 	struct core_unit unit = {.name = "u", .numel = UNIT_BYTES / 4, .slot = 3};
-	(void)state;
 	core_nodes_new(&rig.nodes, NULL);
 	core_nodes_register(&rig.nodes, &unit, rig.u);
 	unit.name = "v";
@@ -397,9 +378,8 @@ static void test_slots(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_prefetch(void **state)
+RIG_TEST(test_prefetch)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank),
 		            core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank)),
@@ -412,10 +392,9 @@ static void test_prefetch(void **state)
 }
 
 /* Room is not made by taking back what others have prefetched too: they would not send it again. */
-static void test_prefetched_copies_stay(void **state)
+TEST(test_prefetched_copies_stay)
 {
 	struct rig rig;
-	(void)state;
 	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(&rig, rank),
@@ -447,7 +426,7 @@ static void release_both(struct rig *rig, const uint64_t unit[CORE_NODES], uint3
 }
 
 /* There is room for one copy of each rank: who is ahead leaves the other's. */
-static void test_shared_device(void **state)
+TEST(test_shared_device)
 {
 	struct core_options options = {.ndevices = 1,
 	                               .arena_bytes = 96 * CORE_KIB,
@@ -455,7 +434,6 @@ static void test_shared_device(void **state)
 	                               .segment_align_bytes = 4 * CORE_KIB};
 	struct rig rig;
 	uint64_t request[4];
-	(void)state;
 	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.options = options});
 	core_nodes_unit(&rig.nodes, "u", 32 * CORE_KIB, rig.u);
 	core_nodes_unit(&rig.nodes, "v", 32 * CORE_KIB, rig.v);
@@ -486,11 +464,10 @@ static void test_shared_device(void **state)
 }
 
 /* Another job's gather wants the room that a rank's copy has until its neighbour has taken from it. */
-static void test_followers_wait_for_nobody(void **state)
+TEST(test_followers_wait_for_nobody)
 {
 	struct rig rig;
 	uint64_t request[4];
-	(void)state;
 	rig_new(&rig,
 	        &(struct core_nodes_config){
 	                .options = {.ndevices = 1, .copies = true, .gather_budget_bytes = 3 * UNIT_BYTES}});
@@ -516,9 +493,8 @@ static void test_followers_wait_for_nobody(void **state)
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-static void test_contexts(void **state)
+RIG_TEST(test_contexts)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		uint64_t units[2] = {on(rig, rig->v, rank), on(rig, rig->u, rank)};
@@ -545,9 +521,8 @@ static uint64_t forward(struct rig *rig, uint32_t rank)
 	return core_expect(core_of(rig, rank), request, 0)->u.scope.scope;
 }
 
-static void test_scopes(void **state)
+RIG_TEST(test_scopes)
 {
-	struct rig *rig = *state;
 	uint64_t scope[4], request[4];
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		scope[rank] = forward(rig, rank);
@@ -564,9 +539,8 @@ static void test_scopes(void **state)
 }
 
 /* Its gather, which other daemons' ranks may have begun, will not come: no other one is taken for it. */
-static void test_scope_abandoned_before_its_gather(void **state)
+RIG_TEST(test_scope_abandoned_before_its_gather)
 {
-	struct rig *rig = *state;
 	uint64_t scope = forward(rig, 0);
 	(void)core_gather_version(core_of(rig, 0), session_of(rig, 0), rig->v[0], 2);
 	uint64_t request = core_gather_in(core_of(rig, 0), session_of(rig, 0), rig->u[0], scope);
@@ -580,9 +554,8 @@ static void test_scope_abandoned_before_its_gather(void **state)
 
 /* A rank of the same daemon has not come for the version that the others have gathered: it gets that one, and
  * not the next. */
-static void test_update_waits_for_slow_local_ranks(void **state)
+RIG_TEST(test_update_waits_for_slow_local_ranks)
 {
-	struct rig *rig = *state;
 	uint64_t update[4];
 	for (uint32_t rank = 0; rank < 4; rank += 2) {
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
@@ -602,11 +575,10 @@ static void test_update_waits_for_slow_local_ranks(void **state)
 }
 
 /* An update waits for contexts as well, and they get the version that they requested. */
-static void test_update_waits_for_contexts(void **state)
+TEST(test_update_waits_for_contexts)
 {
 	struct rig rig;
 	uint64_t context[4], update[4];
-	(void)state;
 	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		uint64_t unit = on(&rig, rig.u, rank);
@@ -622,37 +594,4 @@ static void test_update_waits_for_contexts(void **state)
 		core_expect(core_of(&rig, rank), update[rank], 0);
 	}
 	core_net_end(rig.nodes.net);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_bytes_on_all_ranks),
-	        cmocka_unit_test(test_one_rank_a_daemon_copies_nothing),
-	        cmocka_unit_test(test_hybrid_gathers_stay_inside),
-	        RIG(test_one_fence_a_timeline),
-	        RIG(test_relay_behind_its_exchange),
-	        RIG(test_order_is_kept),
-	        RIG(test_joins_are_in_no_order),
-	        RIG(test_crossing_orders_inside_a_daemon),
-	        RIG(test_relays_in_the_order_of_fences),
-	        RIG(test_versions_differ_inside_a_daemon),
-	        RIG(test_slow_local_rank),
-	        RIG(test_rank_far_ahead),
-	        RIG(test_release_while_relays_run),
-	        RIG(test_persistent_over_versions),
-	        RIG(test_refresh_waits_for_takers),
-	        cmocka_unit_test(test_update_waits_for_prefetches),
-	        RIG(test_update_waits_for_slow_local_ranks),
-	        cmocka_unit_test(test_update_waits_for_contexts),
-	        cmocka_unit_test(test_slots),
-	        RIG(test_prefetch),
-	        cmocka_unit_test(test_prefetched_copies_stay),
-	        cmocka_unit_test(test_shared_device),
-	        cmocka_unit_test(test_followers_wait_for_nobody),
-	        RIG(test_contexts),
-	        RIG(test_scopes),
-	        RIG(test_scope_abandoned_before_its_gather),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,12 +27,11 @@ static void join_again(struct rig *rig, const struct core_nodes_config *config)
 
 /* Whether a copy stays is what its rank says when it comes again: a former life may have ended before all
  * ranks had said so. */
-static void test_persistence_after_rejoin(void **state)
+TEST(test_persistence_after_rejoin)
 {
 	static const struct core_nodes_config config = {.durable = true};
 	struct rig rig;
 	uint64_t request[4];
-	(void)state;
 	rig_new(&rig, &config);
 	commit_all(&rig, 1);
 	for (uint32_t rank = 0; rank < 2; rank++)
@@ -89,9 +88,8 @@ static struct kept keep_second(struct rig *rig, uint32_t rank)
 }
 
 /* The release of a copy, which waits for its gather, is that of one which does not stay. */
-static void test_persistence_behind_a_release(void **state)
+RIG_TEST(test_persistence_behind_a_release)
 {
-	struct rig *rig = *state;
 	struct kept kept[4];
 	publish_but_one(rig);
 	for (uint32_t rank = 0; rank < 4; rank++) {
@@ -111,9 +109,8 @@ static void test_persistence_behind_a_release(void **state)
 }
 
 /* A copy that is to stay no more is refreshed by the gather before that, which waits. */
-static void test_persistence_behind_a_prefetch(void **state)
+RIG_TEST(test_persistence_behind_a_prefetch)
 {
-	struct rig *rig = *state;
 	uint64_t prefetch[4], persistent[4];
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank), set_persistent(rig, rig->v, rank), 0);
@@ -138,9 +135,8 @@ static void test_persistence_behind_a_prefetch(void **state)
 
 /* Setting a unit persistent does not wait for the prefetch before it, which may wait for the same client's
  * next call. */
-static void test_persistence_holds_up_nobody(void **state)
+RIG_TEST(test_persistence_holds_up_nobody)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 4; rank++)
 		zd_engine_set_gather_budget(core_engine(core_of(rig, rank)), rank % 2, UNIT_BYTES);
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -166,9 +162,8 @@ static void test_persistence_holds_up_nobody(void **state)
 }
 
 /* Its session ends before its turn. */
-static void test_persistence_that_nobody_waits_for(void **state)
+RIG_TEST(test_persistence_that_nobody_waits_for)
 {
-	struct rig *rig = *state;
 	(void)core_gather_version(core_of(rig, 0), session_of(rig, 0), rig->u[0], 2);
 	core_expect(core_of(rig, 0), set_persistent(rig, rig->u, 0), 0);
 	core_close(core_of(rig, 0), session_of(rig, 0));
@@ -177,9 +172,8 @@ static void test_persistence_that_nobody_waits_for(void **state)
 }
 
 /* A context that waits for another unit is to have the copy that was there when it was asked for. */
-static void test_release_behind_a_context(void **state)
+RIG_TEST(test_release_behind_a_context)
 {
-	struct rig *rig = *state;
 	uint64_t context[4], request[4];
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
@@ -213,9 +207,8 @@ static void publish_while_held(struct rig *rig, uint32_t rank)
 }
 
 /* One that wants another version than the copy's waits for the release itself. */
-static void test_release_before_a_context(void **state)
+RIG_TEST(test_release_before_a_context)
 {
-	struct rig *rig = *state;
 	uint64_t context[4];
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
@@ -233,9 +226,8 @@ static void test_release_before_a_context(void **state)
 }
 
 /* Its rank would join a copy where the others make another one. */
-static void test_release_given_up(void **state)
+RIG_TEST(test_release_given_up)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_RELEASE,
 	                       .u.release = {.unit = rig->u[0], .tag = (char *)CORE_TAG}};
 	uint64_t units[2] = {rig->v[0], rig->u[0]};
@@ -252,11 +244,10 @@ static void test_release_given_up(void **state)
 /* ---- Refused on one rank ------------------------------------------------------------------------------- */
 
 /* Whether the slot is free depends on when the gather has come so far. */
-static void test_slot_conflict_on_one_rank(void **state)
+TEST(test_slot_conflict_on_one_rank)
 {
 	struct rig rig;
 	struct core_unit unit = {.name = "u", .numel = UNIT_BYTES / 4, .slot = 3};
-	(void)state;
 	core_nodes_new(&rig.nodes, NULL);
 	core_nodes_register(&rig.nodes, &unit, rig.u);
 	unit.name = "v";
@@ -274,9 +265,8 @@ static void test_slot_conflict_on_one_rank(void **state)
 	core_net_end(rig.nodes.net);
 }
 
-static void test_context_that_never_fits_on_one_rank(void **state)
+RIG_TEST(test_context_that_never_fits_on_one_rank)
 {
-	struct rig *rig = *state;
 	uint64_t units[2] = {rig->u[0], rig->v[0]};
 	zd_engine_set_gather_budget(core_engine(core_of(rig, 0)), 0, UNIT_BYTES);
 	core_expect_error(core_of(rig, 0), core_context_begin(core_of(rig, 0), session_of(rig, 0), units, 2),
@@ -286,9 +276,8 @@ static void test_context_that_never_fits_on_one_rank(void **state)
 }
 
 /* Other daemons do not know that a rank has described the unit differently: there it is gathered. */
-static void test_unit_described_differently(void **state)
+RIG_TEST(test_unit_described_differently)
 {
-	struct rig *rig = *state;
 	struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4, .slot = ZEROD_NO_SLOT};
 	uint64_t w[4];
 	for (uint32_t rank = 0; rank < 4; rank++) {
@@ -320,9 +309,8 @@ static uint64_t begin_forward(struct rig *rig, uint32_t rank)
 }
 
 /* As test_release_behind_a_context, but u is held by a forward scope. */
-static void test_scope_end_behind_a_context(void **state)
+RIG_TEST(test_scope_end_behind_a_context)
 {
-	struct rig *rig = *state;
 	uint64_t context[4], request[4], scope[4];
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		scope[rank] = begin_forward(rig, rank);
@@ -348,9 +336,8 @@ static void test_scope_end_behind_a_context(void **state)
 }
 
 /* As test_release_given_up: the end of a scope waits for a gather in it, and its deadline passes. */
-static void test_scope_end_given_up(void **state)
+RIG_TEST(test_scope_end_given_up)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin_forward(rig, 0);
 	struct zd_args args = {.kind = ZD_REQ_FORWARD_END, .u.forward_end = {.scope = scope}};
 	core_expect(core_of(rig, 0), core_gather_in(core_of(rig, 0), session_of(rig, 0), rig->u[0], scope),
@@ -364,9 +351,8 @@ static void test_scope_end_given_up(void **state)
 }
 
 /* As test_persistence_behind_a_release, for the end of a scope. */
-static void test_persistence_behind_a_scope_end(void **state)
+RIG_TEST(test_persistence_behind_a_scope_end)
 {
-	struct rig *rig = *state;
 	uint64_t request[4], scope[4], again[4];
 	publish_but_one(rig);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -389,25 +375,4 @@ static void test_persistence_behind_a_scope_end(void **state)
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank), again[rank], 0);
 	expect_same_exchanges(rig, 3);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_persistence_after_rejoin),
-	        RIG(test_persistence_behind_a_release),
-	        RIG(test_persistence_behind_a_prefetch),
-	        RIG(test_persistence_holds_up_nobody),
-	        RIG(test_persistence_that_nobody_waits_for),
-	        RIG(test_release_behind_a_context),
-	        RIG(test_release_before_a_context),
-	        RIG(test_release_given_up),
-	        RIG(test_scope_end_behind_a_context),
-	        RIG(test_scope_end_given_up),
-	        RIG(test_persistence_behind_a_scope_end),
-	        cmocka_unit_test(test_slot_conflict_on_one_rank),
-	        RIG(test_context_that_never_fits_on_one_rank),
-	        RIG(test_unit_described_differently),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,9 +9,8 @@ static const struct core_nodes_config durable = {.durable = true};
 
 /* ---- Given up ------------------------------------------------------------------------------------------ */
 
-static void test_deadline_of_a_gather(void **state)
+RIG_TEST(test_deadline_of_a_gather)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_GATHER,
 	                       .u.gather = {.unit = rig->u[0], .tag = (char *)CORE_TAG, .version = 2}};
 	uint64_t request = core_send_until(core_of(rig, 0), session_of(rig, 0), 1000, &args);
@@ -21,10 +20,9 @@ static void test_deadline_of_a_gather(void **state)
 	                  "group 'world': rank 0 gave up its gather of unit 'u'");
 }
 
-static void test_unit_that_never_fits(void **state)
+TEST(test_unit_that_never_fits)
 {
 	struct rig rig;
-	(void)state;
 	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES / 2}});
 	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), ZEROD_E_NO_MEMORY);
 	core_expect_error(core_of(&rig, 1), send_commit(&rig, 1, 1), ZEROD_E_NO_MEMORY,
@@ -34,9 +32,8 @@ static void test_unit_that_never_fits(void **state)
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
-static void test_exchange_fails(void **state)
+RIG_TEST(test_exchange_fails)
 {
-	struct rig *rig = *state;
 	core_fail_next(core_of(rig, 0), ZD_CMD_EXCHANGE, ZEROD_E_DEVICE, "a link is down");
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
@@ -51,9 +48,8 @@ static void test_exchange_fails(void **state)
 	expect_freed(rig, 2, RELAYS(1));
 }
 
-static void test_relay_fails(void **state)
+RIG_TEST(test_relay_fails)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	gather_up_to_relays(rig, request);
 	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
@@ -68,9 +64,8 @@ static void test_relay_fails(void **state)
 }
 
 /* A rank's streams wait for what another was to bring, which is killed. */
-static void test_rank_is_killed(void **state)
+RIG_TEST(test_rank_is_killed)
 {
-	struct rig *rig = *state;
 	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
 	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
 	expect_not_freed(rig, 1, RELAYS(0));
@@ -85,9 +80,8 @@ static void test_rank_is_killed(void **state)
 }
 
 /* A release is sent before its streams have come to the gather that it is for: they wait all the same. */
-static void test_released_copy_frees_its_streams(void **state)
+RIG_TEST(test_released_copy_frees_its_streams)
 {
-	struct rig *rig = *state;
 	struct zd_fence later = {3, 1};
 	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
 	core_expect(core_of(rig, 1),
@@ -98,9 +92,8 @@ static void test_released_copy_frees_its_streams(void **state)
 }
 
 /* And its timeline works again when the session has been reset. */
-static void test_released_exchange_fails(void **state)
+RIG_TEST(test_released_exchange_fails)
 {
-	struct rig *rig = *state;
 	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
 	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), 0);
 	core_expect(core_of(rig, 2), gather(rig, rig->u, 2), 0);
@@ -116,9 +109,8 @@ static void test_released_exchange_fails(void **state)
 /* ---- Leaving ------------------------------------------------------------------------------------------- */
 
 /* In order: what others are to have of it reaches them. */
-static void test_leave_while_others_take(void **state)
+RIG_TEST(test_leave_while_others_take)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -133,9 +125,8 @@ static void test_leave_while_others_take(void **state)
 }
 
 /* It leaves without a gather that another one waits for. */
-static void test_leave_before_a_gather(void **state)
+RIG_TEST(test_leave_before_a_gather)
 {
-	struct rig *rig = *state;
 	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
 	expect_not_freed(rig, 1, RELAYS(0));
 	leave(rig, 0);
@@ -143,9 +134,8 @@ static void test_leave_before_a_gather(void **state)
 }
 
 /* An exchange that is under way when a rank leaves in order may still fail. */
-static void test_exchange_fails_after_leave(void **state)
+RIG_TEST(test_exchange_fails_after_leave)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
@@ -157,9 +147,8 @@ static void test_exchange_fails_after_leave(void **state)
 }
 
 /* An exchange that has landed does not wait for ever behind one that never will. */
-static void test_leave_between_two_gathers(void **state)
+RIG_TEST(test_leave_between_two_gathers)
 {
-	struct rig *rig = *state;
 	uint64_t v = 0;
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		if (rank % 2 == 1)
@@ -191,9 +180,8 @@ static void join_second(struct rig *rig, struct core_nodes *second, uint32_t dev
 }
 
 /* A group that ends does not keep another one's copies behind its own. */
-static void test_other_group_goes_on(void **state)
+RIG_TEST(test_other_group_goes_on)
 {
-	struct rig *rig = *state;
 	struct core_nodes second;
 	uint64_t unit[CORE_NODES], request[4];
 	join_second(rig, &second, 0);
@@ -225,12 +213,11 @@ static void abort_team(const struct core_team *team)
 
 /* A gather has its turn on one device when the one before it leaves another's queue, whichever device is
  * looked at first. */
-static void test_order_over_devices(void **state)
+TEST(test_order_over_devices)
 {
 	struct rig rig;
 	struct core_nodes second;
 	uint64_t y[CORE_NODES];
-	(void)state;
 	rig_over_devices(&rig, &second, y);
 	for (uint32_t upwards = 0; upwards < 2; upwards++) {
 		const uint64_t *before = upwards ? rig.u : y, *behind = upwards ? y : rig.u;
@@ -254,9 +241,8 @@ static void test_order_over_devices(void **state)
 }
 
 /* And when the group of the one before it ends. */
-static void test_group_ends_before_a_gather_over_devices(void **state)
+TEST(test_group_ends_before_a_gather_over_devices)
 {
-	(void)state;
 	for (uint32_t upwards = 0; upwards < 2; upwards++) {
 		struct rig rig;
 		struct core_nodes second;
@@ -274,9 +260,8 @@ static void test_group_ends_before_a_gather_over_devices(void **state)
 
 /* A reset waits in the queue of one device for transfers to another, of a group that ends, or that the rank
  * leaves. */
-static void test_reset_over_devices(void **state)
+TEST(test_reset_over_devices)
 {
-	(void)state;
 	for (uint32_t leaves = 0; leaves < 2; leaves++) {
 		struct rig rig;
 		struct core_nodes second;
@@ -295,12 +280,11 @@ static void test_reset_over_devices(void **state)
 }
 
 /* The group that it was queued for is left meanwhile; the transfers of the other end. */
-static void test_reset_behind_a_group_that_was_left(void **state)
+TEST(test_reset_behind_a_group_that_was_left)
 {
 	struct rig rig;
 	struct core_nodes second;
 	uint64_t y[CORE_NODES];
-	(void)state;
 	rig_over_devices(&rig, &second, y);
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		core_hold(core_of(&rig, rank), ZD_CMD_COPY);
@@ -318,10 +302,9 @@ static void test_reset_behind_a_group_that_was_left(void **state)
 }
 
 /* One leaves in order, and another is killed then. */
-static void test_killed_after_leave(void **state)
+TEST(test_killed_after_leave)
 {
 	struct rig rig;
-	(void)state;
 	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.local_world_size = 3});
 	core_nodes_unit(&rig.nodes, "u", 6 * 256, rig.u);
 	for (uint32_t rank = 0; rank < 3; rank++)
@@ -334,12 +317,11 @@ static void test_killed_after_leave(void **state)
 
 /* The exchange fails of a rank that has left in order. What two others were to relay from there had kept
  * their released buffers, which end with it; what they relay from each other arrives. */
-static void test_exchange_fails_after_leave_for_released_buffers(void **state)
+TEST(test_exchange_fails_after_leave_for_released_buffers)
 {
 	struct rig rig;
 	struct zd_fence later = {3, 1};
 	const struct zd_reply *reply[6];
-	(void)state;
 	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.local_world_size = 3});
 	core_nodes_unit(&rig.nodes, "u", 6 * 256, rig.u);
 	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
@@ -368,9 +350,8 @@ static void test_exchange_fails_after_leave_for_released_buffers(void **state)
 
 /* Rank 1 waits for rank 0, which is killed: its relay from there fails, and so frees the buffer and with it
  * the unit. */
-static void test_unit_is_freed_with_its_last_relay(void **state)
+RIG_TEST(test_unit_is_freed_with_its_last_relay)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 1; rank < 4; rank += 2)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	release(rig, rig->u, 1);
@@ -386,9 +367,8 @@ static void test_unit_is_freed_with_its_last_relay(void **state)
 }
 
 /* The last that a unit is kept for is what one rank never took. */
-static void test_unit_is_freed_with_its_relay_source(void **state)
+RIG_TEST(test_unit_is_freed_with_its_relay_source)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 4; rank += 2)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	release(rig, rig->u, 0);
@@ -404,9 +384,8 @@ static void test_unit_is_freed_with_its_relay_source(void **state)
 
 /* A relay fails after the group has ended and the session was reset. The executor has aborted its timeline,
  * so the session is poisoned once more. */
-static void test_relay_fails_after_a_reset(void **state)
+RIG_TEST(test_relay_fails_after_a_reset)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	gather_up_to_relays(rig, request);
 	leave(rig, 0);
@@ -446,10 +425,9 @@ static void abort_group(struct rig *rig, uint32_t node)
 }
 
 /* Ranks had come to different gathers when their group ended; their next ones belong together. */
-static void test_durable_group_joined_again(void **state)
+TEST(test_durable_group_joined_again)
 {
 	struct rig rig;
-	(void)state;
 	rig_new(&rig, &durable);
 	commit_all(&rig, 1);
 	pass(&rig, rig.u, 1);
@@ -465,10 +443,9 @@ static void test_durable_group_joined_again(void **state)
 }
 
 /* An exchange of the former connection fails after the next connection was made. */
-static void test_late_end_of_a_former_exchange(void **state)
+TEST(test_late_end_of_a_former_exchange)
 {
 	struct rig rig;
-	(void)state;
 	rig_new(&rig, &durable);
 	commit_all(&rig, 1);
 	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
@@ -484,11 +461,10 @@ static void test_late_end_of_a_former_exchange(void **state)
 }
 
 /* So does a relay: the next connection does not count it. */
-static void test_late_end_of_a_former_relay(void **state)
+TEST(test_late_end_of_a_former_relay)
 {
 	struct rig rig;
 	uint64_t request[4];
-	(void)state;
 	rig_new(&rig, &durable);
 	commit_all(&rig, 1);
 	gather_up_to_relays(&rig, request);
@@ -511,11 +487,10 @@ static void test_late_end_of_a_former_relay(void **state)
 }
 
 /* An engine is freed with everything under way. */
-static void test_abandoned(void **state)
+TEST(test_abandoned)
 {
 	struct rig rig;
 	uint64_t request[4];
-	(void)state;
 	rig_new(&rig, NULL);
 	gather_up_to_relays(&rig, request);
 	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
@@ -526,9 +501,8 @@ static void test_abandoned(void **state)
 }
 
 /* Errors of backends name a rank by its number in the world, not by its place on the rail. */
-static void test_failure_names_the_rank_of_the_world(void **state)
+RIG_TEST(test_failure_names_the_rank_of_the_world)
 {
-	struct rig *rig = *state;
 	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
 	core_net_expire(rig->nodes.net);
 	core_expect_error(core_of(rig, 2), gather(rig, rig->u, 2), ZEROD_E_DEADLINE,
@@ -546,10 +520,9 @@ static void prefetch_all(struct rig *rig)
 }
 
 /* Nobody has what belongs to such a copy any more: it makes room for others. */
-static void test_prefetched_in_an_ended_group(void **state)
+TEST(test_prefetched_in_an_ended_group)
 {
 	struct rig rig;
-	(void)state;
 	rig_new(&rig,
 	        &(struct core_nodes_config){.options = {.copies = true, .gather_budget_bytes = UNIT_BYTES}});
 	struct core_driver *core = core_of(&rig, 0);
@@ -572,9 +545,8 @@ static uint64_t trimmed(struct rig *rig)
 }
 
 /* Its segment goes when nothing is copied on from there any more. */
-static void test_prefetched_and_copied_on(void **state)
+RIG_TEST(test_prefetched_and_copied_on)
 {
-	struct rig *rig = *state;
 	core_hold(core_of(rig, 0), ZD_CMD_COPY);
 	prefetch_all(rig);
 	for (uint32_t i = 0; i < 4; i++)
@@ -584,39 +556,4 @@ static void test_prefetched_and_copied_on(void **state)
 	assert_int_equal(trimmed(rig), 0);
 	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
 	assert_true(trimmed(rig) >= UNIT_BYTES);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        RIG(test_failure_names_the_rank_of_the_world),
-	        RIG(test_deadline_of_a_gather),
-	        cmocka_unit_test(test_unit_that_never_fits),
-	        RIG(test_exchange_fails),
-	        RIG(test_relay_fails),
-	        RIG(test_rank_is_killed),
-	        RIG(test_released_copy_frees_its_streams),
-	        RIG(test_released_exchange_fails),
-	        RIG(test_leave_while_others_take),
-	        RIG(test_leave_before_a_gather),
-	        RIG(test_exchange_fails_after_leave),
-	        RIG(test_leave_between_two_gathers),
-	        RIG(test_other_group_goes_on),
-	        cmocka_unit_test(test_order_over_devices),
-	        cmocka_unit_test(test_group_ends_before_a_gather_over_devices),
-	        cmocka_unit_test(test_reset_over_devices),
-	        cmocka_unit_test(test_reset_behind_a_group_that_was_left),
-	        cmocka_unit_test(test_killed_after_leave),
-	        cmocka_unit_test(test_exchange_fails_after_leave_for_released_buffers),
-	        RIG(test_unit_is_freed_with_its_last_relay),
-	        RIG(test_unit_is_freed_with_its_relay_source),
-	        RIG(test_relay_fails_after_a_reset),
-	        cmocka_unit_test(test_durable_group_joined_again),
-	        cmocka_unit_test(test_late_end_of_a_former_exchange),
-	        cmocka_unit_test(test_late_end_of_a_former_relay),
-	        cmocka_unit_test(test_abandoned),
-	        cmocka_unit_test(test_prefetched_in_an_ended_group),
-	        RIG(test_prefetched_and_copied_on),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,6 @@
  * Reductions over rails: sums bit for bit, in the order that is promised, whatever comes first; ranks and
  * daemons that skip; and what becomes of a group when ranks mean different things or an operation fails.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_net.h"
 #include "tests/support/core_reduce.h"
@@ -83,19 +75,14 @@ static void rig_end(struct rig *rig)
 		free(rig->expected[i]);
 }
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
 	static struct rig rig;
 	rig_new(&rig, NULL, 500, 70);
-	*state = &rig;
-	return 0;
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	rig_end(*state);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, rig_end)
 
 /* ---- Gradients and their sums -------------------------------------------------------------------------- */
 
@@ -276,10 +263,9 @@ static const struct core_nodes_config shapes[] = {
         {.nnodes = 3, .hybrid = true},
 };
 
-static void test_sums(void **state)
+TEST(test_sums)
 {
 	static const uint64_t numel[][UNITS] = {{1024, 64}, {1, 65}, {257, 3001}};
-	(void)state;
 	for (size_t shape = 0; shape < ZD_ARRAY_LEN(shapes); shape++) {
 		for (size_t i = 0; i < ZD_ARRAY_LEN(numel); i++) {
 			struct rig rig;
@@ -293,9 +279,8 @@ static void test_sums(void **state)
 	}
 }
 
-static void test_accumulation(void **state)
+TEST(test_accumulation)
 {
-	(void)state;
 	for (size_t shape = 0; shape < ZD_ARRAY_LEN(shapes); shape++) {
 		struct rig rig;
 		rig_new(&rig, &shapes[shape], 500, 70);
@@ -311,10 +296,9 @@ static void test_accumulation(void **state)
 }
 
 /* Ranks, or all of a daemon, or all, have no gradient. */
-static void test_skips(void **state)
+TEST(test_skips)
 {
 	static const uint32_t contributors[] = {0xe, 0x3, 0xc, 0x1, 0x8, 0x9, 0x0};
-	(void)state;
 	for (size_t shape = 0; shape < ZD_ARRAY_LEN(shapes); shape++) {
 		struct rig rig;
 		rig_new(&rig, &shapes[shape], 500, 70);
@@ -330,9 +314,8 @@ static void test_skips(void **state)
 }
 
 /* When nobody adds to it in the last micro-step, what the target holds still counts. */
-static void test_norm_of_what_was_accumulated(void **state)
+TEST(test_norm_of_what_was_accumulated)
 {
-	(void)state;
 	for (size_t shape = 0; shape < ZD_ARRAY_LEN(shapes); shape++) {
 		struct rig rig;
 		rig_new(&rig, &shapes[shape], 500, 70);
@@ -366,9 +349,8 @@ static void expect_crossing(const struct core_nodes_config *config)
 	rig_end(&rig);
 }
 
-static void test_crossing_orders(void **state)
+TEST(test_crossing_orders)
 {
-	(void)state;
 	expect_crossing(NULL);
 	/* with staging for one reduction at a time, which must not be the one that has to wait for the
 	 * other */
@@ -376,9 +358,8 @@ static void test_crossing_orders(void **state)
 }
 
 /* One daemon is a whole backward ahead. */
-static void test_daemon_ahead(void **state)
+RIG_TEST(test_daemon_ahead)
 {
-	struct rig *rig = *state;
 	uint64_t request[2];
 	begin(rig, 3, true);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -406,9 +387,8 @@ static void expect_ended(struct rig *rig, uint32_t rank, int status, const char 
 	core_expect_error(team->core, core_backward_end(team, local(rig, rank)), status, text);
 }
 
-static void test_daemons_mean_different_sums(void **state)
+RIG_TEST(test_daemons_mean_different_sums)
 {
-	struct rig *rig = *state;
 	begin(rig, 3, true);
 	contribute_to(rig, 0, 0, 0);
 	contribute_to(rig, 0, 1, 0);
@@ -420,10 +400,9 @@ static void test_daemons_mean_different_sums(void **state)
 		             "by sum of float32 into float32, prescale 1, accumulate; rank");
 }
 
-static void test_daemons_reduce_different_units(void **state)
+TEST(test_daemons_reduce_different_units)
 {
 	struct rig rig;
-	(void)state;
 	rig_new(&rig, NULL, 500, 500);
 	begin(&rig, 3, true);
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -435,9 +414,8 @@ static void test_daemons_reduce_different_units(void **state)
 
 /* The ranks of one daemon would send more than those of the other, whose surplus would be received as the
  * next reduction's. */
-static void test_daemons_mean_different_kinds(void **state)
+RIG_TEST(test_daemons_mean_different_kinds)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		struct core_team *team = team_of(rig, rank);
 		struct core_unit unit = {
@@ -476,9 +454,8 @@ static void expect_targets_differ(bool all_reduce, uint32_t contributors)
 	rig_end(&rig);
 }
 
-static void test_daemons_mean_different_targets(void **state)
+TEST(test_daemons_mean_different_targets)
 {
-	(void)state;
 	expect_targets_differ(true, ALL);
 	expect_targets_differ(true, 3);
 	expect_targets_differ(false, ALL);
@@ -503,11 +480,10 @@ static void expect_refused(const struct core_nodes_config *config, uint32_t offs
 	rig_end(&rig);
 }
 
-static void test_options_of_others_are_checked(void **state)
+TEST(test_options_of_others_are_checked)
 {
 	enum { OP = 20, DTYPE = 24, PRESCALE = 32 };
 	const struct core_nodes_config exchange = {.exchange = true};
-	(void)state;
 	expect_refused(NULL, OP, 77);
 	expect_refused(NULL, DTYPE, ZEROD_INT64);
 	expect_refused(NULL, PRESCALE, 0x7f800000); /* inf */
@@ -529,9 +505,8 @@ static void expect_failure(enum zd_command_kind kind, const char *text)
 	rig_end(&rig);
 }
 
-static void test_operations_fail(void **state)
+TEST(test_operations_fail)
 {
-	(void)state;
 	expect_failure(ZD_CMD_COPY, "broken by the test");
 	expect_failure(ZD_CMD_REDUCE, "broken by the test");
 	expect_failure(ZD_CMD_AGREE, "broken by the test");
@@ -539,9 +514,8 @@ static void test_operations_fail(void **state)
 }
 
 /* Zeros are sent for a daemon whose ranks have skipped. */
-static void test_zeros_fail(void **state)
+RIG_TEST(test_zeros_fail)
 {
-	struct rig *rig = *state;
 	begin(rig, 3, true);
 	core_fail_next(team_of(rig, 0)->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "broken by the test");
 	for (uint32_t rank = 0; rank < 4; rank++)
@@ -552,9 +526,8 @@ static void test_zeros_fail(void **state)
 
 /* The streams that write a gradient fail, and with them the group, while nothing else of the reduction is
  * under way. */
-static void test_producers_fail(void **state)
+RIG_TEST(test_producers_fail)
 {
-	struct rig *rig = *state;
 	begin(rig, 3, true);
 	struct core_team *team = team_of(rig, 0);
 	uint64_t session = core_nodes_session(&rig->nodes, 0);
@@ -574,14 +547,13 @@ static void test_producers_fail(void **state)
 
 /* There is memory for what is to go over a rail later, and then none for what is to go first: that is an
  * error, and no circle. */
-static void test_crossing_orders_without_memory(void **state)
+TEST(test_crossing_orders_without_memory)
 {
 	struct rig rig;
 	const struct core_nodes_config config = {.options = {.staging_bytes = 1,
 	                                                     .segment_bytes = CORE_KIB,
 	                                                     .segment_align_bytes = CORE_KIB,
 	                                                     .arena_bytes = 31 * CORE_KIB}};
-	(void)state;
 	rig_new(&rig, &config, 1024, 1024);
 	begin(&rig, 3, true);
 	for (uint32_t i = 0; i < UNITS; i++) {
@@ -594,9 +566,8 @@ static void test_crossing_orders_without_memory(void **state)
 	rig_end(&rig);
 }
 
-static void test_rank_is_killed(void **state)
+RIG_TEST(test_rank_is_killed)
 {
-	struct rig *rig = *state;
 	uint64_t request[4];
 	begin(rig, 3, true);
 	for (uint32_t rank = 0; rank < 4; rank++) {
@@ -622,11 +593,10 @@ static void expect_group_ended(struct rig *rig)
 }
 
 /* Rank 1 ends its backward without u before rank 0 commits it, instead of behind that. */
-static void test_ended_without_before_others_commit(void **state)
+TEST(test_ended_without_before_others_commit)
 {
 	struct rig rig;
 	struct core_team *team;
-	(void)state;
 	rig_new(&rig, NULL, 500, 70);
 	begin(&rig, 3, true);
 	team = team_of(&rig, 0);
@@ -643,9 +613,8 @@ static void test_ended_without_before_others_commit(void **state)
 }
 
 /* The same of what rank 0 has not begun yet. */
-static void test_ended_without_before_others_begin(void **state)
+TEST(test_ended_without_before_others_begin)
 {
-	(void)state;
 	for (int skips = 0; skips < 2; skips++) {
 		struct rig rig;
 		rig_new(&rig, NULL, 500, 70);
@@ -658,30 +627,4 @@ static void test_ended_without_before_others_begin(void **state)
 		core_expect_error(team->core, request, ZEROD_E_MISMATCH, "rank 1 ended backward 1 without");
 		expect_group_ended(&rig);
 	}
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_sums),
-	        cmocka_unit_test(test_accumulation),
-	        cmocka_unit_test(test_skips),
-	        cmocka_unit_test(test_norm_of_what_was_accumulated),
-	        cmocka_unit_test(test_crossing_orders),
-	        cmocka_unit_test(test_crossing_orders_without_memory),
-	        TEST(test_daemon_ahead),
-	        TEST(test_daemons_mean_different_sums),
-	        cmocka_unit_test(test_daemons_reduce_different_units),
-	        TEST(test_daemons_mean_different_kinds),
-	        cmocka_unit_test(test_daemons_mean_different_targets),
-	        cmocka_unit_test(test_options_of_others_are_checked),
-	        cmocka_unit_test(test_operations_fail),
-	        TEST(test_zeros_fail),
-	        TEST(test_producers_fail),
-	        TEST(test_rank_is_killed),
-	        cmocka_unit_test(test_ended_without_before_others_commit),
-	        cmocka_unit_test(test_ended_without_before_others_begin),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,6 @@
  * Resets of sessions beside exchanges that fail. A backend frees the streams that wait for an exchange when
  * it fails, and says so to the core when nothing of it moves any more.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_net.h"
 
@@ -23,24 +16,17 @@ struct rig {
 	uint64_t session;
 };
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	core_nodes_new(&rig->nodes, NULL);
-	core_nodes_unit(&rig->nodes, "u", 1024, rig->unit);
-	rig->core = core_nodes_core(&rig->nodes, 0);
-	rig->session = core_nodes_session(&rig->nodes, 0);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	core_nodes_new(&rig.nodes, NULL);
+	core_nodes_unit(&rig.nodes, "u", 1024, rig.unit);
+	rig.core = core_nodes_core(&rig.nodes, 0);
+	rig.session = core_nodes_session(&rig.nodes, 0);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_net_end(rig->nodes.net);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_nodes_end)
 
 static uint64_t reset(struct rig *rig)
 {
@@ -69,9 +55,8 @@ static void abort_group(struct rig *rig)
 }
 
 /* It would take nothing back, and the streams' timeline would be aborted again behind it. */
-static void test_reset_waits_for_exchanges(void **state)
+RIG_TEST(test_reset_waits_for_exchanges)
 {
-	struct rig *rig = *state;
 	uint64_t request;
 	gather(rig);
 	request = reset(rig);
@@ -82,9 +67,8 @@ static void test_reset_waits_for_exchanges(void **state)
 }
 
 /* An exchange that was submitted before the reset and fails after it aborts nothing. */
-static void test_late_failure_after_a_reset(void **state)
+RIG_TEST(test_late_failure_after_a_reset)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_EXCHANGE);
 	gather(rig);
 	abort_group(rig);
@@ -94,9 +78,8 @@ static void test_late_failure_after_a_reset(void **state)
 }
 
 /* Others that wait for the timeline are freed with who wanted it no more. */
-static void test_released_before_its_exchange_fails(void **state)
+RIG_TEST(test_released_before_its_exchange_fails)
 {
-	struct rig *rig = *state;
 	gather(rig);
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit[0]), 0);
 	core_net_expire(rig->nodes.net);
@@ -106,12 +89,11 @@ static void test_released_before_its_exchange_fails(void **state)
 }
 
 /* Of the second daemon, in which rank 2 is the first. */
-static void test_reset_names_the_rank_of_the_world(void **state)
+TEST(test_reset_names_the_rank_of_the_world)
 {
 	const struct core_nodes_config config = {.durable = true, .shadow = true};
 	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES], request[4];
-	(void)state;
 	core_nodes_new(&nodes, &config);
 	core_nodes_unit(&nodes, "u", 1024, unit);
 	struct core_driver *core = core_nodes_core(&nodes, 2);
@@ -129,17 +111,4 @@ static void test_reset_names_the_rank_of_the_world(void **state)
 	                  "rank 2's shard of unit 'u'");
 	core_unhold(core, ZD_CMD_COPY);
 	core_net_end(nodes.net);
-}
-
-#define RIG(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        RIG(test_reset_waits_for_exchanges),
-	        RIG(test_late_failure_after_a_reset),
-	        RIG(test_released_before_its_exchange_fails),
-	        cmocka_unit_test(test_reset_names_the_rank_of_the_world),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

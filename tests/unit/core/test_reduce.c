@@ -3,14 +3,7 @@
  * Reductions: what is summed, when, in which order and into what; who must take part; what happens when one
  * does not. Buckets' slots and memory are in test_bucket.c, backwards and steps in test_backward.c.
  */
-#include <setjmp.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -50,10 +43,9 @@ static void check_step(struct core_reducers *g, float factor)
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
 /* Uneven, prime, smaller than the world: padding reaches neither the sum nor the norm. */
-static void test_sum_of_any_size(void **state)
+TEST(test_sum_of_any_size)
 {
 	static const uint64_t numel[] = {1, 2, 63, 64, 65, 257, 1021};
-	(void)state;
 	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
 		struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
 		struct core_reducers g;
@@ -67,12 +59,11 @@ static void test_sum_of_any_size(void **state)
 }
 
 /* Slices of 320 elements in chunks of 256 and 64: the first is summed while the second one travels. */
-static void test_chunks(void **state)
+TEST(test_chunks)
 {
 	struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 640);
-	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
 	core_hold(core, ZD_CMD_COPY);
 	core_reduce(&g, 1, unit, 1.0f);
@@ -90,13 +81,12 @@ static void test_chunks(void **state)
 }
 
 /* Slices of 256 elements and more are cut: halves from 768 on, the rest as 7 to 3. */
-static void test_cuts(void **state)
+TEST(test_cuts)
 {
 	static const struct {
 		uint64_t slice_numel;
 		uint32_t chunks;
 	} cuts[] = {{192, 1}, {256, 2}, {704, 2}, {768, 3}, {1536, 4}, {3072, 5}, {8192, 5}};
-	(void)state;
 	for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
 		struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 		struct core_reducers g;
@@ -111,12 +101,11 @@ static void test_cuts(void **state)
 }
 
 /* It fails as a whole, whichever chunk does. */
-static void test_a_chunk_fails(void **state)
+TEST(test_a_chunk_fails)
 {
 	struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 600);
-	(void)state;
 	core_reduce(&g, 0, unit, 1.0f);
 	core_hold(core, ZD_CMD_REDUCE);
 	core_reduce(&g, 1, unit, 1.0f);
@@ -128,10 +117,9 @@ static void test_a_chunk_fails(void **state)
 	core_end(core);
 }
 
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
 	static const uint32_t dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
-	(void)state;
 	for (int i = 0; i < 9; i++) {
 		struct core_driver *core = core_new(NULL);
 		struct core_reducers g = core_reducers_new(core, 2, dtypes[i / 3], SLOT_BYTES, 2);
@@ -146,9 +134,8 @@ static void test_dtypes(void **state)
 	}
 }
 
-static void test_mean_and_prescale(void **state)
+ENGINE_TEST(test_mean_and_prescale)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -162,9 +149,8 @@ static void test_mean_and_prescale(void **state)
 	check_step(&g, 4.0f / 2.0f);
 }
 
-static void test_accumulate_over_micro_steps(void **state)
+ENGINE_TEST(test_accumulate_over_micro_steps)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 200);
 	for (int i = 0; i < 8; i++) {
@@ -179,9 +165,8 @@ static void test_accumulate_over_micro_steps(void **state)
 	assert_int_equal(core_usage(core).target_bytes, 0);
 }
 
-static void test_overwrite(void **state)
+ENGINE_TEST(test_overwrite)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", 200);
 	for (int i = 1; i <= 3; i++) {
@@ -198,11 +183,10 @@ static void test_overwrite(void **state)
 }
 
 /* Summed in rank order, whichever piece arrives first: not a bit differs. */
-static void test_rank_order(void **state)
+TEST(test_rank_order)
 {
 	static const uint32_t orders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}};
 	static const float factors[] = {0.1f, 1.0f / 3.0f, 1e3f / 7.0f};
-	(void)state;
 	for (size_t i = 0; i < 4; i++) {
 		struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 		struct core_reducers g;
@@ -229,9 +213,8 @@ static void test_rank_order(void **state)
 /* ---- Producers ----------------------------------------------------------------------------------------- */
 
 /* One of three streams is late: its rank's pieces wait for it, the other rank's travel. */
-static void test_producers(void **state)
+ENGINE_TEST(test_producers)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	static const struct zd_fence fences[] = {{0, 7}, {1, 3}, {2, 9}};
 	struct core_row bucket;
@@ -268,9 +251,8 @@ static void test_producers(void **state)
 	check_step(&g, 1.0f);
 }
 
-static void test_fences_that_have_passed_already(void **state)
+ENGINE_TEST(test_fences_that_have_passed_already)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_fence fence = {3, 2};
 	uint64_t unit = begin_one(&g, core, 1, ZEROD_FLOAT32, 64);
@@ -286,13 +268,12 @@ static void test_fences_that_have_passed_already(void **state)
 
 /* Each commit announces pieces to the backend before there is a piece to copy; a rejected commit announces
  * nothing. */
-static void test_pieces_are_expected(void **state)
+TEST(test_pieces_are_expected)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 64);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .op = 9};
-	(void)state;
 	core_expect_error(core, core_bucket_submit(&g.team, 0, &commit), ZEROD_E_INVALID,
 	                  "unknown reduction");
 	assert_int_equal(core_expected(core, 0), 0);
@@ -311,13 +292,12 @@ static void test_pieces_are_expected(void **state)
 
 /* ---- Who takes part ------------------------------------------------------------------------------------ */
 
-static void test_skip(void **state)
+TEST(test_skip)
 {
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 3, ZEROD_FLOAT32, 600);
-	(void)state;
 	/* an expert that rank 1 alone has used */
 	core_expect(core, core_skip(&g.team, 2, unit), 0);
 	core_reduce(&g, 1, unit, 1.0f);
@@ -334,9 +314,8 @@ static void test_skip(void **state)
 	core_end(core);
 }
 
-static void test_all_skip(void **state)
+ENGINE_TEST(test_all_skip)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
@@ -351,9 +330,8 @@ static void test_all_skip(void **state)
 	assert_true(*(float *)core_bytes(core, step[0]->target) == 0.0f);
 }
 
-static void test_twice_in_one_backward(void **state)
+ENGINE_TEST(test_twice_in_one_backward)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
@@ -375,9 +353,8 @@ static void test_twice_in_one_backward(void **state)
 	check_step(&g, 1.0f);
 }
 
-static void test_options_must_agree(void **state)
+ENGINE_TEST(test_options_must_agree)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
@@ -400,9 +377,8 @@ static void test_options_must_agree(void **state)
 	check_step(&g, 1.0f);
 }
 
-static void test_dtypes_must_agree(void **state)
+ENGINE_TEST(test_dtypes_must_agree)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
 	uint64_t narrow = core_expect(core, core_bucket(&g.team, 1, ZEROD_BFLOAT16, SLOT_BYTES, 0), 0)
@@ -414,9 +390,8 @@ static void test_dtypes_must_agree(void **state)
 }
 
 /* Rank 1 ends its backward without a unit that rank 0 has reduced: both are told, and neither hangs. */
-static void test_missing_contribution(void **state)
+ENGINE_TEST(test_missing_contribution)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	static const char text[] =
 	        "rank 1 ended backward 1 without a gradient or skip for unit 'w' that rank 0 reduced";
@@ -439,12 +414,11 @@ static void test_missing_contribution(void **state)
 }
 
 /* The same with a skip, whichever rank is first: no text says that the rank reduced. */
-static void test_a_skip_without_the_others(void **state)
+TEST(test_a_skip_without_the_others)
 {
 	struct core_driver *core = core_new(NULL);
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	(void)state;
 	core_expect(core, core_skip(&g.team, 0, unit), 0);
 	core_expect_error(
 	        core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH,
@@ -461,9 +435,8 @@ static void test_a_skip_without_the_others(void **state)
 }
 
 /* The other way round: the rank that is late with a unit is told at once, and only it. */
-static void test_contribution_after_the_end(void **state)
+ENGINE_TEST(test_contribution_after_the_end)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_fence fence = {0, 1};
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
@@ -483,10 +456,9 @@ static void test_contribution_after_the_end(void **state)
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
-static void test_overflow_is_agreed(void **state)
+TEST(test_overflow_is_agreed)
 {
 	static const float bad[] = {INFINITY, NAN};
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct core_driver *core = core_new(NULL);
 		struct core_reducers g;
@@ -548,21 +520,18 @@ static void device_fails(enum zd_command_kind kind, const char *text)
 	core_end(core);
 }
 
-static void test_a_transfer_fails(void **state)
+TEST(test_a_transfer_fails)
 {
-	(void)state;
 	device_fails(ZD_CMD_COPY, "a transfer of unit 'w' for rank 0 on device 0: the device broke");
 }
 
-static void test_a_sum_fails(void **state)
+TEST(test_a_sum_fails)
 {
-	(void)state;
 	device_fails(ZD_CMD_REDUCE, "the reduction of unit 'w' for rank 1 on device 1: the device broke");
 }
 
-static void test_a_watch_fails(void **state)
+ENGINE_TEST(test_a_watch_fails)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	struct zd_fence fence = {0, 1};
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
@@ -618,22 +587,19 @@ static void peer_dies(enum zd_command_kind held)
 	core_end(core);
 }
 
-static void test_peer_dies_during_transfers(void **state)
+TEST(test_peer_dies_during_transfers)
 {
-	(void)state;
 	peer_dies(ZD_CMD_COPY);
 }
 
-static void test_peer_dies_during_sums(void **state)
+TEST(test_peer_dies_during_sums)
 {
-	(void)state;
 	peer_dies(ZD_CMD_REDUCE);
 }
 
 /* The group goes, and its reduction when the last operation has ended. */
-static void test_all_die_during_sums(void **state)
+ENGINE_TEST(test_all_die_during_sums)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
 	core_hold(core, ZD_CMD_REDUCE);
@@ -644,9 +610,8 @@ static void test_all_die_during_sums(void **state)
 	core_unhold(core, ZD_CMD_REDUCE);
 }
 
-static void test_abort(void **state)
+ENGINE_TEST(test_abort)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
 	uint64_t admin = core_open_admin(core);
@@ -666,9 +631,8 @@ static void test_abort(void **state)
 }
 
 /* A reduction names its unit: it stays until it is over. */
-static void test_unit_stays_while_it_is_reduced(void **state)
+ENGINE_TEST(test_unit_stays_while_it_is_reduced)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g;
 	const struct zd_reply *replies[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
@@ -688,40 +652,4 @@ static void test_unit_stays_while_it_is_reduced(void **state)
 	core_reducers_step_end(&g);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_sum_of_any_size),
-	        cmocka_unit_test(test_chunks),
-	        cmocka_unit_test(test_cuts),
-	        cmocka_unit_test(test_a_chunk_fails),
-	        cmocka_unit_test(test_dtypes),
-	        CORE_TEST(test_mean_and_prescale),
-	        CORE_TEST(test_accumulate_over_micro_steps),
-	        CORE_TEST(test_overwrite),
-	        cmocka_unit_test(test_rank_order),
-	        CORE_TEST(test_producers),
-	        CORE_TEST(test_fences_that_have_passed_already),
-	        cmocka_unit_test(test_pieces_are_expected),
-	        cmocka_unit_test(test_skip),
-	        CORE_TEST(test_all_skip),
-	        CORE_TEST(test_twice_in_one_backward),
-	        CORE_TEST(test_options_must_agree),
-	        CORE_TEST(test_dtypes_must_agree),
-	        CORE_TEST(test_missing_contribution),
-	        cmocka_unit_test(test_a_skip_without_the_others),
-	        CORE_TEST(test_contribution_after_the_end),
-	        cmocka_unit_test(test_overflow_is_agreed),
-	        cmocka_unit_test(test_a_transfer_fails),
-	        cmocka_unit_test(test_a_sum_fails),
-	        CORE_TEST(test_a_watch_fails),
-	        cmocka_unit_test(test_peer_dies_during_transfers),
-	        cmocka_unit_test(test_peer_dies_during_sums),
-	        CORE_TEST(test_all_die_during_sums),
-	        CORE_TEST(test_abort),
-	        CORE_TEST(test_unit_stays_while_it_is_reduced),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

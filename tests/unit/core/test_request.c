@@ -2,14 +2,6 @@
 /*
  * Requests as such: ids, limits and deadlines. One that is refused or ends early leaves nothing behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -22,24 +14,17 @@ struct rig {
 	uint64_t unit;    /* of two ranks, at version 1 */
 };
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(NULL);
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	rig = (struct rig){.core = core_new(NULL)};
+	rig.team = core_team_new(rig.core, "job", 2, false);
+	rig.session = rig.team.session[0];
+	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static struct zd_args future_gather(const struct rig *rig)
 {
@@ -49,9 +34,8 @@ static struct zd_args future_gather(const struct rig *rig)
 
 /* ---- Ids ----------------------------------------------------------------------------------------------- */
 
-static void test_id_may_be_used_again_after_the_reply_only(void **state)
+RIG_TEST(test_id_may_be_used_again_after_the_reply_only)
 {
-	struct rig *rig = *state;
 	const struct zd_call call = {rig->session, 1ull << 40, 0};
 	struct zd_args gather = future_gather(rig);
 	struct core_row row;
@@ -72,9 +56,8 @@ static void test_id_may_be_used_again_after_the_reply_only(void **state)
 	core_expect(rig->core, call.request, 0);
 }
 
-static void test_replies_come_as_they_are_ready(void **state)
+RIG_TEST(test_replies_come_as_they_are_ready)
 {
-	struct rig *rig = *state;
 	struct core_row row;
 	core_team_publish_rank(&rig->team, rig->unit, 0);
 	uint64_t first = core_gather(rig->core, rig->session, rig->unit);
@@ -101,10 +84,9 @@ static void fill_up(struct rig *rig)
 		(void)core_send(rig->core, rig->session, &gather);
 }
 
-static void test_outstanding_requests_are_limited(void **state)
+RIG_TEST(test_outstanding_requests_are_limited)
 {
 	static const struct zd_fence fence = {1, 1};
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	struct core_unit unit = {.name = "new", .numel = 64};
 	struct core_row row;
@@ -144,9 +126,8 @@ static void test_outstanding_requests_are_limited(void **state)
 }
 
 /* A release ends what others wait for; behind its own gather it waits, too. */
-static void test_releases_have_room_of_their_own(void **state)
+RIG_TEST(test_releases_have_room_of_their_own)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	struct zd_args gather = future_gather(rig);
 	fill_up(rig);
@@ -159,9 +140,8 @@ static void test_releases_have_room_of_their_own(void **state)
 
 /* ---- Deadlines ----------------------------------------------------------------------------------------- */
 
-static void test_deadlines_expire_in_time(void **state)
+RIG_TEST(test_deadlines_expire_in_time)
 {
-	struct rig *rig = *state;
 	struct zd_engine *engine = core_engine(rig->core);
 	struct zd_args gather = future_gather(rig);
 	assert_true(zd_engine_next_deadline(engine) == UINT64_MAX);
@@ -191,9 +171,8 @@ static void test_deadlines_expire_in_time(void **state)
 }
 
 /* The shard of a part that is updated by nobody any more is read by the next gather. */
-static void test_deadline_wakes_those_that_waited_for_it(void **state)
+RIG_TEST(test_deadline_wakes_those_that_waited_for_it)
 {
-	struct rig *rig = *state;
 	struct core_driver *core = rig->core;
 	struct zd_args update = {.kind = ZD_REQ_UPDATE_BEGIN,
 	                         .u.update_begin = {.n_units = 1, .units = &rig->unit}};
@@ -212,9 +191,8 @@ static void test_deadline_wakes_those_that_waited_for_it(void **state)
 }
 
 /* Requests that wait are tried for several completions at once, in their order. */
-static void test_a_client_gives_up(void **state)
+RIG_TEST(test_a_client_gives_up)
 {
-	struct rig *rig = *state;
 	struct zd_args gather = future_gather(rig), cancel = {.kind = ZD_REQ_CANCEL};
 	uint64_t first = core_send(rig->core, rig->session, &gather);
 	uint64_t second = core_send(rig->core, rig->session, &gather);
@@ -227,9 +205,8 @@ static void test_a_client_gives_up(void **state)
 	core_expect(rig->core, core_send(rig->core, rig->session, &cancel), 0); /* once more */
 }
 
-static void test_completions_at_once(void **state)
+RIG_TEST(test_completions_at_once)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_FILL);
 	uint64_t first = core_alloc(rig->core, rig->session, "job", 0, 4096);
 	uint64_t second = core_alloc(rig->core, rig->session, "job", 0, 4096);
@@ -242,20 +219,4 @@ static void test_completions_at_once(void **state)
 	core_expect(rig->core, first, 0);
 	core_expect(rig->core, second, 0);
 	core_unhold(rig->core, ZD_CMD_FILL);
-}
-
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_id_may_be_used_again_after_the_reply_only),
-	        TEST(test_replies_come_as_they_are_ready),
-	        TEST(test_outstanding_requests_are_limited),
-	        TEST(test_releases_have_room_of_their_own),
-	        TEST(test_deadlines_expire_in_time),
-	        TEST(test_deadline_wakes_those_that_waited_for_it),
-	        TEST(test_a_client_gives_up),
-	        TEST(test_completions_at_once),
-	};
-	return cmocka_run_group_tests_name("core/request", tests, NULL, NULL);
 }

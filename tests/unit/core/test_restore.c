@@ -2,13 +2,6 @@
 /*
  * Restored engines: what of durable jobs outlives a daemon that was killed, and what of it is not used again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_durable.h"
 
@@ -81,17 +74,17 @@ static void expect_same_rows(struct core_driver *core, const char *job, const st
 	}
 }
 
-static int setup(void **state)
+static struct durable *setup(void)
 {
 	static struct durable d;
 	start(&d, false);
-	*state = &d;
-	return 0;
+	return &d;
 }
 
-static void test_a_durable_job_survives(void **state)
+#define DURABLE_TEST(name) CORE_RIG_TEST(name, struct durable *d, setup, core_rig_end)
+
+DURABLE_TEST(test_a_durable_job_survives)
 {
-	struct durable *d = *state;
 	struct rows before;
 	struct zd_args alloc;
 	struct core_join second = {.group = "second", .world_size = 1, .device = 1, .durable = true};
@@ -140,9 +133,8 @@ static void test_a_durable_job_survives(void **state)
 }
 
 /* The description is the old one: another is rejected as if the daemon had lived on. */
-static void test_a_restored_unit_has_its_description(void **state)
+DURABLE_TEST(test_a_restored_unit_has_its_description)
 {
-	struct durable *d = *state;
 	struct core_unit wrong = odd_unit;
 	struct zd_view_args other_views[] = {views[0], views[1]};
 	(void)core_team_register(&d->team, &odd_unit);
@@ -155,9 +147,8 @@ static void test_a_restored_unit_has_its_description(void **state)
 	                  ZEROD_E_MISMATCH, "bias[5]@32; rank 1 says");
 }
 
-static void test_ids_are_not_used_again(void **state)
+DURABLE_TEST(test_ids_are_not_used_again)
 {
-	struct durable *d = *state;
 	struct core_team passing;
 	uint64_t session = 0, group = 0, unit = 0, made;
 	for (uint32_t restarts = 0; restarts < 4; restarts++) {
@@ -172,9 +163,8 @@ static void test_ids_are_not_used_again(void **state)
 }
 
 /* Not even where no durable object holds the newest ids, or any. */
-static void test_ids_of_a_journal_without_jobs_are_not_used_again(void **state)
+ENGINE_TEST(test_ids_of_a_journal_without_jobs_are_not_used_again)
 {
-	struct core_driver *core = *state;
 	uint64_t before;
 	core_journal(core);
 	before = core_open(core, CORE_ALICE);
@@ -188,9 +178,8 @@ static void test_ids_of_a_journal_without_jobs_are_not_used_again(void **state)
 	assert_in_range(ZD_ID_NUMBER(before), 301, 900); /* they stay small */
 }
 
-static void test_a_unit_that_is_being_filled_is_not_there(void **state)
+DURABLE_TEST(test_a_unit_that_is_being_filled_is_not_there)
 {
-	struct durable *d = *state;
 	struct rows before;
 	list(d->core, "job", &before);
 	core_hold(d->core, ZD_CMD_FILL);
@@ -206,9 +195,8 @@ static void test_a_unit_that_is_being_filled_is_not_there(void **state)
 }
 
 /* One of two ranks has its shard: the other has only asked. */
-static void test_a_unit_of_some_ranks(void **state)
+DURABLE_TEST(test_a_unit_of_some_ranks)
 {
-	struct durable *d = *state;
 	struct core_row row;
 	uint64_t request = core_register(d->core, d->team.session[1], d->team.group, &odd_unit);
 	uint64_t odd = core_expect(d->core, request, 0)->u.unit_register.unit;
@@ -222,9 +210,8 @@ static void test_a_unit_of_some_ranks(void **state)
 	expect_commit(d, 1);
 }
 
-static void test_an_unregistered_unit_stays_away(void **state)
+DURABLE_TEST(test_an_unregistered_unit_stays_away)
 {
-	struct durable *d = *state;
 	struct rows before;
 	list(d->core, "job", &before);
 	uint64_t odd = core_team_register(&d->team, &odd_unit);
@@ -238,9 +225,8 @@ static void test_an_unregistered_unit_stays_away(void **state)
 
 /* Left by all ranks and described anew: the former unit's name is the new one's. */
 /* Optimizer states in durable allocations are laid out as the target is. */
-static void test_a_unit_keeps_its_place_in_the_target(void **state)
+DURABLE_TEST(test_a_unit_keeps_its_place_in_the_target)
 {
-	struct durable *d = *state;
 	uint64_t odd = core_team_register(&d->team, &odd_unit);
 	uint64_t request = core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
 	uint64_t place = core_expect(d->core, request, 0)->u.unit_register.target_offset_numel;
@@ -258,9 +244,8 @@ static void test_a_unit_keeps_its_place_in_the_target(void **state)
 	assert_true(core_expect(d->core, request, 0)->u.unit_register.target_offset_numel > place);
 }
 
-static void test_a_unit_that_was_described_anew(void **state)
+DURABLE_TEST(test_a_unit_that_was_described_anew)
 {
-	struct durable *d = *state;
 	struct core_unit unit = {.name = "new", .numel = UNIT_BYTES / 4};
 	struct core_row row;
 	core_hold(d->core, ZD_CMD_FILL);
@@ -276,9 +261,8 @@ static void test_a_unit_that_was_described_anew(void **state)
 	assert_int_equal(row.row->unit->numel, unit.numel);
 }
 
-static void test_without_jobs_nothing_is_restored(void **state)
+ENGINE_TEST(test_without_jobs_nothing_is_restored)
 {
-	struct core_driver *core = *state;
 	core_journal(core);
 	struct core_team team = core_team_new(core, "job", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
@@ -297,9 +281,8 @@ static void end_job(struct durable *d)
 	core_close(d->core, admin);
 }
 
-static void test_an_ended_job_is_not_restored(void **state)
+TEST(test_an_ended_job_is_not_restored)
 {
-	(void)state;
 	for (uint32_t linger = 0; linger < 2; linger++) {
 		struct durable d;
 		struct core_options options = {.sessions_linger = linger};
@@ -316,9 +299,8 @@ static void test_an_ended_job_is_not_restored(void **state)
 }
 
 /* A segment is missing: its job is lost, and no other. */
-static void test_an_incomplete_job_is_lost_alone(void **state)
+TEST(test_an_incomplete_job_is_lost_alone)
 {
-	(void)state;
 	for (uint32_t linger = 0; linger < 2; linger++) {
 		struct durable d;
 		struct core_options options = {.sessions_linger = linger};
@@ -344,9 +326,8 @@ static void test_an_incomplete_job_is_lost_alone(void **state)
 }
 
 /* Commits are refused on all ranks once the driver cannot keep them. */
-static void test_commits_that_would_not_be_kept(void **state)
+DURABLE_TEST(test_commits_that_would_not_be_kept)
 {
-	struct durable *d = *state;
 	uint64_t request[2];
 	both_publish(d, 0);
 	request[0] = core_commit(d->core, d->team.session[0], d->team.group, 2);
@@ -360,11 +341,10 @@ static void test_commits_that_would_not_be_kept(void **state)
 }
 
 /* The old job's memory waits for its processes while ranks begin a new job of its name. */
-static void test_a_job_that_follows_an_ended_one_of_its_name(void **state)
+TEST(test_a_job_that_follows_an_ended_one_of_its_name)
 {
 	struct durable d;
 	struct core_row row;
-	(void)state;
 	start_lingering(&d, false);
 	core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
 	close_ranks(&d);
@@ -386,10 +366,9 @@ static void test_a_job_that_follows_an_ended_one_of_its_name(void **state)
 
 /* ---- Torn groups --------------------------------------------------------------------------------------- */
 
-static void test_a_group_without_shadows_inside_an_update_is_torn(void **state)
+TEST(test_a_group_without_shadows_inside_an_update_is_torn)
 {
 	struct durable d;
-	(void)state;
 	for (uint32_t published = 0; published < 2; published++) {
 		start(&d, false);
 		core_expect(d.core, update(&d, 0, 0), 0);
@@ -405,9 +384,8 @@ static void test_a_group_without_shadows_inside_an_update_is_torn(void **state)
 	}
 }
 
-static void test_a_commit_mends_a_torn_group(void **state)
+DURABLE_TEST(test_a_commit_mends_a_torn_group)
 {
-	struct durable *d = *state;
 	core_expect(d->core, update(d, 0, 0), 0);
 	core_restart(d->core);
 	come_back(d, 1, true);
@@ -420,9 +398,8 @@ static void test_a_commit_mends_a_torn_group(void **state)
 	expect_commit(d, 2);
 }
 
-static void test_a_group_outside_updates_is_not_torn(void **state)
+DURABLE_TEST(test_a_group_outside_updates_is_not_torn)
 {
-	struct durable *d = *state;
 	/* an update that waits for a reader has changed nothing */
 	core_hold(d->core, ZD_CMD_COPY);
 	(void)core_gather(d->core, d->team.session[1], d->unit[0]);
@@ -436,11 +413,10 @@ static void test_a_group_outside_updates_is_not_torn(void **state)
 
 /* ---- Limits -------------------------------------------------------------------------------------------- */
 
-static void test_quotas_count_restored_bytes(void **state)
+TEST(test_quotas_count_restored_bytes)
 {
 	struct core_options options = {.uid_quota_bytes = 2 * UNIT_BYTES * NUNITS};
 	struct durable d;
-	(void)state;
 	start_with(&d, false, &options);
 	core_restart(d.core);
 	uint64_t session = core_open(d.core, CORE_ALICE);
@@ -453,12 +429,11 @@ static void test_quotas_count_restored_bytes(void **state)
 #define SECOND 1000000000ull
 
 /* A restored job has as long as one that was left at the restart. */
-static void test_restored_jobs_expire(void **state)
+TEST(test_restored_jobs_expire)
 {
 	const struct zd_uid_limits limits = {.durable_ttl_ns = 10 * SECOND};
 	for (uint32_t before = 0; before < 2; before++) {
 		struct durable d;
-		(void)state;
 		start(&d, false);
 		core_tick(d.core, 100 * SECOND);
 		core_restart(d.core);
@@ -475,9 +450,8 @@ static void test_restored_jobs_expire(void **state)
 }
 
 /* A rank of a group that was never complete has no shards: it may join on any device. */
-static void test_a_group_that_was_not_complete(void **state)
+ENGINE_TEST(test_a_group_that_was_not_complete)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 2, .rank = 1, .device = 1, .durable = true};
 	core_journal(core);
 	(void)core_join(core, core_open(core, CORE_ALICE), &join);
@@ -494,32 +468,4 @@ static void test_a_group_that_was_not_complete(void **state)
 	join.device = 1;
 	core_expect_error(core, core_join(core, core_open(core, CORE_ALICE), &join), ZEROD_E_MISMATCH,
 	                  "are on device 0; it joins on device 1");
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_a_durable_job_survives),
-	        TEST(test_a_restored_unit_has_its_description),
-	        TEST(test_ids_are_not_used_again),
-	        CORE_TEST(test_ids_of_a_journal_without_jobs_are_not_used_again),
-	        TEST(test_a_unit_that_is_being_filled_is_not_there),
-	        TEST(test_a_unit_of_some_ranks),
-	        TEST(test_an_unregistered_unit_stays_away),
-	        TEST(test_a_unit_keeps_its_place_in_the_target),
-	        TEST(test_a_unit_that_was_described_anew),
-	        CORE_TEST(test_without_jobs_nothing_is_restored),
-	        cmocka_unit_test(test_an_ended_job_is_not_restored),
-	        cmocka_unit_test(test_an_incomplete_job_is_lost_alone),
-	        TEST(test_commits_that_would_not_be_kept),
-	        cmocka_unit_test(test_a_job_that_follows_an_ended_one_of_its_name),
-	        cmocka_unit_test(test_a_group_without_shadows_inside_an_update_is_torn),
-	        TEST(test_a_commit_mends_a_torn_group),
-	        TEST(test_a_group_outside_updates_is_not_torn),
-	        cmocka_unit_test(test_quotas_count_restored_bytes),
-	        cmocka_unit_test(test_restored_jobs_expire),
-	        CORE_TEST(test_a_group_that_was_not_complete),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

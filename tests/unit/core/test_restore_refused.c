@@ -3,14 +3,7 @@
  * Journals that no engine restores: damaged ones, and those of other devices. The restore says what is wrong,
  * and the engine can be freed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -118,9 +111,8 @@ static void expect_restored(struct journaled *j)
 
 #define RECORD(type, TYPE) ((struct zd_record_##type *)find(&j, ZD_RECORD_##TYPE))
 
-static void test_records_of_wrong_types_and_sizes(void **state)
+TEST(test_records_of_wrong_types_and_sizes)
 {
-	(void)state;
 	DAMAGED(RECORD(job, JOB)->record.type = ZD_NRECORDS, "its type is unknown");
 	DAMAGED(RECORD(job, JOB)->record.type = 0, "its type is unknown");
 	DAMAGED(RECORD(job, JOB)->record.bytes += 8, "its size is wrong");
@@ -136,10 +128,9 @@ static void test_records_of_wrong_types_and_sizes(void **state)
 /* A journal that ends at any byte is refused, or ends between two records. */
 #define FILL(name) memset(name, 'x', sizeof(name))
 
-static void test_names_without_an_end(void **state)
+TEST(test_names_without_an_end)
 {
 	static const char no_end[] = "a name of it has no end";
-	(void)state;
 	DAMAGED(FILL(RECORD(job, JOB)->name), no_end);
 	DAMAGED(FILL(RECORD(group, GROUP)->name), no_end);
 	DAMAGED(FILL(RECORD(unit, UNIT)->name), no_end);
@@ -147,10 +138,9 @@ static void test_names_without_an_end(void **state)
 	DAMAGED(FILL(RECORD(allocation, ALLOCATION)->name), no_end);
 }
 
-static void test_a_cut_journal(void **state)
+TEST(test_a_cut_journal)
 {
 	struct journaled j;
-	(void)state;
 	setup(&j, true);
 	size_t whole = 0;
 	for (size_t nbytes = 1; nbytes < j.nbytes; nbytes++) {
@@ -166,10 +156,9 @@ static void test_a_cut_journal(void **state)
 	teardown(&j);
 }
 
-static void test_other_devices(void **state)
+TEST(test_other_devices)
 {
 	struct journaled j;
-	(void)state;
 	setup(&j, false);
 	expect_refused_trial(&j, (struct core_trial){.device_name = "H200"},
 	                     "the journal's device 0.0: it was device0 and is H200");
@@ -180,9 +169,8 @@ static void test_other_devices(void **state)
 	teardown(&j);
 }
 
-static void test_jobs_groups_and_ranks_that_do_not_fit(void **state)
+TEST(test_jobs_groups_and_ranks_that_do_not_fit)
 {
-	(void)state;
 	DAMAGED(RECORD(group, GROUP)->world_size = 0, "its sizes are wrong");
 	DAMAGED(RECORD(group, GROUP)->world_size = ZD_MAX_WORLD + 1, "its sizes are wrong");
 	DAMAGED(RECORD(group, GROUP)->local_world_size = 0, "its sizes are wrong");
@@ -192,9 +180,8 @@ static void test_jobs_groups_and_ranks_that_do_not_fit(void **state)
 	DAMAGED(RECORD(member, MEMBER)->record.index = 2, "it has no such rank or device");
 }
 
-static void test_units_and_parts_that_do_not_fit(void **state)
+TEST(test_units_and_parts_that_do_not_fit)
 {
-	(void)state;
 	DAMAGED(RECORD(unit, UNIT)->numel = 0, "numel 0 is not in 1");
 	DAMAGED(RECORD(unit, UNIT)->numel = UINT64_MAX, "is not in 1");
 	DAMAGED(RECORD(unit, UNIT)->dtype = 99, "unknown dtype 99");
@@ -223,10 +210,9 @@ static void overlap(struct journaled *j)
 	last->shard.offset = other->shard.offset;
 }
 
-static void test_memory_that_is_not_there(void **state)
+TEST(test_memory_that_is_not_there)
 {
 	static const char not_there[] = "its memory is not there, or is another's too";
-	(void)state;
 	DAMAGED(RECORD(part, PART)->shard.offset += 1, not_there);
 	DAMAGED(RECORD(part, PART)->shard.offset = UINT64_MAX - 255, not_there);
 	DAMAGED(RECORD(part, PART)->shard.offset += 64 * CORE_MIB, not_there);
@@ -248,10 +234,9 @@ static void test_memory_that_is_not_there(void **state)
 }
 
 /* With one damaged byte, a journal is restored or refused. */
-static void test_any_damaged_byte(void **state)
+TEST(test_any_damaged_byte)
 {
 	static const uint8_t damages[] = {0x01, 0x80, 0xff};
-	(void)state;
 	for (uint32_t shadow = 0; shadow < 2; shadow++) {
 		struct journaled j;
 		setup(&j, shadow);
@@ -268,19 +253,4 @@ static void test_any_damaged_byte(void **state)
 		}
 		teardown(&j);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_records_of_wrong_types_and_sizes),
-	        cmocka_unit_test(test_names_without_an_end),
-	        cmocka_unit_test(test_a_cut_journal),
-	        cmocka_unit_test(test_other_devices),
-	        cmocka_unit_test(test_jobs_groups_and_ranks_that_do_not_fit),
-	        cmocka_unit_test(test_units_and_parts_that_do_not_fit),
-	        cmocka_unit_test(test_memory_that_is_not_there),
-	        cmocka_unit_test(test_any_damaged_byte),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,6 @@
 /*
  * Restored engines: ranks that were inside an update, and processes that may still write.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/engine/journal.h"
 #include "tests/support/core_durable.h"
@@ -127,9 +120,8 @@ static uint64_t version_at(enum point point)
 	return point == COMMITTED || point == COMMITTED_AND_UPDATING ? 2 : 1;
 }
 
-static void test_shadows_restore_the_last_commit_from_every_point(void **state)
+TEST(test_shadows_restore_the_last_commit_from_every_point)
 {
-	(void)state;
 	for (enum point point = BEFORE; point < NPOINTS; point++) {
 		for (uint32_t restarts = 1; restarts <= 2; restarts++) {
 			struct durable d;
@@ -164,9 +156,8 @@ static void leave(struct durable *d, const uint64_t session[2])
 }
 
 /* Their processes may be alive, and kernels of them may still write. */
-static void test_memory_waits_for_former_processes(void **state)
+TEST(test_memory_waits_for_former_processes)
 {
-	(void)state;
 	for (enum point point = BEFORE; point < NPOINTS; point++) {
 		for (uint32_t restarts = 1; restarts <= 2; restarts++) {
 			struct durable d;
@@ -197,11 +188,10 @@ static void test_memory_waits_for_former_processes(void **state)
 }
 
 /* A rank has ended before the daemon, and its process has not left. */
-static void test_a_process_that_lingers_over_the_restart(void **state)
+TEST(test_a_process_that_lingers_over_the_restart)
 {
 	struct durable d;
 	uint32_t ncopies;
-	(void)state;
 	for (uint32_t restarts = 1; restarts <= 3; restarts++) {
 		start_lingering(&d, true);
 		core_expect(d.core, update(&d, 0, 0), 0);
@@ -228,10 +218,9 @@ static void test_a_process_that_lingers_over_the_restart(void **state)
 }
 
 /* After its process has left, no later daemon waits for it. */
-static void test_a_process_that_has_left_is_forgotten(void **state)
+TEST(test_a_process_that_has_left_is_forgotten)
 {
 	struct durable d;
-	(void)state;
 	start_lingering(&d, true);
 	core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
 	close_ranks(&d);
@@ -249,10 +238,9 @@ static void test_a_process_that_has_left_is_forgotten(void **state)
 	core_end(d.core);
 }
 
-static void test_an_allocation_waits_for_its_former_process(void **state)
+TEST(test_an_allocation_waits_for_its_former_process)
 {
 	struct durable d;
-	(void)state;
 	for (uint32_t closed = 0; closed < 2; closed++) {
 		start_lingering(&d, false);
 		uint64_t owner = core_open(d.core, CORE_ALICE);
@@ -269,13 +257,12 @@ static void test_an_allocation_waits_for_its_former_process(void **state)
 	}
 }
 
-static void test_former_sessions_are_listed(void **state)
+TEST(test_former_sessions_are_listed)
 {
 	struct durable d;
 	struct core_row rows[2];
 	uint32_t uid, pid;
 	uint64_t started;
-	(void)state;
 	start_lingering(&d, false);
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 77, .started = 123, .name = "late"};
 	uint64_t owner = core_open_peer(d.core, &peer);
@@ -314,11 +301,10 @@ static uint32_t count_new(const struct durable *d, size_t *nbytes)
 }
 
 /* Requests that leave a part's record as it is append none. */
-static void test_parts_are_recorded_when_their_records_change(void **state)
+TEST(test_parts_are_recorded_when_their_records_change)
 {
 	struct durable d;
 	size_t at = 0;
-	(void)state;
 	start(&d, false);
 	(void)count_new(&d, &at);
 	publish_undone(&d, 0, 0);
@@ -331,18 +317,4 @@ static void test_parts_are_recorded_when_their_records_change(void **state)
 		core_expect(d.core, send_register(&d, unit, 0), 0);
 	assert_int_equal(count_new(&d, &at), 0);
 	core_end(d.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_shadows_restore_the_last_commit_from_every_point),
-	        cmocka_unit_test(test_memory_waits_for_former_processes),
-	        cmocka_unit_test(test_a_process_that_lingers_over_the_restart),
-	        cmocka_unit_test(test_a_process_that_has_left_is_forgotten),
-	        cmocka_unit_test(test_an_allocation_waits_for_its_former_process),
-	        cmocka_unit_test(test_former_sessions_are_listed),
-	        cmocka_unit_test(test_parts_are_recorded_when_their_records_change),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

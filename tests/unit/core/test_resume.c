@@ -3,13 +3,6 @@
  * UNITS_RESUME: ranks that go on after a restart register many units with one request, as far as each would
  * be registered at once.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_durable.h"
 
@@ -71,11 +64,10 @@ static void begin(struct durable *d, struct known *known, bool shadow)
 }
 
 /* Shards, versions and places are what they were, and the next step works. */
-static void test_all_units_at_once(void **state)
+TEST(test_all_units_at_once)
 {
 	struct durable d;
 	struct known known;
-	(void)state;
 	start(&d, false);
 	know(&d, &known);
 	const struct zd_reply *reply = core_expect(d.core, send_register(&d, 1, 0), 0);
@@ -96,7 +88,7 @@ static void test_all_units_at_once(void **state)
 }
 
 /* Only the description's owner knows its digest: any difference makes another one. */
-static void test_a_digest_is_of_the_whole_description(void **state)
+TEST(test_a_digest_is_of_the_whole_description)
 {
 	static const struct zd_view_args renamed[] = {
 	        {.name = "v", .ndim = 2, .shape = {4, 8}},
@@ -122,7 +114,6 @@ static void test_a_digest_is_of_the_whole_description(void **state)
 	};
 	uint64_t digests[ZD_ARRAY_LEN(units)];
 	struct durable d;
-	(void)state;
 	start(&d, false);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(units); i++) {
 		uint64_t request = core_register(d.core, d.team.session[0], d.team.group, &units[i]);
@@ -139,11 +130,10 @@ static void test_a_digest_is_of_the_whole_description(void **state)
 }
 
 /* A unit that is not known, or is another one, is left alone; the others are resumed. */
-static void test_other_units_are_left_out(void **state)
+TEST(test_other_units_are_left_out)
 {
 	struct durable d;
 	struct known known, wrong;
-	(void)state;
 	begin(&d, &known, false);
 	join_all(&d, 1, false);
 	wrong = known;
@@ -162,13 +152,12 @@ static void test_other_units_are_left_out(void **state)
 	core_end(d.core);
 }
 
-static void test_persistent_parts(void **state)
+TEST(test_persistent_parts)
 {
 	struct durable d;
 	struct known known;
 	struct core_row row;
 	protobuf_c_boolean persistent[NUNITS] = {false, true};
-	(void)state;
 	begin(&d, &known, false);
 	join_all(&d, 1, false);
 	struct zd_args args = {.kind = ZD_REQ_UNITS_RESUME,
@@ -191,13 +180,12 @@ static void test_persistent_parts(void **state)
 }
 
 /* Parts are back in their slots: of two units in one slot, one is gathered at a time. */
-static void test_parts_in_slots(void **state)
+TEST(test_parts_in_slots)
 {
 	static const struct core_unit slotted[NUNITS] = {{.name = "x", .numel = 64, .slot = 3},
 	                                                 {.name = "y", .numel = 64, .slot = 3}};
 	struct durable d;
 	struct known known;
-	(void)state;
 	start(&d, false);
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
 		known.ids[unit] = core_team_register(&d.team, &slotted[unit]);
@@ -219,11 +207,10 @@ static void test_parts_in_slots(void **state)
 }
 
 /* Ids of one group name nothing in another, nor in a group that the session has not joined. */
-static void test_groups_of_others(void **state)
+TEST(test_groups_of_others)
 {
 	struct durable d;
 	struct known known;
-	(void)state;
 	begin(&d, &known, false);
 	join_all(&d, 1, false);
 	uint64_t group = d.team.group, session = d.team.session[0];
@@ -239,11 +226,10 @@ static void test_groups_of_others(void **state)
 }
 
 /* The rank's shard is being rolled back: its registration waits for that, and resuming does not wait. */
-static void test_a_shard_that_is_rolled_back(void **state)
+TEST(test_a_shard_that_is_rolled_back)
 {
 	struct durable d;
 	struct known known;
-	(void)state;
 	start(&d, true);
 	know(&d, &known);
 	publish_undone(&d, 0, 0);
@@ -261,12 +247,11 @@ static void test_a_shard_that_is_rolled_back(void **state)
 }
 
 /* Another rank has described a unit differently: that unit is resumed by none, and gets its MISMATCH. */
-static void test_a_mismatch_is_refused(void **state)
+TEST(test_a_mismatch_is_refused)
 {
 	struct durable d;
 	struct known known;
 	struct core_unit differs = {.name = unit_names[0], .numel = UNIT_BYTES / 4 + 1};
-	(void)state;
 	begin(&d, &known, false);
 	join_all(&d, 1, false);
 	uint64_t request = core_register(d.core, d.team.session[1], d.team.group, &differs);
@@ -280,11 +265,10 @@ static void test_a_mismatch_is_refused(void **state)
 }
 
 /* A rank dies, and then the daemon, when some units are resumed: the next ones find all of them. */
-static void test_ends_in_between(void **state)
+TEST(test_ends_in_between)
 {
 	struct durable d;
 	struct known known, some;
-	(void)state;
 	begin(&d, &known, false);
 	join_all(&d, 1, false);
 	some = known;
@@ -300,21 +284,4 @@ static void test_ends_in_between(void **state)
 		assert_int_equal(resume(&d, rank, &known), 3);
 	expect_commit(&d, 1);
 	core_end(d.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_all_units_at_once),
-	        cmocka_unit_test(test_a_digest_is_of_the_whole_description),
-	        cmocka_unit_test(test_other_units_are_left_out),
-	        cmocka_unit_test(test_persistent_parts),
-	        cmocka_unit_test(test_parts_in_slots),
-	        cmocka_unit_test(test_groups_of_others),
-	        cmocka_unit_test(test_a_shard_that_is_rolled_back),
-	        cmocka_unit_test(test_a_mismatch_is_refused),
-	        cmocka_unit_test(test_ends_in_between),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

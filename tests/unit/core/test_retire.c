@@ -4,12 +4,7 @@
  *
  * An arena is a few segments of 64 KiB here, each filled by one object.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "tests/support/core_driver.h"
 
@@ -80,10 +75,9 @@ static uint64_t segment_bytes(struct rig *rig)
 
 /* ---- Memory for others --------------------------------------------------------------------------------- */
 
-static void test_empty_gathers_make_room_for_allocations(void **state)
+TEST(test_empty_gathers_make_room_for_allocations)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 3); /* the shards', the gathers', and one more */
 	uint32_t segment = leave_gathers_segment(&rig, "w");
 	uint64_t request = alloc(&rig, 2 * SEGMENT);
@@ -98,11 +92,10 @@ static void test_empty_gathers_make_room_for_allocations(void **state)
 }
 
 /* The text of a wait for another user's session has neither its name nor its pid nor its segment. */
-static void test_others_are_not_named(void **state)
+TEST(test_others_are_not_named)
 {
 	struct rig rig;
 	struct core_row row;
-	(void)state;
 	start(&rig, 3);
 	rig.other = core_open(rig.core, CORE_BOB);
 	(void)leave_gathers_segment(&rig, "w");
@@ -120,10 +113,9 @@ static void test_others_are_not_named(void **state)
 	core_end(rig.core);
 }
 
-static void test_gather_takes_what_allocations_left(void **state)
+TEST(test_gather_takes_what_allocations_left)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 4); /* two units' shards, one gathered copy, one allocation */
 	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT),
 	         wide = core_team_unit(&rig.team, "v", SEGMENT);
@@ -140,10 +132,9 @@ static void test_gather_takes_what_allocations_left(void **state)
 	core_end(rig.core);
 }
 
-static void test_nothing_goes_when_all_is_not_enough(void **state)
+TEST(test_nothing_goes_when_all_is_not_enough)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 3);
 	uint32_t segment = leave_gathers_segment(&rig, "w");
 	core_expect_error(rig.core, alloc(&rig, 3 * SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
@@ -152,10 +143,9 @@ static void test_nothing_goes_when_all_is_not_enough(void **state)
 	core_end(rig.core);
 }
 
-static void test_segment_in_use_stays(void **state)
+TEST(test_segment_in_use_stays)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 2);
 	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
 	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
@@ -173,10 +163,9 @@ static void test_segment_in_use_stays(void **state)
 	core_end(rig.core);
 }
 
-static void test_what_nobody_mapped_goes_first_and_at_once(void **state)
+TEST(test_what_nobody_mapped_goes_first_and_at_once)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 4);
 	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
 	uint64_t first = core_team_unit(&rig.team, "v", SEGMENT);
@@ -189,10 +178,9 @@ static void test_what_nobody_mapped_goes_first_and_at_once(void **state)
 	core_end(rig.core);
 }
 
-static void test_gathers_wait_for_their_own_blocks(void **state)
+TEST(test_gathers_wait_for_their_own_blocks)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 5);
 	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT);
 	uint64_t b = core_team_unit(&rig.team, "b", SEGMENT - 256);
@@ -216,10 +204,9 @@ static void test_gathers_wait_for_their_own_blocks(void **state)
 }
 
 /* An earlier request, which is tried first, does not retire a segment that is being made for a later one. */
-static void test_segment_that_somebody_waits_for_stays(void **state)
+TEST(test_segment_that_somebody_waits_for_stays)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 3);
 	uint64_t a = core_expect(rig.core, core_alloc(rig.core, rig.other, "a", 0, SEGMENT), 0)
 	                     ->u.alloc.allocation;
@@ -241,10 +228,9 @@ static void test_segment_that_somebody_waits_for_stays(void **state)
 
 /* ---- Sessions that unmap ------------------------------------------------------------------------------- */
 
-static void test_end_of_the_session_is_its_answer(void **state)
+TEST(test_end_of_the_session_is_its_answer)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 2);
 	core_expect(rig.core, core_alloc(rig.core, rig.session, "alloc", 0, CORE_KIB), 0); /* keeps the job */
 	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
@@ -258,12 +244,11 @@ static void test_end_of_the_session_is_its_answer(void **state)
 	core_end(rig.core);
 }
 
-static void test_process_that_lingers_keeps_it(void **state)
+TEST(test_process_that_lingers_keeps_it)
 {
 	struct core_options options = {
 	        .ndevices = 1, .arena_bytes = 2 * SEGMENT, .sessions_map = true, .sessions_linger = true};
 	struct rig rig = {.core = core_new(&options)};
-	(void)state;
 	rig.other = core_open(rig.core, CORE_ALICE);
 	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_ALICE), "alloc", 0, CORE_KIB), 0);
 	uint64_t mate = core_open(rig.core, CORE_BOB);
@@ -279,10 +264,9 @@ static void test_process_that_lingers_keeps_it(void **state)
 	core_end(rig.core);
 }
 
-static void test_answers_that_nobody_asked_for(void **state)
+TEST(test_answers_that_nobody_asked_for)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 3);
 	uint32_t segment = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->place.segment;
 	uint32_t ids[] = {9999, segment};
@@ -296,10 +280,9 @@ static void test_answers_that_nobody_asked_for(void **state)
 	core_end(rig.core);
 }
 
-static void test_end_of_the_job_waits_for_nobody(void **state)
+TEST(test_end_of_the_job_waits_for_nobody)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 4);
 	uint32_t segment = leave_gathers_segment(&rig, "w");
 	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
@@ -311,10 +294,9 @@ static void test_end_of_the_job_waits_for_nobody(void **state)
 }
 
 /* The job of a segment that is on its way back ends: who trims is not left waiting. */
-static void test_job_ends_while_its_segment_retires(void **state)
+TEST(test_job_ends_while_its_segment_retires)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 4);
 	uint32_t segment = leave_gathers_segment(&rig, "w");
 	uint64_t request = trim(&rig, rig.other, 0);
@@ -327,10 +309,9 @@ static void test_job_ends_while_its_segment_retires(void **state)
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
 
-static void test_trim_gives_back_what_is_empty(void **state)
+TEST(test_trim_gives_back_what_is_empty)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 8);
 	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT), b = core_team_unit(&rig.team, "b", SEGMENT);
 	core_expect(rig.core, core_gather(rig.core, rig.session, a), 0);
@@ -355,10 +336,9 @@ static void test_trim_gives_back_what_is_empty(void **state)
 	core_end(rig.core);
 }
 
-static void test_trim_is_for_ones_own_jobs(void **state)
+TEST(test_trim_is_for_ones_own_jobs)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 4);
 	uint32_t segment = leave_gathers_segment(&rig, "w");
 	uint64_t bob = core_open(rig.core, CORE_BOB), admin = core_open_admin(rig.core);
@@ -373,11 +353,10 @@ static void test_trim_is_for_ones_own_jobs(void **state)
 	core_end(rig.core);
 }
 
-static void test_trim_names_who_does_not_unmap(void **state)
+TEST(test_trim_names_who_does_not_unmap)
 {
 	struct rig rig;
 	struct zd_args args = {.kind = ZD_REQ_TRIM};
-	(void)state;
 	start(&rig, 4);
 	uint32_t segment = leave_gathers_segment(&rig, "w");
 	uint64_t request = core_send_until(rig.core, rig.other, 1000, &args);
@@ -395,10 +374,9 @@ static void test_trim_names_who_does_not_unmap(void **state)
 #define UNMAP_NS (30 * UINT64_C(1000000000))
 
 /* A session that does not answer is ended, and another one gets the memory. */
-static void test_session_that_does_not_unmap(void **state)
+TEST(test_session_that_does_not_unmap)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 2);
 	uint64_t bob = core_open(rig.core, CORE_BOB), stopped = core_open(rig.core, CORE_ALICE);
 	uint64_t kept = core_alloc(rig.core, stopped, "job", 0, SEGMENT);
@@ -423,12 +401,11 @@ static void test_session_that_does_not_unmap(void **state)
 }
 
 /* The memory of a process that may still use the device is kept until the process has left. */
-static void test_late_process_lingers(void **state)
+TEST(test_late_process_lingers)
 {
 	const struct core_options options = {
 	        .ndevices = 1, .arena_bytes = 2 * SEGMENT, .sessions_map = true, .sessions_linger = true};
 	struct rig rig = {.core = core_new(&options)};
-	(void)state;
 	rig.other = core_open(rig.core, CORE_ALICE);
 	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_ALICE), "alloc", 0, CORE_KIB), 0);
 	uint64_t mate = core_open(rig.core, CORE_BOB);
@@ -446,10 +423,9 @@ static void test_late_process_lingers(void **state)
 	core_end(rig.core);
 }
 
-static void test_trim_drops_prefetches_and_no_slots(void **state)
+TEST(test_trim_drops_prefetches_and_no_slots)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 6);
 	uint64_t slotted = core_team_slot_unit(&rig.team, "slotted", SEGMENT, 1);
 	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
@@ -466,10 +442,9 @@ static void test_trim_drops_prefetches_and_no_slots(void **state)
 }
 
 /* A prefetch that is still being filled keeps its segment. */
-static void test_trim_waits_for_no_transfer(void **state)
+TEST(test_trim_waits_for_no_transfer)
 {
 	struct rig rig;
-	(void)state;
 	start(&rig, 6);
 	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
 	core_hold(rig.core, ZD_CMD_COPY);
@@ -478,31 +453,4 @@ static void test_trim_waits_for_no_transfer(void **state)
 	core_unhold(rig.core, ZD_CMD_COPY);
 	core_team_check(&rig.team, core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0), 1);
 	core_end(rig.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_empty_gathers_make_room_for_allocations),
-	        cmocka_unit_test(test_others_are_not_named),
-	        cmocka_unit_test(test_gather_takes_what_allocations_left),
-	        cmocka_unit_test(test_nothing_goes_when_all_is_not_enough),
-	        cmocka_unit_test(test_segment_in_use_stays),
-	        cmocka_unit_test(test_what_nobody_mapped_goes_first_and_at_once),
-	        cmocka_unit_test(test_gathers_wait_for_their_own_blocks),
-	        cmocka_unit_test(test_segment_that_somebody_waits_for_stays),
-	        cmocka_unit_test(test_end_of_the_session_is_its_answer),
-	        cmocka_unit_test(test_process_that_lingers_keeps_it),
-	        cmocka_unit_test(test_answers_that_nobody_asked_for),
-	        cmocka_unit_test(test_end_of_the_job_waits_for_nobody),
-	        cmocka_unit_test(test_job_ends_while_its_segment_retires),
-	        cmocka_unit_test(test_trim_gives_back_what_is_empty),
-	        cmocka_unit_test(test_trim_is_for_ones_own_jobs),
-	        cmocka_unit_test(test_trim_names_who_does_not_unmap),
-	        cmocka_unit_test(test_session_that_does_not_unmap),
-	        cmocka_unit_test(test_late_process_lingers),
-	        cmocka_unit_test(test_trim_drops_prefetches_and_no_slots),
-	        cmocka_unit_test(test_trim_waits_for_no_transfer),
-	};
-	return cmocka_run_group_tests_name("core/retire", tests, NULL, NULL);
 }

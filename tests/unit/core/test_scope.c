@@ -8,9 +8,8 @@
 
 /* ---- What holds ---------------------------------------------------------------------------------------- */
 
-static void test_touched_in_forward_needed_in_backward(void **state)
+RIG_TEST(test_touched_in_forward_needed_in_backward)
 {
-	struct rig *rig = *state;
 	char tag[32];
 	uint64_t scope = begin(rig, 0);
 	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
@@ -32,9 +31,8 @@ static void test_touched_in_forward_needed_in_backward(void **state)
 	assert_int_equal(nscopes(rig), 0);
 }
 
-static void test_forward_without_a_gradient_gives_back(void **state)
+RIG_TEST(test_forward_without_a_gradient_gives_back)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
 	touch(rig, rig->b, scope);
@@ -44,9 +42,8 @@ static void test_forward_without_a_gradient_gives_back(void **state)
 	assert_int_equal(nscopes(rig), 0);
 }
 
-static void test_unit_is_held_once_however_often_it_is_touched(void **state)
+RIG_TEST(test_unit_is_held_once_however_often_it_is_touched)
 {
-	struct rig *rig = *state;
 	struct core_row buffer;
 	uint64_t scope = begin(rig, 0);
 	for (int i = 0; i < 5; i++)
@@ -59,9 +56,8 @@ static void test_unit_is_held_once_however_often_it_is_touched(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_fallbacks_are_counted_apart(void **state)
+RIG_TEST(test_fallbacks_are_counted_apart)
 {
-	struct rig *rig = *state;
 	struct core_row devices[2];
 	uint64_t outer = begin(rig, 0);
 	touch(rig, rig->a, outer);
@@ -79,9 +75,8 @@ static void test_fallbacks_are_counted_apart(void **state)
 	assert_int_equal(devices[1].row->device->fallback_gathers, 0);
 }
 
-static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
+RIG_TEST(test_tied_unit_of_a_planned_and_an_eager_frame)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->a), 0);
@@ -99,9 +94,8 @@ static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_two_forwards_before_one_backward(void **state)
+RIG_TEST(test_two_forwards_before_one_backward)
 {
-	struct rig *rig = *state;
 	uint64_t first = begin(rig, 0);
 	touch(rig, rig->a, first);
 	touch(rig, rig->b, first);
@@ -119,9 +113,8 @@ static void test_two_forwards_before_one_backward(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_frozen_unit_is_claimed_like_any_other(void **state)
+RIG_TEST(test_frozen_unit_is_claimed_like_any_other)
 {
-	struct rig *rig = *state;
 	uint64_t frozen = core_team_register(
 	        &rig->team, &(struct core_unit){.name = "embedding", .numel = 128, .frozen = true});
 	core_team_publish(&rig->team, frozen);
@@ -135,9 +128,8 @@ static void test_frozen_unit_is_claimed_like_any_other(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_fallback_beside_set_persistent(void **state)
+RIG_TEST(test_fallback_beside_set_persistent)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	uint64_t offset = touch(rig, rig->a, scope)->place.offset;
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->a, true), 0);
@@ -153,9 +145,8 @@ static void test_fallback_beside_set_persistent(void **state)
 
 /* ---- Nesting, abandoning ------------------------------------------------------------------------------- */
 
-static void test_nested_scopes_end_one_by_one(void **state)
+RIG_TEST(test_nested_scopes_end_one_by_one)
 {
-	struct rig *rig = *state;
 	char text[64];
 	uint64_t outer = begin(rig, 0);
 	touch(rig, rig->a, outer);
@@ -175,9 +166,8 @@ static void test_nested_scopes_end_one_by_one(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_abandoned_forward_is_dropped_with_what_is_open_inside(void **state)
+RIG_TEST(test_abandoned_forward_is_dropped_with_what_is_open_inside)
 {
-	struct rig *rig = *state;
 	uint64_t before = begin(rig, 0);
 	touch(rig, rig->a, before);
 	forward_end(rig, before, true);
@@ -201,9 +191,8 @@ static void test_abandoned_forward_is_dropped_with_what_is_open_inside(void **st
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_abandoned_forward_is_swept_by_the_next_outermost_one(void **state)
+RIG_TEST(test_abandoned_forward_is_swept_by_the_next_outermost_one)
 {
-	struct rig *rig = *state;
 	uint64_t left = begin(rig, 0);
 	touch(rig, rig->a, left);
 	uint64_t inside = begin(rig, left);
@@ -228,9 +217,8 @@ static void test_abandoned_forward_is_swept_by_the_next_outermost_one(void **sta
 	assert_int_equal(nscopes(rig), 0);
 }
 
-static void test_nothing_is_swept_while_a_claim_is_outstanding(void **state)
+RIG_TEST(test_nothing_is_swept_while_a_claim_is_outstanding)
 {
-	struct rig *rig = *state;
 	uint64_t claim = begin(rig, 0);
 	forward_end(rig, claim, true);
 	uint64_t left = begin(rig, 0);
@@ -246,9 +234,8 @@ static void test_nothing_is_swept_while_a_claim_is_outstanding(void **state)
 	assert_int_equal(nscopes(rig), 0);
 }
 
-static void test_scopes_of_another_rank_are_not_swept(void **state)
+RIG_TEST(test_scopes_of_another_rank_are_not_swept)
 {
-	struct rig *rig = *state;
 	uint64_t mine = begin(rig, 0);
 	touch(rig, rig->a, mine);
 	uint64_t request = core_forward_begin(rig->core, rig->team.session[1], rig->team.group, 0, NULL, 0);
@@ -271,9 +258,8 @@ static void expect_fenced(struct rig *rig, uint64_t request, uint64_t value)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-static void test_claim_ends_behind_its_streams(void **state)
+RIG_TEST(test_claim_ends_behind_its_streams)
 {
-	struct rig *rig = *state;
 	const struct zd_fence fence = {3, 7};
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
@@ -282,9 +268,8 @@ static void test_claim_ends_behind_its_streams(void **state)
 	expect_fenced(rig, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, scope, &fence, 1), 7);
 }
 
-static void test_sweep_ends_behind_the_streams_of_the_next_forward(void **state)
+RIG_TEST(test_sweep_ends_behind_the_streams_of_the_next_forward)
 {
-	struct rig *rig = *state;
 	const struct zd_fence fence = {3, 7};
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
@@ -292,9 +277,8 @@ static void test_sweep_ends_behind_the_streams_of_the_next_forward(void **state)
 	expect_fenced(rig, core_forward_begin(rig->core, rig->session, rig->team.group, 0, &fence, 1), 7);
 }
 
-static void test_watched_buffer_of_two_scopes_outlives_both(void **state)
+RIG_TEST(test_watched_buffer_of_two_scopes_outlives_both)
 {
-	struct rig *rig = *state;
 	const struct zd_fence slow = {3, 7}, slower = {4, 2};
 	uint64_t outer = begin(rig, 0), inner = begin(rig, outer);
 	touch(rig, rig->a, outer);
@@ -312,9 +296,8 @@ static void test_watched_buffer_of_two_scopes_outlives_both(void **state)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-static void test_session_dies_with_a_watch_under_way(void **state)
+RIG_TEST(test_session_dies_with_a_watch_under_way)
 {
-	struct rig *rig = *state;
 	const struct zd_fence fence = {3, 7};
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
@@ -346,9 +329,8 @@ static void register_on_rank_1(struct rig *rig, uint64_t unit)
 	core_team_publish(&rig->team, unit);
 }
 
-static void test_forward_end_waits_for_its_gathers(void **state)
+RIG_TEST(test_forward_end_waits_for_its_gathers)
 {
-	struct rig *rig = *state;
 	uint64_t unit, scope = begin(rig, 0);
 	uint64_t gather = send_waiting_gather(rig, scope, &unit);
 	uint64_t forward = core_forward_end(rig->core, rig->session, scope, true);
@@ -363,9 +345,8 @@ static void test_forward_end_waits_for_its_gathers(void **state)
 	end(rig, ZD_REQ_CLAIM_END, scope);
 }
 
-static void test_forward_end_does_not_wait_for_a_gather_behind_it(void **state)
+RIG_TEST(test_forward_end_does_not_wait_for_a_gather_behind_it)
 {
-	struct rig *rig = *state;
 	uint64_t first, scope = begin(rig, 0);
 	uint64_t gather = send_waiting_gather(rig, scope, &first);
 	uint64_t forward = core_forward_end(rig->core, rig->session, scope, false);
@@ -377,9 +358,8 @@ static void test_forward_end_does_not_wait_for_a_gather_behind_it(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_abandoning_ends_gathers_that_wait(void **state)
+RIG_TEST(test_abandoning_ends_gathers_that_wait)
 {
-	struct rig *rig = *state;
 	uint64_t unit, scope = begin(rig, 0);
 	uint64_t gather = send_waiting_gather(rig, scope, &unit);
 	uint64_t forward = core_forward_end(rig->core, rig->session, scope, true);
@@ -389,11 +369,10 @@ static void test_abandoning_ends_gathers_that_wait(void **state)
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, unit), 0);
 }
 
-static void test_fallback_gathers_obey_the_budget(void **state)
+TEST(test_fallback_gathers_obey_the_budget)
 {
 	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
-	assert_int_equal(teardown(state), 0);
-	struct rig *rig = *state = rig_new(&options);
+	struct rig *rig = rig_new(&options);
 	uint64_t claim = begin(rig, 0);
 	touch(rig, rig->a, claim);
 	touch(rig, rig->b, claim);
@@ -404,13 +383,13 @@ static void test_fallback_gathers_obey_the_budget(void **state)
 	end(rig, ZD_REQ_CLAIM_END, claim);
 	core_team_check(&rig->team, core_expect(rig->core, request, 0), 1);
 	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, 2 * UNIT_BYTES);
+	core_end(rig->core);
 }
 
 /* ---- Ends of ranks and groups -------------------------------------------------------------------------- */
 
-static void test_scopes_go_with_their_rank(void **state)
+RIG_TEST(test_scopes_go_with_their_rank)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
 	uint64_t claim = begin(rig, scope);
@@ -424,9 +403,8 @@ static void test_scopes_go_with_their_rank(void **state)
 	expect_end_fails(rig, ZD_REQ_CLAIM_END, claim, ZEROD_E_NOT_FOUND, "no scope, claim or context");
 }
 
-static void test_survivor_of_a_failed_group_ends_its_claims(void **state)
+RIG_TEST(test_survivor_of_a_failed_group_ends_its_claims)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
 	core_close(rig->core, rig->team.session[1]);
@@ -439,9 +417,8 @@ static void test_survivor_of_a_failed_group_ends_its_claims(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_a_claim_keeps_its_unit_registered_and_unpublished(void **state)
+RIG_TEST(test_a_claim_keeps_its_unit_registered_and_unpublished)
 {
-	struct rig *rig = *state;
 	char text[32];
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
@@ -457,9 +434,8 @@ static void test_a_claim_keeps_its_unit_registered_and_unpublished(void **state)
 
 /* ---- Bad input ----------------------------------------------------------------------------------------- */
 
-static void test_ends_out_of_turn(void **state)
+RIG_TEST(test_ends_out_of_turn)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
 	expect_end_fails(rig, ZD_REQ_CLAIM_END, scope, ZEROD_E_STATE, "has not ended on rank 0");
@@ -477,9 +453,8 @@ static void test_ends_out_of_turn(void **state)
 	expect_end_fails(rig, ZD_REQ_FORWARD_END, scope, ZEROD_E_NOT_FOUND, "or it has ended");
 }
 
-static void test_unknown_scopes(void **state)
+RIG_TEST(test_unknown_scopes)
 {
-	struct rig *rig = *state;
 	uint64_t theirs =
 	        core_expect(rig->core,
 	                    core_forward_begin(rig->core, rig->team.session[1], rig->team.group, 0, NULL, 0),
@@ -502,9 +477,8 @@ static void test_unknown_scopes(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_bad_gathers_in_a_scope(void **state)
+RIG_TEST(test_bad_gathers_in_a_scope)
 {
-	struct rig *rig = *state;
 	uint64_t scope = begin(rig, 0);
 	struct zd_args args = {.kind = ZD_REQ_GATHER};
 	args.u.gather.unit = rig->a;
@@ -520,9 +494,8 @@ static void test_bad_gathers_in_a_scope(void **state)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-static void test_tags_of_scopes_cannot_be_named(void **state)
+RIG_TEST(test_tags_of_scopes_cannot_be_named)
 {
-	struct rig *rig = *state;
 	char tag[32];
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
@@ -535,9 +508,8 @@ static void test_tags_of_scopes_cannot_be_named(void **state)
 	forward_end(rig, scope, false);
 }
 
-static void test_scopes_of_another_group(void **state)
+RIG_TEST(test_scopes_of_another_group)
 {
-	struct rig *rig = *state;
 	struct core_join alone = {.group = "alone", .world_size = 1};
 	uint64_t group =
 	        core_expect(rig->core, core_join(rig->core, rig->session, &alone), 0)->u.group_join.group;
@@ -552,9 +524,8 @@ static void test_scopes_of_another_group(void **state)
 	assert_int_equal(nscopes(rig), 1);
 }
 
-static void test_bad_fences_change_nothing(void **state)
+RIG_TEST(test_bad_fences_change_nothing)
 {
-	struct rig *rig = *state;
 	const struct zd_fence bad = {ZD_TIMELINES, 1};
 	uint64_t scope = begin(rig, 0);
 	touch(rig, rig->a, scope);
@@ -566,9 +537,8 @@ static void test_bad_fences_change_nothing(void **state)
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
-static void test_too_many_scopes(void **state)
+RIG_TEST(test_too_many_scopes)
 {
-	struct rig *rig = *state;
 	uint64_t outer = begin(rig, 0);
 	for (uint32_t i = 1; i < ZD_MAX_SCOPES; i++)
 		(void)begin(rig, outer);
@@ -577,45 +547,4 @@ static void test_too_many_scopes(void **state)
 	                  ZEROD_E_LIMIT, "1024 scopes");
 	(void)begin(rig, 0); /* which sweeps them */
 	assert_int_equal(nscopes(rig), 1);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_touched_in_forward_needed_in_backward),
-	        TEST(test_forward_without_a_gradient_gives_back),
-	        TEST(test_unit_is_held_once_however_often_it_is_touched),
-	        TEST(test_fallbacks_are_counted_apart),
-	        TEST(test_tied_unit_of_a_planned_and_an_eager_frame),
-	        TEST(test_two_forwards_before_one_backward),
-	        TEST(test_frozen_unit_is_claimed_like_any_other),
-	        TEST(test_fallback_beside_set_persistent),
-	        TEST(test_nested_scopes_end_one_by_one),
-	        TEST(test_abandoned_forward_is_dropped_with_what_is_open_inside),
-	        TEST(test_abandoned_forward_is_swept_by_the_next_outermost_one),
-	        TEST(test_nothing_is_swept_while_a_claim_is_outstanding),
-	        TEST(test_scopes_of_another_rank_are_not_swept),
-	        TEST(test_claim_ends_behind_its_streams),
-	        TEST(test_sweep_ends_behind_the_streams_of_the_next_forward),
-	        TEST(test_watched_buffer_of_two_scopes_outlives_both),
-	        TEST(test_session_dies_with_a_watch_under_way),
-	        TEST(test_forward_end_waits_for_its_gathers),
-	        TEST(test_forward_end_does_not_wait_for_a_gather_behind_it),
-	        TEST(test_abandoning_ends_gathers_that_wait),
-	        TEST(test_fallback_gathers_obey_the_budget),
-	        TEST(test_scopes_go_with_their_rank),
-	        TEST(test_survivor_of_a_failed_group_ends_its_claims),
-	        TEST(test_a_claim_keeps_its_unit_registered_and_unpublished),
-	        TEST(test_ends_out_of_turn),
-	        TEST(test_unknown_scopes),
-	        TEST(test_bad_gathers_in_a_scope),
-	        TEST(test_tags_of_scopes_cannot_be_named),
-	        TEST(test_scopes_of_another_group),
-	        TEST(test_bad_fences_change_nothing),
-	        TEST(test_too_many_scopes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,7 @@
 /*
  * Sessions: opened, ended in every state, ended by others.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -19,9 +12,8 @@
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-static void test_sessions_are_limited(void **state)
+ENGINE_TEST(test_sessions_are_limited)
 {
-	struct core_driver *core = *state;
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 1, .name = NULL};
 	struct zd_err err = ZD_ERR_NONE;
 	uint64_t first = core_open(core, CORE_ALICE), last = first;
@@ -37,9 +29,8 @@ static void test_sessions_are_limited(void **state)
 	assert_true(core_open(core, CORE_BOB) > last); /* ids are never used again */
 }
 
-static void test_unknown_sessions_are_ignored(void **state)
+ENGINE_TEST(test_unknown_sessions_are_ignored)
 {
-	struct core_driver *core = *state;
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 1, .name = NULL};
 	struct core_row row;
 	zd_engine_session_close(core_engine(core), 4711);
@@ -196,7 +187,7 @@ static void when_joining(struct rig *rig)
 /* In each state the session ends by itself or by an administrator: nothing of it is charged a moment later,
  * memory that operations still use is freed with them, the other rank's share is untouched, and the rank can
  * join again. */
-static void test_end_in_every_state(void **state)
+TEST(test_end_in_every_state)
 {
 	static void (*const bring[])(struct rig *) = {
 	        in_nothing,
@@ -219,7 +210,6 @@ static void test_end_in_every_state(void **state)
 	        when_aborted,
 	        when_joining,
 	};
-	(void)state;
 	for (size_t i = 0; i < 2 * ZD_ARRAY_LEN(bring); i++) {
 		struct rig rig = {.core = core_new(NULL)};
 		rig.team = core_team_new(rig.core, "job", 2, false);
@@ -253,9 +243,8 @@ static void test_end_in_every_state(void **state)
 }
 
 /* The engine itself ends while everything is under way. */
-static void test_engine_ends_with_all_of_it(void **state)
+TEST(test_engine_ends_with_all_of_it)
 {
-	(void)state;
 	for (int durable = 0; durable < 2; durable++) {
 		struct rig rig = {.core = core_new(NULL)};
 		rig.team = core_team_new(rig.core, "job", 2, durable);
@@ -277,9 +266,8 @@ static void test_engine_ends_with_all_of_it(void **state)
 /* ---- Ids ----------------------------------------------------------------------------------------------- */
 
 /* Another user's objects do not change them, and a user that held nothing in between continues. */
-static void test_ids_count_the_uids_own_objects(void **state)
+ENGINE_TEST(test_ids_count_the_uids_own_objects)
 {
-	struct core_driver *core = *state;
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	for (int i = 0; i < 20; i++) {
 		core_expect(core, core_alloc(core, bob, "job", 0, 4096), 0);
@@ -297,9 +285,8 @@ static void test_ids_count_the_uids_own_objects(void **state)
 
 /* ---- Ended by others ----------------------------------------------------------------------------------- */
 
-static void test_kill_session(void **state)
+ENGINE_TEST(test_kill_session)
 {
-	struct core_driver *core = *state;
 	char text[96];
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
@@ -326,9 +313,8 @@ static void test_kill_session(void **state)
 /* ---- Notices for the log ------------------------------------------------------------------------------- */
 
 /* A job begins with its first group, and ends when nothing of it is left. */
-static void test_jobs_begin_and_end(void **state)
+ENGINE_TEST(test_jobs_begin_and_end)
 {
-	struct core_driver *core = *state;
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	core_tick(core, 5000);
 	core_expect(core, core_join(core, alice, &(struct core_join){.job = "lm", .world_size = 1}), 0);
@@ -348,9 +334,8 @@ static void test_jobs_begin_and_end(void **state)
 }
 
 /* One notice for each group of a session that ends without a goodbye, also of a rank that still joins. */
-static void test_lost_ranks_are_named_once(void **state)
+ENGINE_TEST(test_lost_ranks_are_named_once)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct core_join second = {.job = "lm", .group = "second", .world_size = 2, .rank = 1, .device = 1};
 	char text[128];
@@ -374,19 +359,4 @@ static void test_lost_ranks_are_named_once(void **state)
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, team.session[0]), 0);
 	assert_string_equal(core_notice(core, 4), "job 1000/lm began");
 	assert_string_equal(core_notice(core, 5), "");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_sessions_are_limited),
-	        CORE_TEST(test_unknown_sessions_are_ignored),
-	        cmocka_unit_test(test_end_in_every_state),
-	        cmocka_unit_test(test_engine_ends_with_all_of_it),
-	        CORE_TEST(test_ids_count_the_uids_own_objects),
-	        CORE_TEST(test_kill_session),
-	        CORE_TEST(test_jobs_begin_and_end),
-	        CORE_TEST(test_lost_ranks_are_named_once),
-	};
-	return cmocka_run_group_tests_name("core/session", tests, NULL, NULL);
 }

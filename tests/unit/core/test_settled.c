@@ -3,14 +3,6 @@
  * test_settled.c - a rank's backward ends with its own slices, while other owners still sum theirs: when it
  * may, what it may do then, and what becomes of it when the others' sums fail.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (64 * CORE_KIB)
@@ -49,13 +41,12 @@ static void check_step(struct core_reducers *g, float factor)
 	core_reducers_step_end(g);
 }
 
-static void test_own_slice_is_enough(void **state)
+TEST(test_own_slice_is_enough)
 {
 	struct core_reducers g;
 	uint64_t unit;
 	struct core_driver *core = open_held(&g, &unit, true);
 	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};
-	(void)state;
 	core_expect_waits(core, ends[0], "1 reduction, first unit 'w'");
 	core_run_on(core, ZD_CMD_REDUCE, 0);
 	core_expect(core, ends[0], 0);
@@ -67,9 +58,8 @@ static void test_own_slice_is_enough(void **state)
 }
 
 /* Its target is written from all owners' slices. */
-static void test_all_reduce_needs_all(void **state)
+ENGINE_TEST(test_all_reduce_needs_all)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_team_register(
 	        &g.team, &(struct core_unit){.name = "norm", .numel = NUMEL, .all_reduce = true});
@@ -90,12 +80,11 @@ static void test_all_reduce_needs_all(void **state)
 }
 
 /* The same unit again, while rank 1 has not summed the first backward's. */
-static void test_next_backward_meanwhile(void **state)
+TEST(test_next_backward_meanwhile)
 {
 	struct core_reducers g;
 	uint64_t unit, late;
 	struct core_driver *core = open_ahead(&g, &unit, false, &late);
-	(void)state;
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
 	core_reduce(&g, 0, unit, 2.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
@@ -109,12 +98,11 @@ static void test_next_backward_meanwhile(void **state)
 	core_end(core);
 }
 
-static void test_unit_may_not_go(void **state)
+TEST(test_unit_may_not_go)
 {
 	struct core_reducers g;
 	uint64_t unit, late;
 	struct core_driver *core = open_ahead(&g, &unit, true, &late);
-	(void)state;
 	core_expect_error(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
 	                  ZEROD_E_BUSY, "a place in the target");
 	core_expect_error(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit),
@@ -126,12 +114,11 @@ static void test_unit_may_not_go(void **state)
 }
 
 /* Rank 0 has ended its backward well, and is told by the step. */
-static void test_late_failure(void **state)
+TEST(test_late_failure)
 {
 	struct core_reducers g;
 	uint64_t unit, late;
 	struct core_driver *core = open_ahead(&g, &unit, true, &late);
-	(void)state;
 	uint64_t step = core_step(&g.team, 0);
 	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "the device broke");
 	core_unhold(core, ZD_CMD_REDUCE);
@@ -141,12 +128,11 @@ static void test_late_failure(void **state)
 }
 
 /* Its trainer dies then: the other rank is told, and what the sum under way uses stays until that ends. */
-static void test_rank_ahead_dies(void **state)
+TEST(test_rank_ahead_dies)
 {
 	struct core_reducers g;
 	uint64_t unit, late;
 	struct core_driver *core = open_ahead(&g, &unit, true, &late);
-	(void)state;
 	core_close(core, g.team.session[0]);
 	core_expect_error(core, late, ZEROD_E_PEER_LOST, "rank 0");
 	assert_int_not_equal(core_quarantine(core, 1), 0);
@@ -157,9 +143,8 @@ static void test_rank_ahead_dies(void **state)
 
 /* A reduction fails when the rank ahead has closed its window over another's failure: the next one is not
  * concerned. */
-static void test_failure_of_a_window_before(void **state)
+ENGINE_TEST(test_failure_of_a_window_before)
 {
-	struct core_driver *core = *state;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t first = core_reducers_unit(&g, "first", NUMEL),
 	         second = core_reducers_unit(&g, "second", NUMEL);
@@ -197,18 +182,4 @@ static void test_failure_of_a_window_before(void **state)
 	const struct zd_reply *step[CORE_TEAM];
 	core_reducers_step(&g, step); /* both get 0 */
 	core_reducers_step_end(&g);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_own_slice_is_enough),
-	        CORE_TEST(test_all_reduce_needs_all),
-	        cmocka_unit_test(test_next_backward_meanwhile),
-	        cmocka_unit_test(test_unit_may_not_go),
-	        cmocka_unit_test(test_late_failure),
-	        cmocka_unit_test(test_rank_ahead_dies),
-	        CORE_TEST(test_failure_of_a_window_before),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -679,6 +679,7 @@ static void test_rank_that_ends_is_read_on(void **state)
 
 int main(void)
 {
+#undef TEST
 #define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_death_at_every_point),

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_step_ahead.c - steps that are asked for while backwards end, and answered with a promise. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)
@@ -33,13 +27,14 @@ static void open_scene(struct scene *s)
 	open_scene_with(s, NRANKS, 0);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static uint64_t end(struct scene *s, uint32_t rank, uint64_t deadline_ns)
 {
@@ -87,9 +82,8 @@ static void promise_all(struct scene *s, uint64_t steps[NRANKS])
 }
 
 /* The answer comes with the last rank's call, the fence with the sums and the zeros, the info then too. */
-static void test_the_answer_comes_first(void **state)
+SCENE_TEST(test_the_answer_comes_first)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	for (uint64_t number = 1; number <= 2; number++) {
 		core_hold(s->core, ZD_CMD_REDUCE);
@@ -120,9 +114,8 @@ static void test_the_answer_comes_first(void **state)
 }
 
 /* A step is not answered ahead while a rank has not contributed: the request waits for that rank. */
-static void test_not_before_all_ranks_have_called(void **state)
+SCENE_TEST(test_not_before_all_ranks_have_called)
 {
-	struct scene *s = *state;
 	core_expect_error(s->core, get(s, 0), ZEROD_E_STATE, "rank 0 has begun no step");
 	backward(s);
 	core_expect_error(s->core, step(s, 1, false, 0), ZEROD_E_STATE, "backward 1 of rank 1 runs");
@@ -137,11 +130,10 @@ static void test_not_before_all_ranks_have_called(void **state)
 }
 
 /* Staging may wait for memory, and so for calls: no promise is made before every slice has its own. */
-static void test_not_before_staging_is_there(void **state)
+TEST(test_not_before_staging_is_there)
 {
 	struct scene s = {.core = core_new(&(struct core_options){.ndevices = NRANKS, .staging_bytes = 1})};
 	uint64_t steps[NRANKS], entries[NRANKS][2];
-	(void)state;
 	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s.unit = core_reducers_unit(&s.g, "w", NUMEL);
 	s.other = core_reducers_unit(&s.g, "x", NUMEL);
@@ -172,9 +164,8 @@ static void test_not_before_staging_is_there(void **state)
 }
 
 /* A process whose stream waits for the promise may be unable to launch. */
-static void test_not_before_the_sums_are_launched(void **state)
+SCENE_TEST(test_not_before_the_sums_are_launched)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	core_set_sums(s->core, ZD_SUMS_NONE);
 	core_hold(s->core, ZD_CMD_COPY);
@@ -192,9 +183,8 @@ static void test_not_before_the_sums_are_launched(void **state)
 	core_reducers_step_end(&s->g);
 }
 
-static void test_the_step_ends_the_backward(void **state)
+SCENE_TEST(test_the_step_ends_the_backward)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
 	core_tick(s->core, 9);
@@ -206,9 +196,8 @@ static void test_the_step_ends_the_backward(void **state)
 }
 
 /* Before the answer a step is as if it had not been asked for. */
-static void test_a_deadline_before_the_answer(void **state)
+SCENE_TEST(test_a_deadline_before_the_answer)
 {
-	struct scene *s = *state;
 	backward(s);
 	uint64_t late = step(s, 1, true, 7);
 	core_tick(s->core, 7);
@@ -238,9 +227,8 @@ static void expect_failed(struct scene *s, uint64_t promised, int status, const 
 }
 
 /* Rank 1's call without a ticket, on which rank 0's promise relies. */
-static void test_a_rank_gives_up(void **state)
+SCENE_TEST(test_a_rank_gives_up)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	core_expect(s->core, core_skip(&s->g.team, 0, s->unit), 0);
 	core_expect(s->core, core_skip(&s->g.team, 1, s->unit), 0);
@@ -259,9 +247,8 @@ static void test_a_rank_gives_up(void **state)
 }
 
 /* Told once, by the next backward, where nobody asks. */
-static void test_a_sum_fails(void **state)
+SCENE_TEST(test_a_sum_fails)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
 	core_fail_next(s->core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
@@ -275,9 +262,8 @@ static void test_a_sum_fails(void **state)
 	core_reducers_begin(&s->g, 3, true);
 }
 
-static void test_zeroing_fails(void **state)
+SCENE_TEST(test_zeroing_fails)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
 	core_fail_next(s->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
@@ -287,9 +273,8 @@ static void test_zeroing_fails(void **state)
 }
 
 /* The streams go on, and their target stays until the step's end. */
-static void test_the_group_fails(void **state)
+SCENE_TEST(test_the_group_fails)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
 	core_close(s->core, s->g.team.session[1]);
@@ -303,9 +288,8 @@ static void test_the_group_fails(void **state)
 
 /* Rank 1's request takes the step for both. Rank 0 ends the step, or closes, before its own requests are
  * tried again. */
-static void test_the_step_is_over_before_its_request(void **state)
+TEST(test_the_step_is_over_before_its_request)
 {
-	(void)state;
 	for (uint32_t i = 0; i < 48; i++) {
 		struct scene s;
 		open_scene_with(&s, 1, 1);
@@ -330,9 +314,8 @@ static void test_the_step_is_over_before_its_request(void **state)
 	}
 }
 
-static void test_a_promised_step_is_not_abandoned(void **state)
+SCENE_TEST(test_a_promised_step_is_not_abandoned)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON,
@@ -344,9 +327,8 @@ static void test_a_promised_step_is_not_abandoned(void **state)
 }
 
 /* Its fences, of streams that wait for the promise, do not keep the target from being written. */
-static void test_the_end_waits_for_the_sums(void **state)
+SCENE_TEST(test_the_end_waits_for_the_sums)
 {
-	struct scene *s = *state;
 	struct zd_fence fence = {0, 1};
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
@@ -357,25 +339,4 @@ static void test_the_end_waits_for_the_sums(void **state)
 	assert_true(passed(s, 0, steps[0]));
 	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
 	core_pass(s->core, s->g.team.session[0], 0, 1);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_the_answer_comes_first),
-	        TEST(test_not_before_all_ranks_have_called),
-	        cmocka_unit_test(test_not_before_staging_is_there),
-	        TEST(test_not_before_the_sums_are_launched),
-	        TEST(test_the_step_ends_the_backward),
-	        TEST(test_a_deadline_before_the_answer),
-	        TEST(test_a_rank_gives_up),
-	        TEST(test_a_sum_fails),
-	        TEST(test_zeroing_fails),
-	        TEST(test_the_group_fails),
-	        cmocka_unit_test(test_the_step_is_over_before_its_request),
-	        TEST(test_a_promised_step_is_not_abandoned),
-	        TEST(test_the_end_waits_for_the_sums),
-	};
-	return cmocka_run_group_tests_name("steps ahead", tests, NULL, NULL);
 }

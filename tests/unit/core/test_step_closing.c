@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_step_closing.c - windows that begin while the sums of the one before, and its step, are under way. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)
@@ -97,11 +91,10 @@ static void expect_ended(struct scene *s, const struct asked *asked)
 }
 
 /* Both have a target, and both sums come to theirs. The second step is promised before the first is taken. */
-static void test_two_windows(void **state)
+TEST(test_two_windows)
 {
 	struct scene s;
 	struct asked first, second;
-	(void)state;
 	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
 	for (uint64_t number = 1; number <= 3; number += 2) {
 		core_hold(s.core, ZD_CMD_REDUCE);
@@ -131,11 +124,10 @@ static void test_two_windows(void **state)
 }
 
 /* The second has no sums: its step waits for the one before. */
-static void test_steps_are_taken_in_order(void **state)
+TEST(test_steps_are_taken_in_order)
 {
 	struct scene s;
 	struct asked first, second;
-	(void)state;
 	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		core_expect(s.core, core_skip(&s.g.team, rank, s.unit), 0);
@@ -152,12 +144,11 @@ static void test_steps_are_taken_in_order(void **state)
 }
 
 /* Memory for one target only: the second window's begins when the first one's is free. */
-static void test_memory_for_one_target(void **state)
+TEST(test_memory_for_one_target)
 {
 	struct scene s;
 	struct asked first;
 	uint64_t begin[NRANKS];
-	(void)state;
 	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
 	window(&s, s.unit, 1.0f, &first);
 	Zd__Usage usage = core_usage(s.core);
@@ -175,12 +166,11 @@ static void test_memory_for_one_target(void **state)
 }
 
 /* Of a step that fails when the next backward has begun the end of that tells, or the next step; once. */
-static void test_the_first_step_fails(void **state)
+TEST(test_the_first_step_fails)
 {
 	const struct zd_reply *replies[CORE_TEAM];
 	struct scene s;
 	struct asked first;
-	(void)state;
 	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_reduce(&s.g, rank, s.other, 2.0f);
@@ -199,11 +189,10 @@ static void test_the_first_step_fails(void **state)
 }
 
 /* After the next backward has ended, its step tells. */
-static void test_the_next_step_tells(void **state)
+TEST(test_the_next_step_tells)
 {
 	struct scene s;
 	struct asked first;
-	(void)state;
 	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_expect(s.core, ask(&s, rank, ZD_REQ_BACKWARD_END), 0);
@@ -216,12 +205,11 @@ static void test_the_next_step_tells(void **state)
 }
 
 /* Before the first step is taken the second window fails and is left; the third one is another. */
-static void test_the_second_window_fails(void **state)
+TEST(test_the_second_window_fails)
 {
 	const struct zd_reply *replies[CORE_TEAM];
 	struct scene s;
 	struct asked first;
-	(void)state;
 	open_second_window(&s, &first);
 	core_reduce(&s.g, 1, s.other, 2.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -241,12 +229,11 @@ static void test_the_second_window_fails(void **state)
 }
 
 /* The streams of those that are left go on, and both targets stay until their steps' ends are through. */
-static void test_a_rank_dies(void **state)
+TEST(test_a_rank_dies)
 {
 	struct scene s;
 	struct asked first, second;
 	struct zd_fence fence = {0, 1};
-	(void)state;
 	open_second_window(&s, &first);
 	reduce_all(&s, s.other, 2.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -265,11 +252,10 @@ static void test_a_rank_dies(void **state)
 }
 
 /* A rank dies whose survivor has not asked for its step's end. */
-static void test_ranks_are_apart(void **state)
+TEST(test_ranks_are_apart)
 {
 	struct scene s;
 	uint64_t steps[NRANKS];
-	(void)state;
 	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
 	core_reducers_begin(&s.g, 3, true);
 	reduce_all(&s, s.unit, 1.0f);
@@ -294,11 +280,10 @@ static void test_ranks_are_apart(void **state)
 }
 
 /* Units stay as they are until the last target is gone. */
-static void test_units_stay(void **state)
+TEST(test_units_stay)
 {
 	struct scene s;
 	struct asked first;
-	(void)state;
 	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
 	window(&s, s.unit, 1.0f, &first);
 	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {.unit = s.other, .frozen = true}};
@@ -308,20 +293,4 @@ static void test_units_stay(void **state)
 	expect_ended(&s, &first);
 	core_expect(s.core, core_send(s.core, s.g.team.session[0], &args), 0);
 	core_end(s.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_two_windows),
-	        cmocka_unit_test(test_steps_are_taken_in_order),
-	        cmocka_unit_test(test_memory_for_one_target),
-	        cmocka_unit_test(test_the_first_step_fails),
-	        cmocka_unit_test(test_the_next_step_tells),
-	        cmocka_unit_test(test_the_second_window_fails),
-	        cmocka_unit_test(test_a_rank_dies),
-	        cmocka_unit_test(test_ranks_are_apart),
-	        cmocka_unit_test(test_units_stay),
-	};
-	return cmocka_run_group_tests_name("windows that close", tests, NULL, NULL);
 }

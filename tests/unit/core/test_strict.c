@@ -2,12 +2,6 @@
 /*
  * Strict sessions: their gathered buffers and slots fill whole pages, or segments, and are charged so.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "proto/limits.h"
 #include "tests/support/core_driver.h"
@@ -43,10 +37,9 @@ static bool share_a_page(struct zd_location a, struct zd_location b)
 	       b.offset / PAGE <= (a.offset + a.bytes - 1) / PAGE;
 }
 
-static void test_buffers_fill_whole_pages(void **state)
+ENGINE_TEST(test_buffers_fill_whole_pages)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c", "d"};
-	struct core_driver *core = *state;
 	struct core_team team;
 	struct zd_location strict[NUNITS], usual[NUNITS];
 	start(core, &team);
@@ -67,9 +60,8 @@ static void test_buffers_fill_whole_pages(void **state)
 	assert_int_equal(core_usage(core).gathered_bytes, NUNITS * (PAGE + UNIT_BYTES));
 }
 
-static void test_slots_fill_whole_pages(void **state)
+ENGINE_TEST(test_slots_fill_whole_pages)
 {
-	struct core_driver *core = *state;
 	struct core_team team;
 	start(core, &team);
 	uint64_t small = core_team_slot_unit(&team, "small", UNIT_BYTES, 1);
@@ -84,13 +76,12 @@ static void test_slots_fill_whole_pages(void **state)
 }
 
 /* The listed bytes are the charged bytes, also while a gather waits. */
-static void test_budget_counts_whole_pages(void **state)
+TEST(test_budget_counts_whole_pages)
 {
 	struct core_options options = {.gather_budget_bytes = PAGE};
 	struct core_driver *core = core_new(&options);
 	struct core_team team;
 	struct core_row rows[2];
-	(void)state;
 	start(core, &team);
 	uint64_t a = core_team_unit(&team, "a", UNIT_BYTES), b = core_team_unit(&team, "b", UNIT_BYTES);
 	(void)gather(&team, 0, a);
@@ -127,13 +118,12 @@ static void release(struct core_team *team, uint32_t rank, uint64_t unit)
 	core_expect(team->core, core_release(team->core, team->session[rank], unit), 0);
 }
 
-static void test_buffers_fill_segments(void **state)
+TEST(test_buffers_fill_segments)
 {
 	static const char *const names[NUNITS] = {"a", "b", "c", "d"};
 	struct core_team team;
 	struct core_driver *core = start_by_segment(0, &team);
 	struct zd_location strict[NUNITS], usual[NUNITS];
-	(void)state;
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		uint64_t unit = core_team_unit(&team, names[i], UNIT_BYTES);
 		usual[i] = gather(&team, 1, unit);
@@ -151,11 +141,10 @@ static void test_buffers_fill_segments(void **state)
 	core_end(core);
 }
 
-static void test_segments_serve_the_next_of_their_size(void **state)
+TEST(test_segments_serve_the_next_of_their_size)
 {
 	struct core_team team;
 	struct core_driver *core = start_by_segment(0, &team);
-	(void)state;
 	uint64_t small = core_team_unit(&team, "small", UNIT_BYTES);
 	uint64_t other = core_team_unit(&team, "other", GRAIN / 2);
 	uint64_t large = core_team_unit(&team, "large", GRAIN + UNIT_BYTES);
@@ -169,11 +158,10 @@ static void test_segments_serve_the_next_of_their_size(void **state)
 	core_end(core);
 }
 
-static void test_slots_fill_segments(void **state)
+TEST(test_slots_fill_segments)
 {
 	struct core_team team;
 	struct core_driver *core = start_by_segment(0, &team);
-	(void)state;
 	uint64_t small = core_team_slot_unit(&team, "small", UNIT_BYTES, 1);
 	uint64_t large = core_team_slot_unit(&team, "large", GRAIN + UNIT_BYTES, 1);
 	uint64_t apart = core_team_unit(&team, "apart", UNIT_BYTES);
@@ -189,12 +177,11 @@ static void test_slots_fill_segments(void **state)
 
 /* The arena is full of segments of another size: who wants a larger one waits until enough of them are empty
  * and unmapped. */
-static void test_segments_make_room_for_other_sizes(void **state)
+TEST(test_segments_make_room_for_other_sizes)
 {
 	struct core_team team;
 	struct core_driver *core = start_by_segment((2 + NUNITS) * GRAIN, &team); /* two are the shards' */
 	uint64_t units[NUNITS], large = core_team_unit(&team, "large", GRAIN + UNIT_BYTES);
-	(void)state;
 	for (uint32_t i = 0; i < NUNITS; i++) {
 		char name[] = {(char)('a' + i), 0};
 		units[i] = core_team_unit(&team, name, UNIT_BYTES);
@@ -210,18 +197,4 @@ static void test_segments_make_room_for_other_sizes(void **state)
 	core_unmap(core, team.session[0]);
 	core_expect(core, waiting, 0);
 	core_end(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_buffers_fill_whole_pages),
-	        CORE_TEST(test_slots_fill_whole_pages),
-	        cmocka_unit_test(test_budget_counts_whole_pages),
-	        cmocka_unit_test(test_buffers_fill_segments),
-	        cmocka_unit_test(test_segments_serve_the_next_of_their_size),
-	        cmocka_unit_test(test_slots_fill_segments),
-	        cmocka_unit_test(test_segments_make_room_for_other_sizes),
-	};
-	return cmocka_run_group_tests_name("core/strict", tests, NULL, NULL);
 }

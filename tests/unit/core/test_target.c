@@ -4,12 +4,6 @@
  * ones are added, and places without a sum are zeros before the rank reads them. The driver's memory is
  * initialized with bytes to which, as float32, additions have no effect.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define NRANKS     2u
@@ -32,13 +26,14 @@ static void open_scene(struct scene *s)
 		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static void reduce_all(struct scene *s, uint32_t unit)
 {
@@ -71,9 +66,8 @@ static void take_step(struct scene *s, const float *factors)
 	core_reducers_step_end(&s->g);
 }
 
-static void test_first_sums_overwrite(void **state)
+SCENE_TEST(test_first_sums_overwrite)
 {
-	struct scene *s = *state;
 	for (int window = 0; window < 3; window++) {
 		core_reducers_begin(&s->g, 3, false);
 		reduce_all(s, 2); /* in another order than they lie in the target */
@@ -85,9 +79,8 @@ static void test_first_sums_overwrite(void **state)
 }
 
 /* A GPU that fills stops its trainer: where all is reduced, nothing is filled. */
-static void test_what_is_reduced_is_not_filled(void **state)
+SCENE_TEST(test_what_is_reduced_is_not_filled)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	for (uint32_t i = 0; i < NUNITS; i++)
 		reduce_all(s, i);
@@ -99,10 +92,9 @@ static void test_what_is_reduced_is_not_filled(void **state)
 }
 
 /* Which are reduced, of all sets; nothing else is filled, and neighbours in one piece. */
-static void test_the_rest_is_zeros(void **state)
+TEST(test_the_rest_is_zeros)
 {
 	static const uint32_t ranges[] = {1, 1, 2, 1, 1, 1, 1, 0};
-	(void)state;
 	for (uint32_t units = 0; units < 8; units++) {
 		struct scene s;
 		open_scene(&s);
@@ -116,11 +108,10 @@ static void test_the_rest_is_zeros(void **state)
 }
 
 /* The units take several steps: some need a fill each, others one for all, or none. */
-static void test_zeros_in_steps(void **state)
+TEST(test_zeros_in_steps)
 {
 	enum { MANY = 60 };
 	struct scene s;
-	(void)state;
 	s.core = core_new(&(struct core_options){.end_step_objects = 2});
 	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t step[NRANKS];
@@ -145,9 +136,8 @@ static void test_zeros_in_steps(void **state)
 	core_end(s.core);
 }
 
-static void test_what_all_skip_is_zeros(void **state)
+SCENE_TEST(test_what_all_skip_is_zeros)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, true);
 	reduce_all(s, 0);
 	reduce_all(s, 2);
@@ -158,9 +148,8 @@ static void test_what_all_skip_is_zeros(void **state)
 }
 
 /* It leaves a gap, which the flat target holds. */
-static void test_the_place_of_a_unit_that_is_gone(void **state)
+SCENE_TEST(test_the_place_of_a_unit_that_is_gone)
 {
-	struct scene *s = *state;
 	const struct zd_reply *replies[CORE_TEAM];
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_expect(
@@ -174,9 +163,8 @@ static void test_the_place_of_a_unit_that_is_gone(void **state)
 }
 
 /* A replicated unit has all of it in each target. */
-static void test_a_replicated_unit_without_a_gradient(void **state)
+ENGINE_TEST(test_a_replicated_unit_without_a_gradient)
 {
-	struct core_driver *core = *state;
 	const struct zd_reply *replies[CORE_TEAM];
 	struct core_unit unit = {.name = "norm", .numel = NUMEL, .all_reduce = true};
 	struct core_reducers g = core_reducers_new(core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
@@ -196,9 +184,8 @@ static void test_a_replicated_unit_without_a_gradient(void **state)
 /* ---- While it is zeroed -------------------------------------------------------------------------------- */
 
 /* No rank takes the step before: the reply is the word that the target may be read. */
-static void test_a_step_waits_for_its_zeros(void **state)
+SCENE_TEST(test_a_step_waits_for_its_zeros)
 {
-	struct scene *s = *state;
 	uint64_t steps[NRANKS];
 	backward(s, 2, true);
 	core_hold(s->core, ZD_CMD_FILL);
@@ -217,18 +204,16 @@ static void test_a_step_waits_for_its_zeros(void **state)
 		check_target(s, rank, core_expect(s->core, steps[rank], 0), (const float[]){0, 1, 0});
 }
 
-static void test_a_fill_that_fails(void **state)
+SCENE_TEST(test_a_fill_that_fails)
 {
-	struct scene *s = *state;
 	backward(s, 1, true);
 	core_fail_next(s->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
 	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_DEVICE, "no device");
 	take_step(s, (const float[]){1, 0, 0}); /* as if it had not been asked for */
 }
 
-static void test_a_deadline_meanwhile(void **state)
+SCENE_TEST(test_a_deadline_meanwhile)
 {
-	struct scene *s = *state;
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN};
 	args.u.step_begin.group = s->g.team.group;
 	backward(s, 4, true);
@@ -252,9 +237,8 @@ static void test_a_deadline_meanwhile(void **state)
 
 /* The group fails and is whole again while a fill is under way: its memory is given out when that has ended,
  * and not before. */
-static void test_a_group_that_fails_meanwhile(void **state)
+SCENE_TEST(test_a_group_that_fails_meanwhile)
 {
-	struct scene *s = *state;
 	struct core_join join = {.world_size = NRANKS, .rank = 1, .device = 1};
 	backward(s, 0, true);
 	core_hold(s->core, ZD_CMD_FILL);
@@ -267,23 +251,4 @@ static void test_a_group_that_fails_meanwhile(void **state)
 	core_unhold(s->core, ZD_CMD_FILL);
 	core_expect_error(s->core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
 	assert_int_equal(core_quarantine(s->core, 0), 0);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_first_sums_overwrite),
-	        TEST(test_what_is_reduced_is_not_filled),
-	        cmocka_unit_test(test_the_rest_is_zeros),
-	        cmocka_unit_test(test_zeros_in_steps),
-	        TEST(test_what_all_skip_is_zeros),
-	        TEST(test_the_place_of_a_unit_that_is_gone),
-	        CORE_TEST(test_a_replicated_unit_without_a_gradient),
-	        TEST(test_a_step_waits_for_its_zeros),
-	        TEST(test_a_fill_that_fails),
-	        TEST(test_a_deadline_meanwhile),
-	        TEST(test_a_group_that_fails_meanwhile),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,7 @@
  * Ranks that went are told: to a member that was silent meanwhile by its next request about the group, once,
  * with their names.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -300,9 +294,8 @@ static void expect_every_request_tells(bool shadow, const char *text)
 	}
 }
 
-static void test_every_request_tells(void **state)
+TEST(test_every_request_tells)
 {
-	(void)state;
 	expect_every_request_tells(false, "rank 2 (pid 1001) of group 'world' is gone; another session");
 	expect_every_request_tells(true, "rank 2 (pid 1001) of group 'world' ");
 }
@@ -310,11 +303,10 @@ static void test_every_request_tells(void **state)
 /* ---- Several ranks ------------------------------------------------------------------------------------- */
 
 /* Both are named, whether others have come in their places or not. */
-static void test_two_in_a_row(void **state)
+TEST(test_two_in_a_row)
 {
 	static const char text[] = "rank 2 (pid 1001) of group 'world' is gone, as is rank 1 (pid 1001)";
 	struct scene s;
-	(void)state;
 	open_scene(&s, false);
 	go(&s, 1);
 	go(&s, 2);
@@ -332,11 +324,10 @@ static void test_two_in_a_row(void **state)
 }
 
 /* The last four by name. */
-static void test_many_in_a_row(void **state)
+TEST(test_many_in_a_row)
 {
 	static const uint32_t ranks[] = {1, 2, 1, 1, 2, 1};
 	struct scene s;
-	(void)state;
 	open_scene(&s, false);
 	for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
 		go(&s, ranks[i]);
@@ -347,14 +338,4 @@ static void test_many_in_a_row(void **state)
 	                  "1001), rank 1 (pid 1001) and 2 before; another session may have its place");
 	core_expect(s.core, backward(&s), 0);
 	core_end(s.core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_every_request_tells),
-	        cmocka_unit_test(test_two_in_a_row),
-	        cmocka_unit_test(test_many_in_a_row),
-	};
-	return cmocka_run_group_tests_name("core/told", tests, NULL, NULL);
 }

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_uid_limits.c - what one uid may have: sessions, jobs, and durable jobs that no session uses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "tests/support/core_driver.h"
@@ -38,9 +31,8 @@ static uint32_t count_jobs(struct core_driver *core)
 	return totals.jobs;
 }
 
-static void test_sessions(void **state)
+ENGINE_TEST(test_sessions)
 {
-	struct core_driver *core = *state;
 	uint64_t first, second;
 
 	first = core_open(core, CORE_ALICE);
@@ -63,12 +55,11 @@ static void test_sessions(void **state)
 }
 
 /* A session whose process may still use the devices does not count: it is not open. */
-static void test_lingering_sessions(void **state)
+TEST(test_lingering_sessions)
 {
 	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
 	uint64_t gone;
 
-	(void)state;
 	set_limits(core, (struct zd_uid_limits){.max_sessions = 1});
 	struct core_team team = core_team_new(core, "job", 1, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
@@ -81,7 +72,7 @@ static void test_lingering_sessions(void **state)
 }
 
 /* A session joins and allocates on its devices only; an administrator on all. */
-static void test_denied_devices(void **state)
+TEST(test_denied_devices)
 {
 	static const char text[] =
 	        "device 1 (device1) is not granted to session 1 (uid 1000), whose devices are: 0,2";
@@ -90,7 +81,6 @@ static void test_denied_devices(void **state)
 	struct core_join join = {.job = "job", .world_size = 1, .device = 1};
 	uint64_t session = core_open_peer(core, &peer);
 
-	(void)state;
 	core_expect_error(core, core_alloc(core, session, "job", 1, 256), ZEROD_E_PERMISSION, text);
 	core_expect_error(core, core_join(core, session, &join), ZEROD_E_PERMISSION, text);
 	core_expect_error(core, core_alloc(core, session, "job", 4, 256), ZEROD_E_NOT_FOUND, "no device 4");
@@ -108,9 +98,8 @@ static void test_denied_devices(void **state)
 	core_end(core);
 }
 
-static void test_jobs(void **state)
+ENGINE_TEST(test_jobs)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.job = "third", .world_size = 1};
 	uint64_t alice, bob, admin;
 
@@ -149,7 +138,7 @@ static void alloc_in_all(struct core_driver *core, uint64_t session, uint64_t by
 }
 
 /* Jobs are found by name among those of their own user: of many, and of two users with the same names. */
-static void test_same_names(void **state)
+TEST(test_same_names)
 {
 	struct core_driver *core =
 	        core_new(&(struct core_options){.arena_bytes = 64 << 20, .segment_bytes = 65536});
@@ -157,7 +146,6 @@ static void test_same_names(void **state)
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	uint32_t of_alice = 0;
 
-	(void)state;
 	assert_non_null(rows);
 	alloc_in_all(core, alice, UNIT_BYTES);
 	alloc_in_all(core, bob, UNIT_BYTES);
@@ -184,9 +172,8 @@ static void test_same_names(void **state)
 	core_end(core);
 }
 
-static void test_durable_jobs_of_some(void **state)
+ENGINE_TEST(test_durable_jobs_of_some)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 1, .durable = true};
 	struct zd_peer peer = {.uid = CORE_ALICE, .pid = 7, .no_durable = true, .name = "trainer"};
 	uint64_t session = core_open_peer(core, &peer);
@@ -219,9 +206,8 @@ static uint64_t make_durable(struct core_driver *core)
 	return session;
 }
 
-static void test_durable_jobs_expire(void **state)
+ENGINE_TEST(test_durable_jobs_expire)
 {
-	struct core_driver *core = *state;
 	uint64_t session;
 
 	set_limits(core, (struct zd_uid_limits){.durable_ttl_ns = TTL_NS});
@@ -247,9 +233,8 @@ static void test_durable_jobs_expire(void **state)
 }
 
 /* An allocation that a session holds keeps the job, also without a rank. */
-static void test_held_allocation_is_a_use(void **state)
+ENGINE_TEST(test_held_allocation_is_a_use)
 {
-	struct core_driver *core = *state;
 	struct zd_args alloc = {
 	        .kind = ZD_REQ_ALLOC,
 	        .u.alloc = {.job = (char *)"job", .name = (char *)"m", .bytes = 256, .durable = true}};
@@ -269,10 +254,8 @@ static void test_held_allocation_is_a_use(void **state)
 }
 
 /* A reload that sets the limit counts from when the session left, not from the reload. */
-static void test_limit_set_later(void **state)
+ENGINE_TEST(test_limit_set_later)
 {
-	struct core_driver *core = *state;
-
 	core_close(core, make_durable(core));
 	assert_int_equal(zd_engine_next_deadline(core_engine(core)), UINT64_MAX);
 	core_tick(core, TTL_NS / 2);
@@ -286,9 +269,8 @@ static void test_limit_set_later(void **state)
 }
 
 /* A shard and an allocation have a segment each. */
-static void test_segments_that_are_kept(void **state)
+ENGINE_TEST(test_segments_that_are_kept)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.job = "other", .world_size = 1, .durable = true};
 	const struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4};
 	uint64_t alice, bob, session, group;
@@ -316,22 +298,4 @@ static void test_segments_that_are_kept(void **state)
 	core_tick(core, 2 * TTL_NS);
 	core_expect(core, core_register(core, bob, group, &unit), 0);
 	core_close_all(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_TEST(test_sessions),
-	        cmocka_unit_test(test_lingering_sessions),
-	        cmocka_unit_test(test_denied_devices),
-	        CORE_TEST(test_jobs),
-	        cmocka_unit_test(test_same_names),
-	        CORE_TEST(test_durable_jobs_of_some),
-	        CORE_TEST(test_durable_jobs_expire),
-	        CORE_TEST(test_held_allocation_is_a_use),
-	        CORE_TEST(test_limit_set_later),
-	        CORE_TEST(test_segments_that_are_kept),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

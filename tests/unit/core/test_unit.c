@@ -2,13 +2,6 @@
 /*
  * Units: shapes and padding, descriptions that must agree, shards that come and go.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -16,7 +9,7 @@
 
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
 
-static void test_shards_are_padded_and_split_evenly(void **state)
+TEST(test_shards_are_padded_and_split_evenly)
 {
 	static const struct {
 		uint32_t world, dtype;
@@ -32,7 +25,6 @@ static void test_shards_are_padded_and_split_evenly(void **state)
 	        {2, ZEROD_FLOAT8_E4M3, 511, 256, {256, 255}},
 	        {2, ZEROD_INT16, 257, 256, {256, 1}},
 	};
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct core_driver *core = core_new(NULL);
 		struct core_unit unit = {.name = "w", .dtype = cases[i].dtype, .numel = cases[i].numel};
@@ -57,14 +49,13 @@ static void test_shards_are_padded_and_split_evenly(void **state)
 	}
 }
 
-static void test_views_have_true_shapes(void **state)
+ENGINE_TEST(test_views_have_true_shapes)
 {
 	static const struct zd_view_args views[] = {
 	        {"matrix", 0, 2, {4, 8}},        {"bias", 32, 1, {5}},
 	        {"empty", 37, 2, {0, 9}},        {"scalar", 36, 0, {0}},
 	        {"none at the end", 37, 1, {0}}, {"overlap", 3, 3, {2, 3, 5}},
 	};
-	struct core_driver *core = *state;
 	struct core_row row;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_team_register(
@@ -76,7 +67,7 @@ static void test_views_have_true_shapes(void **state)
 	assert_int_equal(row.row->unit->registered, 2);
 }
 
-static void test_bad_descriptions(void **state)
+ENGINE_TEST(test_bad_descriptions)
 {
 	static const char name128[] = "0123456789012345678901234567890123456789012345678901234567890123"
 	                              "0123456789012345678901234567890123456789012345678901234567890123";
@@ -117,7 +108,6 @@ static void test_bad_descriptions(void **state)
 	         "unit 'w': views 0 and 2 both have the name 'a'"},
 	        {{.name = "w", .numel = 64, .nviews = 1, .views = &unnamed}, ZEROD_E_INVALID, "view name"},
 	};
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
@@ -134,12 +124,11 @@ static void test_bad_descriptions(void **state)
 }
 
 /* Elements that are within the limit and are not any more once they are padded. */
-static void test_padded_size_is_within_the_limit(void **state)
+TEST(test_padded_size_is_within_the_limit)
 {
 	struct core_options options = {.ndevices = 3, .arena_bytes = ZD_MAX_BYTES, .no_bytes = true};
 	struct core_driver *core = core_new(&options);
 	struct core_unit unit = {.name = "w", .numel = ZD_MAX_BYTES, .dtype = ZEROD_UINT8, .slot = 1};
-	(void)state;
 	struct core_team team = core_team_new(core, "job", 3, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &unit), ZEROD_E_INVALID,
 	                  "padded");
@@ -155,9 +144,8 @@ static void test_padded_size_is_within_the_limit(void **state)
 	core_end(core);
 }
 
-static void test_targets_are_laid_out_in_order(void **state)
+ENGINE_TEST(test_targets_are_laid_out_in_order)
 {
-	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "a", .numel = 128};
 	struct core_team team = core_team_new(core, "job", 1, false);
 	uint64_t request = core_register(core, team.session[0], team.group, &unit);
@@ -171,7 +159,7 @@ static void test_targets_are_laid_out_in_order(void **state)
 
 /* ---- Descriptions agree -------------------------------------------------------------------------------- */
 
-static void test_mismatch_names_both_ranks(void **state)
+ENGINE_TEST(test_mismatch_names_both_ranks)
 {
 	static const struct zd_view_args views[] = {{"w", 0, 2, {4, 8}}, {"b", 32, 1, {8}}};
 	static const struct zd_view_args moved[] = {{"w", 0, 2, {4, 8}}, {"b", 31, 1, {8}}};
@@ -194,7 +182,6 @@ static void test_mismatch_names_both_ranks(void **state)
 	        {{.name = "layer", .numel = 40, .nviews = 2, .views = views, .slot = 3}, "slot 3"},
 	        {{.name = "layer", .numel = 40, .nviews = 2, .views = views, .frozen = true}, "frozen"},
 	};
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_register(core, team.session[1], team.group, &first), 0);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
@@ -203,9 +190,8 @@ static void test_mismatch_names_both_ranks(void **state)
 }
 
 /* Nobody hangs: the others' gathers are told until the rank agrees or goes. */
-static void test_mismatch_ends_gathers_until_the_rank_agrees(void **state)
+ENGINE_TEST(test_mismatch_ends_gathers_until_the_rank_agrees)
 {
-	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
@@ -221,9 +207,8 @@ static void test_mismatch_ends_gathers_until_the_rank_agrees(void **state)
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], id), 0), 1);
 }
 
-static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
+ENGINE_TEST(test_mismatch_is_forgotten_when_the_rank_goes)
 {
-	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
@@ -241,9 +226,8 @@ static void test_mismatch_is_forgotten_when_the_rank_goes(void **state)
 }
 
 /* Its shard of before is still being read; that is no registration of today. */
-static void test_mismatch_beside_a_shard_that_goes(void **state)
+ENGINE_TEST(test_mismatch_beside_a_shard_that_goes)
 {
-	struct core_driver *core = *state;
 	struct core_unit other = {.name = "w", .numel = 64};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
@@ -258,9 +242,8 @@ static void test_mismatch_beside_a_shard_that_goes(void **state)
 }
 
 /* Registered again as persistent while the former shard is still being read. */
-static void test_persistent_behind_a_shard_that_goes(void **state)
+ENGINE_TEST(test_persistent_behind_a_shard_that_goes)
 {
-	struct core_driver *core = *state;
 	struct core_unit persistent = {.name = "w", .numel = 128, .persistent = true};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
@@ -278,9 +261,8 @@ static void test_persistent_behind_a_shard_that_goes(void **state)
 	assert_int_equal(core_usage(core).gathered_bytes, 512);
 }
 
-static void test_registering_twice(void **state)
+ENGINE_TEST(test_registering_twice)
 {
-	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128};
 	struct core_team team = core_team_new(core, "job", 1, false);
 	/* also while the first is under way */
@@ -303,9 +285,8 @@ static void test_registering_twice(void **state)
 
 /* ---- Shards come and go -------------------------------------------------------------------------------- */
 
-static void test_fill_that_fails_leaves_nothing(void **state)
+ENGINE_TEST(test_fill_that_fails_leaves_nothing)
 {
-	struct core_driver *core = *state;
 	struct core_unit unit = {.name = "w", .numel = 128};
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_hold(core, ZD_CMD_FILL);
@@ -320,9 +301,8 @@ static void test_fill_that_fails_leaves_nothing(void **state)
 	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
 }
 
-static void test_session_ends_while_its_shard_is_filled(void **state)
+ENGINE_TEST(test_session_ends_while_its_shard_is_filled)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_hold(core, ZD_CMD_FILL);
 	(void)core_register(core, team.session[0], team.group, &(struct core_unit){.name = "w", .numel = 64});
@@ -335,9 +315,8 @@ static void test_session_ends_while_its_shard_is_filled(void **state)
 
 /* The deadline of a registration ends the request; the shard that it made stays, and is found by the next
  * one. */
-static void test_registration_that_ends_early(void **state)
+ENGINE_TEST(test_registration_that_ends_early)
 {
-	struct core_driver *core = *state;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
 	struct core_team team = core_team_new(core, "job", 1, false);
 	args.u.unit_register.group = team.group;
@@ -360,9 +339,8 @@ static void test_registration_that_ends_early(void **state)
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 }
 
-static void test_unregister_is_refused_while_in_use(void **state)
+ENGINE_TEST(test_unregister_is_refused_while_in_use)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_gather_tag(core, team.session[0], unit, "plan", 1), 0);
@@ -389,9 +367,8 @@ static void test_unregister_is_refused_while_in_use(void **state)
 }
 
 /* A shard that another rank reads is quarantined; a persistent copy of the unit ends with it. */
-static void test_unregister_while_others_read(void **state)
+ENGINE_TEST(test_unregister_while_others_read)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_expect(core, core_set_persistent(core, team.session[0], unit, true), 0);
@@ -410,9 +387,8 @@ static void test_unregister_while_others_read(void **state)
 }
 
 /* A copy that was made of a shard that is gone is not given to anybody new, whatever its version says. */
-static void test_copy_of_a_shard_that_is_gone_is_not_joined(void **state)
+ENGINE_TEST(test_copy_of_a_shard_that_is_gone_is_not_joined)
 {
-	struct core_driver *core = *state;
 	struct core_unit again = {.name = "w", .numel = 128};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_unit(&team, "w", 512);
@@ -455,9 +431,8 @@ static void leave_a_unit_behind(struct core_driver *core, struct core_team *team
 }
 
 /* Nobody is left to disagree with: the new unit takes the old one's place as soon as that has gone. */
-static void test_unit_that_all_have_left_may_change_its_shape(void **state)
+ENGINE_TEST(test_unit_that_all_have_left_may_change_its_shape)
 {
-	struct core_driver *core = *state;
 	struct core_unit other = {.name = "w", .numel = 96}, third = {.name = "w", .numel = 100};
 	uint64_t request[2], unit[2];
 	struct core_team team = core_team_new(core, "job", 2, false);
@@ -481,9 +456,8 @@ static void test_unit_that_all_have_left_may_change_its_shape(void **state)
 }
 
 /* One that waited in vain has taken nothing, the name least of all. */
-static void test_registration_that_waits_for_a_former_unit_ends_early(void **state)
+ENGINE_TEST(test_registration_that_waits_for_a_former_unit_ends_early)
 {
-	struct core_driver *core = *state;
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
@@ -503,9 +477,8 @@ static void test_registration_that_waits_for_a_former_unit_ends_early(void **sta
 }
 
 /* As it was described before, it is the same unit: what still works on its copies is in nobody's way. */
-static void test_unit_that_all_have_left_is_found_again(void **state)
+ENGINE_TEST(test_unit_that_all_have_left_is_found_again)
 {
-	struct core_driver *core = *state;
 	struct core_team team = core_team_new(core, "job", 2, false);
 	leave_a_unit_behind(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -515,31 +488,4 @@ static void test_unit_that_all_have_left_is_found_again(void **state)
 	}
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 1);
 	core_unhold(core, ZD_CMD_COPY);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_shards_are_padded_and_split_evenly),
-	        CORE_TEST(test_views_have_true_shapes),
-	        CORE_TEST(test_bad_descriptions),
-	        cmocka_unit_test(test_padded_size_is_within_the_limit),
-	        CORE_TEST(test_targets_are_laid_out_in_order),
-	        CORE_TEST(test_mismatch_names_both_ranks),
-	        CORE_TEST(test_mismatch_ends_gathers_until_the_rank_agrees),
-	        CORE_TEST(test_mismatch_is_forgotten_when_the_rank_goes),
-	        CORE_TEST(test_mismatch_beside_a_shard_that_goes),
-	        CORE_TEST(test_persistent_behind_a_shard_that_goes),
-	        CORE_TEST(test_registering_twice),
-	        CORE_TEST(test_fill_that_fails_leaves_nothing),
-	        CORE_TEST(test_session_ends_while_its_shard_is_filled),
-	        CORE_TEST(test_registration_that_ends_early),
-	        CORE_TEST(test_unregister_is_refused_while_in_use),
-	        CORE_TEST(test_unregister_while_others_read),
-	        CORE_TEST(test_copy_of_a_shard_that_is_gone_is_not_joined),
-	        CORE_TEST(test_unit_that_all_have_left_may_change_its_shape),
-	        CORE_TEST(test_registration_that_waits_for_a_former_unit_ends_early),
-	        CORE_TEST(test_unit_that_all_have_left_is_found_again),
-	};
-	return cmocka_run_group_tests_name("core/unit", tests, NULL, NULL);
 }

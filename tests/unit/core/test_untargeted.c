@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums without a place in the target: room for them, and what may not change while they are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <cmocka.h>
 
 #include "proto/limits.h"
 #include "tests/support/core_reduce.h"
@@ -77,12 +72,11 @@ static void fill(const struct core_reducers *g)
 }
 
 /* One rank's sum is being made without staging, and there is no memory for the next one before its return. */
-static void test_room_comes_back(void **state)
+TEST(test_room_comes_back)
 {
 	struct core_options options = small_segments;
 	uint64_t unit[NUNITS], entry[NUNITS];
 	uint32_t n = 1;
-	(void)state;
 	options.arena_bytes = 16 * CORE_MIB;
 	struct core_driver *core = core_new(&options);
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, 4 * CORE_MIB, 1);
@@ -112,9 +106,8 @@ static void test_room_comes_back(void **state)
 }
 
 /* Nobody returns a sum behind the call of the step: what waits for room fails. */
-static void test_room_that_does_not_come_back(void **state)
+TEST(test_room_that_does_not_come_back)
 {
-	(void)state;
 	struct core_driver *core = core_new(&small_segments);
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
 	uint64_t a = core_reducers_unit(&g, "a", NUMEL), b = core_reducers_unit(&g, "b", NUMEL);
@@ -132,9 +125,8 @@ static void test_room_that_does_not_come_back(void **state)
 }
 
 /* A rank has left the window with an error, while another one's slice finds no memory. No sum goes. */
-static void test_room_of_a_window_that_a_rank_has_left(void **state)
+TEST(test_room_of_a_window_that_a_rank_has_left)
 {
-	(void)state;
 	struct core_driver *core = core_new(&small_segments);
 	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, 256 * CORE_KIB, 2);
 	uint64_t v = core_reducers_unit(&g, "v", NUMEL), y = core_reducers_unit(&g, "y", 4 * NUMEL),
@@ -157,9 +149,8 @@ static void test_room_of_a_window_that_a_rank_has_left(void **state)
 }
 
 /* The memory of a host unit's sum is host memory, and its segment is created on demand. */
-static void test_room_in_host_memory(void **state)
+TEST(test_room_in_host_memory)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 2, .unordered = true, .host_arena_bytes = CORE_MIB, .segment_bytes = 65536});
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
@@ -182,9 +173,8 @@ static void test_room_in_host_memory(void **state)
 }
 
 /* The group fails while a sum is lent: its place does not change before the return. */
-static void test_a_place_does_not_change_under_a_loan(void **state)
+TEST(test_a_place_does_not_change_under_a_loan)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
 	uint64_t a = core_reducers_unit(&g, "a", 512), b = core_reducers_unit(&g, "b", 512);
@@ -207,9 +197,8 @@ static void test_a_place_does_not_change_under_a_loan(void **state)
 	core_abandon(core);
 }
 
-static void test_no_move_in_a_window(void **state)
+TEST(test_no_move_in_a_window)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){
 	        .ndevices = 2, .unordered = true, .host_arena_bytes = CORE_MIB, .segment_bytes = 65536});
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
@@ -223,9 +212,8 @@ static void test_no_move_in_a_window(void **state)
 	core_abandon(core);
 }
 
-static void test_scalars_behind_sums_that_have_gone(void **state)
+TEST(test_scalars_behind_sums_that_have_gone)
 {
-	(void)state;
 	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
 	uint64_t a = core_reducers_unit(&g, "a", 512);
@@ -238,18 +226,4 @@ static void test_scalars_behind_sums_that_have_gone(void **state)
 	const struct zd_reply *reply = core_expect(core, step_begin(&g, 0, false, true), 0);
 	assert_int_not_equal(reply->scalars.segment, 0);
 	core_abandon(core);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_room_comes_back),
-	        cmocka_unit_test(test_room_that_does_not_come_back),
-	        cmocka_unit_test(test_room_of_a_window_that_a_rank_has_left),
-	        cmocka_unit_test(test_room_in_host_memory),
-	        cmocka_unit_test(test_a_place_does_not_change_under_a_loan),
-	        cmocka_unit_test(test_no_move_in_a_window),
-	        cmocka_unit_test(test_scalars_behind_sums_that_have_gone),
-	};
-	return cmocka_run_group_tests_name("sums without a place", tests, NULL, NULL);
 }

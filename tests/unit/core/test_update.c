@@ -2,14 +2,6 @@
 /*
  * Updates: who may write a shard and when, versions, poisoned sessions, commits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -21,24 +13,17 @@ struct rig {
 	uint64_t unit, other; /* two units of two ranks, at version 1 */
 };
 
-static int setup(void **state)
+static struct rig *setup(void)
 {
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	rig->core = core_new(NULL);
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	rig->other = core_team_unit(&rig->team, "v", UNIT_BYTES);
-	*state = rig;
-	return 0;
+	static struct rig rig;
+	rig = (struct rig){.core = core_new(NULL)};
+	rig.team = core_team_new(rig.core, "job", 2, false);
+	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
+	rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
+	return &rig;
 }
 
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
 
 static uint64_t update_list(struct rig *rig, enum zd_request_kind kind, uint32_t rank, const uint64_t *units,
                             uint32_t nunits)
@@ -73,9 +58,8 @@ static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uin
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
 
-static void test_update_waits_for_pushes_and_gathers_wait_for_it(void **state)
+RIG_TEST(test_update_waits_for_pushes_and_gathers_wait_for_it)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *before =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
@@ -97,9 +81,8 @@ static void test_update_waits_for_pushes_and_gathers_wait_for_it(void **state)
 	core_team_check(&rig->team, core_expect(rig->core, after, 0), 2);
 }
 
-static void test_update_that_ends_early_lets_gathers_go_on(void **state)
+RIG_TEST(test_update_that_ends_early_lets_gathers_go_on)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
 	                       .u.update_begin = {.n_units = 1, .units = &rig->unit}};
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -117,9 +100,8 @@ static void test_update_that_ends_early_lets_gathers_go_on(void **state)
 }
 
 /* Other ranks were promised these bytes: no stream of this one may be left to keep off. */
-static void test_transfers_are_awaited_by_the_request(void **state)
+RIG_TEST(test_transfers_are_awaited_by_the_request)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
 	                       .u.update_begin = {.n_units = 1, .units = &rig->unit, .ahead = true}};
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -130,9 +112,8 @@ static void test_transfers_are_awaited_by_the_request(void **state)
 	assert_int_equal(core_expect(rig->core, update, 0)->fence.value, 0);
 }
 
-static void test_updates_are_all_or_nothing(void **state)
+RIG_TEST(test_updates_are_all_or_nothing)
 {
-	struct rig *rig = *state;
 	const uint64_t both[] = {rig->unit, rig->other}, twice[] = {rig->unit, rig->unit};
 	const uint64_t unknown[] = {rig->unit, rig->other, 9999};
 	uint64_t many[ZD_MAX_UNITS_PER_REQUEST + 1] = {0};
@@ -155,9 +136,8 @@ static void test_updates_are_all_or_nothing(void **state)
 	expect_versions(rig, rig->other, 1, 2);
 }
 
-static void test_list_is_granted_when_its_last_shard_is_free(void **state)
+RIG_TEST(test_list_is_granted_when_its_last_shard_is_free)
 {
-	struct rig *rig = *state;
 	const uint64_t both[] = {rig->unit, rig->other};
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->other), 0);
@@ -170,9 +150,8 @@ static void test_list_is_granted_when_its_last_shard_is_free(void **state)
 	core_expect(rig->core, update, 0);
 }
 
-static void test_units_of_two_groups_are_not_mixed(void **state)
+RIG_TEST(test_units_of_two_groups_are_not_mixed)
 {
-	struct rig *rig = *state;
 	uint64_t join = core_join(rig->core, rig->team.session[0],
 	                          &(struct core_join){.group = "alone", .world_size = 1});
 	uint64_t group = core_expect(rig->core, join, 0)->u.group_join.group;
@@ -207,9 +186,8 @@ static void send_found(struct rig *rig, const struct zd_args *args, int status)
 	free(args->found->parts);
 }
 
-static void test_found_ahead(void **state)
+RIG_TEST(test_found_ahead)
 {
-	struct rig *rig = *state;
 	const uint64_t both[] = {rig->unit, rig->other}, unknown[] = {rig->unit, rig->other, 9999};
 	const uint64_t twice[] = {rig->unit, rig->unit};
 	struct zd_found found;
@@ -238,9 +216,8 @@ static void unregister_on(struct rig *rig, uint32_t rank)
 	            core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->other), 0);
 }
 
-static void test_found_shard_is_not_registered(void **state)
+RIG_TEST(test_found_shard_is_not_registered)
 {
-	struct rig *rig = *state;
 	struct zd_found found;
 	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, &rig->other, 1, &found);
 	unregister_on(rig, 0);
@@ -248,9 +225,8 @@ static void test_found_shard_is_not_registered(void **state)
 }
 
 /* Its memory is another unit's by then. */
-static void test_found_unit_is_freed(void **state)
+RIG_TEST(test_found_unit_is_freed)
 {
-	struct rig *rig = *state;
 	const uint64_t both[] = {rig->unit, rig->other};
 	struct zd_found found;
 	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, both, 2, &found);
@@ -262,9 +238,8 @@ static void test_found_unit_is_freed(void **state)
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-static void test_found_shards_are_of_another_session(void **state)
+RIG_TEST(test_found_shards_are_of_another_session)
 {
-	struct rig *rig = *state;
 	struct zd_found found;
 	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, &rig->unit, 1, &found);
 	core_expect(rig->core,
@@ -278,10 +253,9 @@ static void test_found_shards_are_of_another_session(void **state)
 
 /* ---- publish ------------------------------------------------------------------------------------------- */
 
-static void test_publish_waits_for_its_streams(void **state)
+RIG_TEST(test_publish_waits_for_its_streams)
 {
 	static const struct zd_fence fences[] = {{3, 10}, {4, 20}};
-	struct rig *rig = *state;
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 	uint64_t publish = publish_fences(rig, 0, fences, 2);
 	core_expect_waits(rig->core, publish, "publish: the caller's own streams");
@@ -298,10 +272,9 @@ static void test_publish_waits_for_its_streams(void **state)
 	assert_int_equal(core_count(rig->core, ZD_CMD_WATCH), watches);
 }
 
-static void test_publish_that_ends_early_leaves_the_update_open(void **state)
+RIG_TEST(test_publish_that_ends_early_leaves_the_update_open)
 {
 	static const struct zd_fence fence = {3, 10};
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
 	                       .u.publish = {.n_units = 1, .units = &rig->unit},
 	                       .fences = {1, &fence}};
@@ -321,9 +294,8 @@ static void test_publish_that_ends_early_leaves_the_update_open(void **state)
 	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-static void test_publish_refuses_bad_fences(void **state)
+RIG_TEST(test_publish_refuses_bad_fences)
 {
-	struct rig *rig = *state;
 	struct zd_fence many[ZD_MAX_FENCES + 1] = {0};
 	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
 	core_expect_error(rig->core, publish_fences(rig, 0, many, ZD_MAX_FENCES + 1), ZEROD_E_LIMIT,
@@ -336,9 +308,8 @@ static void test_publish_refuses_bad_fences(void **state)
 	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-static void test_publish_with_leases_is_busy_unless_forced(void **state)
+RIG_TEST(test_publish_with_leases_is_busy_unless_forced)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	const struct zd_reply *old =
 	        core_expect(rig->core, core_gather_tag(rig->core, session, rig->unit, "eager", 1), 0);
@@ -357,9 +328,8 @@ static void test_publish_with_leases_is_busy_unless_forced(void **state)
 	core_team_check(&rig->team, core_expect(rig->core, fresh, 0), 2);
 }
 
-static void test_publish_drops_a_copy_that_nobody_holds(void **state)
+RIG_TEST(test_publish_drops_a_copy_that_nobody_holds)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	core_expect(rig->core, core_prefetch(rig->core, session, rig->unit), 0);
 	assert_int_equal(core_usage(rig->core).gathered_bytes, UNIT_BYTES);
@@ -368,9 +338,8 @@ static void test_publish_drops_a_copy_that_nobody_holds(void **state)
 	core_team_check(&rig->team, core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0), 2);
 }
 
-static void test_rank_without_bytes_publishes_too(void **state)
+RIG_TEST(test_rank_without_bytes_publishes_too)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_register(&rig->team, &(struct core_unit){.name = "one", .numel = 1});
 	core_team_publish_rank(&rig->team, unit, 0);
 	uint64_t gather = core_gather(rig->core, rig->team.session[0], unit);
@@ -381,10 +350,9 @@ static void test_rank_without_bytes_publishes_too(void **state)
 
 /* ---- Poisoned sessions --------------------------------------------------------------------------------- */
 
-static void test_failed_transfer_poisons(void **state)
+RIG_TEST(test_failed_transfer_poisons)
 {
 	static const struct zd_fence fence = {9, 1};
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	struct core_row row;
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
@@ -427,9 +395,8 @@ static void test_failed_transfer_poisons(void **state)
 }
 
 /* The half-made copy serves nobody: it is made again when its holders have gone. */
-static void test_failed_transfer_is_not_joined(void **state)
+RIG_TEST(test_failed_transfer_is_not_joined)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
 	core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0);
@@ -447,9 +414,8 @@ static void test_failed_transfer_is_not_joined(void **state)
 
 /* Its timeline is aborted, and streams that wait there for another gather were freed; they do for this one
  * too, if its release was sent ahead of them. */
-static void test_failed_transfer_of_a_released_copy(void **state)
+RIG_TEST(test_failed_transfer_of_a_released_copy)
 {
-	struct rig *rig = *state;
 	uint64_t session = rig->team.session[0];
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0);
@@ -477,9 +443,8 @@ static uint64_t commit(struct rig *rig, uint32_t rank, uint64_t step)
 	return core_commit(rig->core, rig->team.session[rank], rig->team.group, step);
 }
 
-static void test_commit_waits_for_every_rank(void **state)
+RIG_TEST(test_commit_waits_for_every_rank)
 {
-	struct rig *rig = *state;
 	uint64_t first = commit(rig, 1, 5);
 	core_expect_waits(rig->core, first, "commit: rank 0 to commit");
 	core_expect_error(rig->core, commit(rig, 1, 5), ZEROD_E_STATE, "rank 1 is committing step 5 already");
@@ -496,9 +461,8 @@ static void test_commit_waits_for_every_rank(void **state)
 	            ZEROD_E_NOT_FOUND);
 }
 
-static void test_commit_fails_for_all_or_none(void **state)
+RIG_TEST(test_commit_fails_for_all_or_none)
 {
-	struct rig *rig = *state;
 	core_team_publish_rank(&rig->team, rig->other, 1);
 	uint64_t first = commit(rig, 0, 1);
 	core_expect_error(rig->core, commit(rig, 1, 1), ZEROD_E_STATE,
@@ -521,9 +485,8 @@ static void test_commit_fails_for_all_or_none(void **state)
 	expect_committed(rig, 1);
 }
 
-static void test_commit_that_ends_early_counts_for_nothing(void **state)
+RIG_TEST(test_commit_that_ends_early_counts_for_nothing)
 {
-	struct rig *rig = *state;
 	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {.group = rig->team.group, .step = 7}};
 	uint64_t late = core_send_until(rig->core, rig->team.session[0], 1, &args);
 	core_tick(rig->core, 1);
@@ -534,34 +497,4 @@ static void test_commit_that_ends_early_counts_for_nothing(void **state)
 	core_expect(rig->core, commit(rig, 0, 8), 0);
 	core_expect(rig->core, second, 0);
 	expect_committed(rig, 8);
-}
-
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_update_waits_for_pushes_and_gathers_wait_for_it),
-	        TEST(test_update_that_ends_early_lets_gathers_go_on),
-	        TEST(test_transfers_are_awaited_by_the_request),
-	        TEST(test_updates_are_all_or_nothing),
-	        TEST(test_list_is_granted_when_its_last_shard_is_free),
-	        TEST(test_units_of_two_groups_are_not_mixed),
-	        TEST(test_found_ahead),
-	        TEST(test_found_shard_is_not_registered),
-	        TEST(test_found_unit_is_freed),
-	        TEST(test_found_shards_are_of_another_session),
-	        TEST(test_publish_waits_for_its_streams),
-	        TEST(test_publish_that_ends_early_leaves_the_update_open),
-	        TEST(test_publish_refuses_bad_fences),
-	        TEST(test_publish_with_leases_is_busy_unless_forced),
-	        TEST(test_publish_drops_a_copy_that_nobody_holds),
-	        TEST(test_rank_without_bytes_publishes_too),
-	        TEST(test_failed_transfer_poisons),
-	        TEST(test_failed_transfer_is_not_joined),
-	        TEST(test_failed_transfer_of_a_released_copy),
-	        TEST(test_commit_waits_for_every_rank),
-	        TEST(test_commit_fails_for_all_or_none),
-	        TEST(test_commit_that_ends_early_counts_for_nothing),
-	};
-	return cmocka_run_group_tests_name("core/update", tests, NULL, NULL);
 }

@@ -3,12 +3,6 @@
  * Windows: any number of backwards between two steps, the same on all ranks; how a window that fails ends for
  * each rank, and that the next one works.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)
@@ -27,13 +21,14 @@ static void open_scene(struct scene *s, uint32_t nranks)
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s, 2);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static uint64_t begin(struct scene *s, uint32_t rank)
 {
@@ -67,9 +62,8 @@ static void pass_through(struct scene *s, uint32_t rank)
 
 /* ---- Any number of backwards --------------------------------------------------------------------------- */
 
-static void test_the_step_closes_the_window(void **state)
+SCENE_TEST(test_the_step_closes_the_window)
 {
-	struct scene *s = *state;
 	for (uint32_t count = 1; count <= 4; count++) {
 		for (uint32_t i = 0; i < count; i++)
 			backward(s, 1.0f);
@@ -79,17 +73,15 @@ static void test_the_step_closes_the_window(void **state)
 	                  "no backward of rank 1 has ended since its last step");
 }
 
-static void test_a_step_inside_a_backward(void **state)
+SCENE_TEST(test_a_step_inside_a_backward)
 {
-	struct scene *s = *state;
 	core_expect(s->core, begin(s, 0), 0);
 	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE, "backward 1 of rank 0 runs");
 }
 
 /* Its target cannot be had in a second backward, which is as if it had not been asked for. */
-static void test_a_backward_that_cannot_begin(void **state)
+SCENE_TEST(test_a_backward_that_cannot_begin)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, false);
 	core_reducers_end(&s->g);
 	core_expect(s->core, core_backward(&s->g.team, 0, 2, false), ZEROD_E_MISMATCH);
@@ -101,10 +93,9 @@ static void test_a_backward_that_cannot_begin(void **state)
 /* ---- Counts that differ -------------------------------------------------------------------------------- */
 
 /* The rank with fewer asks for the step first. */
-static void test_one_backward_more_than_the_others(void **state)
+TEST(test_one_backward_more_than_the_others)
 {
 	struct scene s;
-	(void)state;
 	open_scene(&s, 3);
 	backward(&s, 1.0f);
 	uint64_t step = core_step(&s.g.team, 0);
@@ -120,10 +111,9 @@ static void test_one_backward_more_than_the_others(void **state)
 }
 
 /* The rank with more is in its backward, and has committed there. */
-static void test_one_backward_less_than_the_others(void **state)
+TEST(test_one_backward_less_than_the_others)
 {
 	struct scene s;
-	(void)state;
 	open_scene(&s, 3);
 	backward(&s, 1.0f);
 	core_expect(s.core, begin(&s, 2), 0);
@@ -140,10 +130,9 @@ static void test_one_backward_less_than_the_others(void **state)
 }
 
 /* The entry that the rank has reserved there is freed by its commit. */
-static void test_an_entry_of_a_backward_too_many(void **state)
+SCENE_TEST(test_an_entry_of_a_backward_too_many)
 {
 	static const char counts[] = "rank 0 runs 1 backward in this step, rank 1 runs 2";
-	struct scene *s = *state;
 	struct core_commit commit = {0};
 	uint64_t other = core_reducers_unit(&s->g, "v", NUMEL);
 	pass_through(s, 0);
@@ -167,9 +156,8 @@ static void test_an_entry_of_a_backward_too_many(void **state)
 }
 
 /* Both ask for the step after all of their backwards. */
-static void test_counts_that_differ_at_the_step(void **state)
+SCENE_TEST(test_counts_that_differ_at_the_step)
 {
-	struct scene *s = *state;
 	for (uint32_t i = 0; i < 3; i++)
 		pass_through(s, 0);
 	pass_through(s, 1);
@@ -196,9 +184,8 @@ static void fail_window(struct scene *s)
 }
 
 /* A rank that was told leaves it by its next backward, whether or not it asks for the step. */
-static void test_the_next_backward_leaves_it(void **state)
+SCENE_TEST(test_the_next_backward_leaves_it)
 {
-	struct scene *s = *state;
 	fail_window(s);
 	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_MISMATCH);
 	core_expect(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH);
@@ -207,10 +194,9 @@ static void test_the_next_backward_leaves_it(void **state)
 }
 
 /* One that had ended its backward before is told by the next one that it asks for, and leaves it after. */
-static void test_no_rank_leaves_it_untold(void **state)
+TEST(test_no_rank_leaves_it_untold)
 {
 	struct scene s;
-	(void)state;
 	open_scene(&s, 3);
 	for (uint32_t rank = 0; rank < 3; rank++)
 		pass_through(&s, rank);
@@ -226,21 +212,4 @@ static void test_no_rank_leaves_it_untold(void **state)
 	core_reducers_end(&s.g);
 	take_step(&s, 1.0f);
 	core_end(s.core);
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_the_step_closes_the_window),
-	        TEST(test_a_step_inside_a_backward),
-	        TEST(test_a_backward_that_cannot_begin),
-	        cmocka_unit_test(test_one_backward_more_than_the_others),
-	        cmocka_unit_test(test_one_backward_less_than_the_others),
-	        TEST(test_an_entry_of_a_backward_too_many),
-	        TEST(test_counts_that_differ_at_the_step),
-	        TEST(test_the_next_backward_leaves_it),
-	        cmocka_unit_test(test_no_rank_leaves_it_untold),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

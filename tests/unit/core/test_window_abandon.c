@@ -3,12 +3,6 @@
  * A rank that abandons its window, wherever the others are in theirs; and ranks that skip whatever others
  * reduce.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/support/core_reduce.h"
 
 #define SLOT_BYTES (16 * CORE_KIB)
@@ -29,13 +23,14 @@ static void open_scene(struct scene *s)
 	s->other = core_reducers_unit(&s->g, "x", NUMEL);
 }
 
-static int setup(void **state)
+static struct scene *setup(void)
 {
 	static struct scene s;
 	open_scene(&s);
-	*state = &s;
-	return 0;
+	return &s;
 }
+
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
 
 static uint64_t begin(struct scene *s, uint32_t rank)
 {
@@ -99,9 +94,8 @@ static void train(struct scene *s, uint64_t step)
 /* ---- Abandoning ---------------------------------------------------------------------------------------- */
 
 /* In stage 1, between two backwards of which none was the boundary: the rank begins its step all the same. */
-static void test_before_the_boundary(void **state)
+SCENE_TEST(test_before_the_boundary)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 1, false);
 	core_reducers_end(&s->g);
 	core_expect(s->core, abandon(s, 0, NULL, 0), 0);
@@ -115,9 +109,8 @@ static void test_before_the_boundary(void **state)
 }
 
 /* One rank has ended, one has committed, one raises before it has committed anything. */
-static void test_before_the_last_commit(void **state)
+SCENE_TEST(test_before_the_last_commit)
 {
-	struct scene *s = *state;
 	for (uint32_t round = 0; round < 2; round++) {
 		core_reducers_begin(&s->g, 3, false);
 		core_reduce(&s->g, 0, s->unit, 1.0f);
@@ -138,9 +131,8 @@ static void test_before_the_last_commit(void **state)
 }
 
 /* After all have committed: the sums are dropped where they are. */
-static void test_after_the_last_commit(void **state)
+SCENE_TEST(test_after_the_last_commit)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, false);
 	core_hold(s->core, ZD_CMD_REDUCE);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -158,9 +150,8 @@ static void test_after_the_last_commit(void **state)
 }
 
 /* Between two backwards; a rank that waits in its step is told at once. */
-static void test_between_backwards(void **state)
+SCENE_TEST(test_between_backwards)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, false);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_reduce(&s->g, rank, s->unit, 1.0f);
@@ -180,9 +171,8 @@ static void test_between_backwards(void **state)
 
 /* An entry that a rank has reserved is the rank's until its commit; an entry of the rank that abandons, until
  * its streams have passed. */
-static void test_entries_that_are_not_committed(void **state)
+SCENE_TEST(test_entries_that_are_not_committed)
 {
-	struct scene *s = *state;
 	static const struct zd_fence fence = {0, 1};
 	core_reducers_begin(&s->g, 3, false);
 	uint64_t entry = core_put(&s->g, 0, s->unit, 1.0f);
@@ -206,9 +196,8 @@ static void test_entries_that_are_not_committed(void **state)
 }
 
 /* One rank abandons window after window; another one comes through all of them. */
-static void test_a_rank_that_is_behind(void **state)
+SCENE_TEST(test_a_rank_that_is_behind)
 {
-	struct scene *s = *state;
 	for (uint32_t window = 0; window < 3; window++) {
 		core_expect(s->core, begin(s, 1), 0);
 		core_reduce(&s->g, 1, s->unit, 1.0f);
@@ -227,9 +216,8 @@ static void test_a_rank_that_is_behind(void **state)
 	train(s, 1);
 }
 
-static void test_nothing_to_abandon(void **state)
+SCENE_TEST(test_nothing_to_abandon)
 {
-	struct scene *s = *state;
 	core_expect_error(s->core, abandon(s, 0, NULL, 0), ZEROD_E_STATE,
 	                  "rank 0 has begun no backward since its last step");
 	train(s, 1);
@@ -237,9 +225,8 @@ static void test_nothing_to_abandon(void **state)
 }
 
 /* A rank in its last step reads that one's target, whatever becomes of the next window. */
-static void test_a_rank_in_its_step(void **state)
+SCENE_TEST(test_a_rank_in_its_step)
 {
-	struct scene *s = *state;
 	const struct zd_reply *replies[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, false);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -259,9 +246,8 @@ static void test_a_rank_in_its_step(void **state)
 	train(s, 2);
 }
 
-static void test_a_rank_that_goes(void **state)
+SCENE_TEST(test_a_rank_that_goes)
 {
-	struct scene *s = *state;
 	static const struct zd_fence fence = {0, 1};
 	core_reducers_begin(&s->g, 3, false);
 	core_reduce(&s->g, 0, s->unit, 1.0f);
@@ -275,9 +261,8 @@ static void test_a_rank_that_goes(void **state)
 /* ---- Skipping the rest --------------------------------------------------------------------------------- */
 
 /* Both what others have reduced and what they reduce later. */
-static void test_skip_rest(void **state)
+SCENE_TEST(test_skip_rest)
 {
-	struct scene *s = *state;
 	const struct zd_reply *replies[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, false);
 	core_reduce(&s->g, 0, s->unit, 1.0f);
@@ -297,9 +282,8 @@ static void test_skip_rest(void **state)
 }
 
 /* Ranks that all skip the rest do not wait for each other's contributions. */
-static void test_all_skip_the_rest(void **state)
+SCENE_TEST(test_all_skip_the_rest)
 {
-	struct scene *s = *state;
 	uint64_t ends[NRANKS];
 	core_reducers_begin(&s->g, 3, false);
 	core_reduce(&s->g, 1, s->unit, 1.0f);
@@ -310,9 +294,8 @@ static void test_all_skip_the_rest(void **state)
 }
 
 /* A reservation is no reduction yet, and one that is given up leaves nothing to be skipped. */
-static void test_skip_rest_beside_a_reservation(void **state)
+SCENE_TEST(test_skip_rest_beside_a_reservation)
 {
-	struct scene *s = *state;
 	core_reducers_begin(&s->g, 3, false);
 	uint64_t end = end_skipping(s, 2);
 	uint64_t entry = core_put(&s->g, 0, s->unit, 1.0f);
@@ -327,9 +310,8 @@ static void test_skip_rest_beside_a_reservation(void **state)
 }
 
 /* The sum of a unit that is registered behind the bound target has no place there: it cannot be skipped. */
-static void test_skip_rest_without_a_place(void **state)
+SCENE_TEST(test_skip_rest_without_a_place)
 {
-	struct scene *s = *state;
 	uint64_t late;
 	core_expect(s->core, core_backward(&s->g.team, 2, 3, false), 0);
 	late = core_reducers_unit(&s->g, "late", NUMEL);
@@ -338,25 +320,4 @@ static void test_skip_rest_without_a_place(void **state)
 	(void)end_skipping(s, 2);
 	core_expect_error(s->core, core_reserve(&s->g.team, 0, s->g.bucket[0], late), ZEROD_E_MISMATCH,
 	                  "rank 2 ended backward 1 without a gradient or skip for unit 'late'");
-}
-
-int main(void)
-{
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_before_the_last_commit),
-	        TEST(test_after_the_last_commit),
-	        TEST(test_between_backwards),
-	        TEST(test_before_the_boundary),
-	        TEST(test_entries_that_are_not_committed),
-	        TEST(test_a_rank_that_is_behind),
-	        TEST(test_nothing_to_abandon),
-	        TEST(test_a_rank_in_its_step),
-	        TEST(test_a_rank_that_goes),
-	        TEST(test_skip_rest),
-	        TEST(test_all_skip_the_rest),
-	        TEST(test_skip_rest_beside_a_reservation),
-	        TEST(test_skip_rest_without_a_place),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 /*
  * test.h - tests that register themselves, with the headers that cmocka's header and all tests need.
  *
- * test_main.c is the main() of a test program that defines none. It runs the tests in the order of their file.
+ * test_main.c is the main() of a test program that defines none. It runs the tests in the order of the file.
  */
 #ifndef ZD_TESTS_TEST_H
 #define ZD_TESTS_TEST_H
@@ -22,13 +22,13 @@ struct test {
 	struct test *next;
 };
 void test_add(struct test *test);
-/* Runs the tests between a setup and a teardown of the program, which may be NULL. Returns how many failed. */
+/* Runs the tests between a setup and a teardown of the program. Returns how many failed. */
 int test_run(int (*setup)(void **state), int (*teardown)(void **state));
 
 /* Begins the definition of a test: TEST(test_name) { ... } */
 #define TEST(name) TEST_DEFINE(name, void, , name(), NULL, NULL)
-/* The test has the parameter `fixture`, such as "struct scene *scene": what setup() stored in *state. teardown()
- * runs after a failed test as well. */
+/* The test has the parameter `fixture`, such as "struct scene *scene": what setup() stored in *state.
+ * teardown() also runs after a failed test. */
 #define FIXTURE_TEST(name, fixture, setup, teardown)                                                         \
 	TEST_DEFINE(name, fixture, , name(*state), setup, teardown)
 
@@ -42,8 +42,7 @@ int test_run(int (*setup)(void **state), int (*teardown)(void **state));
 	}                                                                                                    \
 	__attribute__((constructor)) static void name##_add(void)                                            \
 	{                                                                                                    \
-		static struct test test = {                                                                  \
-		        {#name, name##_run, setup, teardown, NULL}, __COUNTER__, NULL};                      \
+		static struct test test = {{#name, name##_run, setup, teardown, NULL}, __COUNTER__, NULL};   \
 		test_add(&test);                                                                             \
 	}                                                                                                    \
 	static void name(parameter)

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Errors, state tables, small allocations, names of statuses and dtypes, log lines. */
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include <zerod.h>
 
@@ -20,14 +13,14 @@
 #include "base/mem.h"
 #include "base/sm.h"
 #include "base/text.h"
+#include "tests/support/test.h"
 
 /* ---- Errors -------------------------------------------------------------------------------------------- */
 
-static void err_text(void **state)
+TEST(err_text)
 {
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	assert_int_equal(zd_err_set(&err, ZEROD_E_MISMATCH, "rank %d has %s", 3, "float16"),
 	                 ZEROD_E_MISMATCH);
 	assert_int_equal(err.status, ZEROD_E_MISMATCH);
@@ -38,12 +31,11 @@ static void err_text(void **state)
 	assert_int_equal(zd_err_set(NULL, ZEROD_E_BUSY, "nobody reads %s", "this"), ZEROD_E_BUSY);
 }
 
-static void err_text_is_cut(void **state)
+TEST(err_text_is_cut)
 {
 	char big[2 * ZD_ERR_TEXT_BYTES];
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	for (size_t i = 0; i + 3 < sizeof(big); i += 3)
 		memcpy(big + i, "\xe2\x82\xac", 4);
 	(void)zd_err_set(&err, ZEROD_E_INVALID, "x%s", big);
@@ -51,13 +43,12 @@ static void err_text_is_cut(void **state)
 	assert_true(zd_utf8_valid(err.text, strlen(err.text)));
 }
 
-static void err_errno(void **state)
+TEST(err_errno)
 {
 	char big[2 * ZD_ERR_TEXT_BYTES];
 	struct zd_err err = ZD_ERR_NONE;
 	const char *reason = ": No such file or directory";
 
-	(void)state;
 	assert_int_equal(zd_err_errno(&err, ENOENT, "opening %s", "/x"), ZEROD_E_SYSTEM);
 	assert_string_equal(err.text, "opening /x: No such file or directory");
 	assert_int_equal(zd_err_errno(NULL, ENOENT, "nobody"), ZEROD_E_SYSTEM);
@@ -105,11 +96,10 @@ static void fail_assertion(void)
 	zd_assert(1 + 1 == 3);
 }
 
-static void assertions_abort(void **state)
+TEST(assertions_abort)
 {
 	const char *words = words_before_abort(fail_assertion);
 
-	(void)state;
 	zd_assert(1 + 1 == 2);
 	assert_non_null(strstr(words, "fail_assertion: assertion failed: 1 + 1 == 3"));
 	assert_non_null(strstr(words, "test_base.c:"));
@@ -145,11 +135,10 @@ static void move_from_nowhere(void)
 	zd_sm_move(&machine, &worker, IDLE);
 }
 
-static void state_tables(void **state)
+TEST(state_tables)
 {
 	uint8_t worker = IDLE;
 
-	(void)state;
 	zd_sm_move(&machine, &worker, BUSY);
 	zd_sm_move(&machine, &worker, IDLE);
 	zd_sm_move(&machine, &worker, BUSY);
@@ -169,13 +158,12 @@ static void overflowing_allocation(void)
 	free(zd_realloc(NULL, SIZE_MAX / 2, 4));
 }
 
-static void allocations(void **state)
+TEST(allocations)
 {
 	unsigned char *bytes = zd_calloc(3, 5);
 	char *copy = zd_strdup("text");
 	void *empty = zd_calloc(0, 8);
 
-	(void)state;
 	for (size_t i = 0; i < 15; i++)
 		assert_int_equal(bytes[i], 0);
 	memset(bytes, 7, 15);
@@ -192,14 +180,13 @@ static void allocations(void **state)
 	assert_non_null(strstr(words_before_abort(overflowing_allocation), "out of memory"));
 }
 
-static void arithmetic(void **state)
+TEST(arithmetic)
 {
 	struct outer {
 		int first;
 		struct zd_err member;
 	} outer;
 
-	(void)state;
 	assert_int_equal(zd_align_up(0, 256), 0);
 	assert_int_equal(zd_align_up(1, 256), 256);
 	assert_int_equal(zd_align_up(256, 256), 256);
@@ -213,9 +200,8 @@ static void arithmetic(void **state)
 
 enum { RESERVED = -2 }; /* of the programs: wrong usage */
 
-static void status_names(void **state)
+TEST(status_names)
 {
-	(void)state;
 	assert_string_equal(zerod_status_name(ZEROD_OK), "OK");
 	assert_string_equal(zerod_status_name(ZEROD_E_NOT_HELD), "NOT_HELD");
 	assert_string_equal(zerod_status_name(ZEROD_E_FORKED), "FORKED");
@@ -233,11 +219,10 @@ static void status_names(void **state)
 	assert_string_equal(zerod_status_name(INT32_MAX), "UNKNOWN");
 }
 
-static void dtype_table(void **state)
+TEST(dtype_table)
 {
 	static const size_t bytes[] = {0, 4, 2, 2, 1, 1, 1, 2, 4, 8, 1, 1, 0};
 
-	(void)state;
 	for (int dtype = 0; dtype < (int)ZD_ARRAY_LEN(bytes); dtype++) {
 		assert_int_equal(zerod_dtype_bytes((enum zerod_dtype)dtype), bytes[dtype]);
 		assert_int_equal(strcmp(zerod_dtype_name((enum zerod_dtype)dtype), "unknown") != 0,
@@ -264,11 +249,10 @@ static void remember(const struct zd_log_line *line)
 	nlogged++;
 }
 
-static void log_to_sink(void **state)
+TEST(log_to_sink)
 {
 	const struct zd_log_field fields[] = {{"ZEROD_SESSION", "7"}, {"ZEROD_JOB", "demo"}};
 
-	(void)state;
 	nlogged = 0;
 	zd_log_set_sink(remember);
 	zd_log(ZD_LOG_NOTICE, "rank %d\njoined", 2);
@@ -299,22 +283,7 @@ static void log_and_die(void)
 	abort();
 }
 
-static void log_to_stderr(void **state)
+TEST(log_to_stderr)
 {
-	(void)state;
 	assert_string_equal(words_before_abort(log_and_die), "warning: no room ZEROD_DEVICE=0\n");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(err_text),      cmocka_unit_test(err_text_is_cut),
-	        cmocka_unit_test(err_errno),     cmocka_unit_test(assertions_abort),
-	        cmocka_unit_test(state_tables),  cmocka_unit_test(allocations),
-	        cmocka_unit_test(arithmetic),    cmocka_unit_test(status_names),
-	        cmocka_unit_test(dtype_table),   cmocka_unit_test(log_to_sink),
-	        cmocka_unit_test(log_to_stderr),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,14 +5,9 @@
  * code under test is used to judge it.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/dtype.h"
+#include "tests/support/test.h"
 
 struct half_format {
 	unsigned mantissa_bits;
@@ -114,33 +109,28 @@ static void check_extremes(const struct half_format *half)
 	}
 }
 
-static void f16_round_trip(void **state)
+TEST(f16_round_trip)
 {
-	(void)state;
 	check_round_trip(&f16);
 }
 
-static void bf16_round_trip(void **state)
+TEST(bf16_round_trip)
 {
-	(void)state;
 	check_round_trip(&bf16);
 }
 
-static void f16_rounding(void **state)
+TEST(f16_rounding)
 {
-	(void)state;
 	check_rounding(&f16);
 }
 
-static void bf16_rounding(void **state)
+TEST(bf16_rounding)
 {
-	(void)state;
 	check_rounding(&bf16);
 }
 
-static void extremes(void **state)
+TEST(extremes)
 {
-	(void)state;
 	check_extremes(&f16);
 	check_extremes(&bf16);
 	expect(&f16, 65504.0f, 0x7bff);
@@ -177,18 +167,16 @@ static void check_float8(float (*decode)(uint8_t bits), unsigned mantissa_bits, 
 	}
 }
 
-static void float8s(void **state)
+TEST(float8s)
 {
-	(void)state;
 	check_float8(zd_e4m3_to_f32, 3, 7, false);
 	check_float8(zd_e5m2_to_f32, 2, 15, true);
 	assert_true(zd_e4m3_to_f32(0x7e) == 448.0f);
 	assert_true(zd_e5m2_to_f32(0x7b) == 57344.0f);
 }
 
-static void dtypes_of_gradients_and_sums(void **state)
+TEST(dtypes_of_gradients_and_sums)
 {
-	(void)state;
 	for (int dtype = -1; dtype <= 12; dtype++) {
 		bool wide = dtype == ZEROD_FLOAT32 || dtype == ZEROD_FLOAT16 || dtype == ZEROD_BFLOAT16;
 		bool narrow = dtype == ZEROD_FLOAT8_E4M3 || dtype == ZEROD_FLOAT8_E5M2;
@@ -196,19 +184,4 @@ static void dtypes_of_gradients_and_sums(void **state)
 		assert_int_equal(zd_dtype_reducible((enum zerod_dtype)dtype), wide || narrow);
 		assert_int_equal(zd_dtype_holds_sums((enum zerod_dtype)dtype), wide);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(f16_round_trip),
-	        cmocka_unit_test(bf16_round_trip),
-	        cmocka_unit_test(f16_rounding),
-	        cmocka_unit_test(bf16_rounding),
-	        cmocka_unit_test(extremes),
-	        cmocka_unit_test(float8s),
-	        cmocka_unit_test(dtypes_of_gradients_and_sums),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,18 +2,12 @@
 /* test_processors.c - how many processors a process may keep busy: quotas of control groups in a tree of
  * files. */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/processors.h"
+#include "tests/support/test.h"
 
 /* Made in this order, removed in the other one. */
 static const char *const directories[] = {
@@ -74,7 +68,9 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void test_quotas(void **state)
+#define TREE_TEST(name) FIXTURE_TEST(name, const struct tree *tree, setup, teardown)
+
+TREE_TEST(test_quotas)
 {
 	static const struct {
 		const char *text;
@@ -92,7 +88,6 @@ static void test_quotas(void **state)
 	        {"100000 none\n", 0},
 	        {"100000 0\n", 0},
 	};
-	const struct tree *tree = *state;
 
 	for (size_t i = 0; i < sizeof(quotas) / sizeof(quotas[0]); i++) {
 		unsigned most = quotas[i].most;
@@ -102,10 +97,8 @@ static void test_quotas(void **state)
 	}
 }
 
-static void test_the_tightest_group_binds(void **state)
+TREE_TEST(test_the_tightest_group_binds)
 {
-	const struct tree *tree = *state;
-
 	for (size_t i = 1; i < NFILES; i++) {
 		for (size_t j = 1; j < NFILES; j++)
 			put(tree, files[j], i == j ? "100000 100000\n" : "max 100000\n");
@@ -114,11 +107,10 @@ static void test_the_tightest_group_binds(void **state)
 }
 
 /* A container sees its own group as the top one, and the path from the host's. */
-static void test_a_path_that_is_not_there(void **state)
+TREE_TEST(test_a_path_that_is_not_there)
 {
 	static const char *const lines[] = {"0::/\n", "0::/machine/of/the/host\n", "0::/../pods\n",
 	                                    "0::/pods/one/inner\n"};
-	const struct tree *tree = *state;
 
 	put(tree, "/sys/fs/cgroup/cpu.max", "100000 100000\n");
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
@@ -128,26 +120,13 @@ static void test_a_path_that_is_not_there(void **state)
 }
 
 /* Only version 2 of control groups is looked at. */
-static void test_no_group(void **state)
+TREE_TEST(test_no_group)
 {
 	static const char *const lines[] = {"", "4:cpu,cpuacct:/pods/one\n", "0:", "0::"};
-	const struct tree *tree = *state;
 
 	put(tree, "/sys/fs/cgroup/pods/one/cpu.max", "100000 100000\n");
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		put(tree, files[0], lines[i]);
 		assert_int_equal(zd_processors(tree->root), tree->all);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_quotas, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_the_tightest_group_binds, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_a_path_that_is_not_there, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_no_group, setup, teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,25 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_spin.c - how long a thread spins: a moment after its last event, and a share of the time in the long
  * run. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/spin.h"
+#include "tests/support/test.h"
 
 #define WINDOW_NS 50000u
 #define STEP_NS   1000u
 #define START_NS  1000000000u
 
-static void test_for_a_moment_after_an_event(void **state)
+TEST(test_for_a_moment_after_an_event)
 {
 	struct zd_spin spin;
 
-	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	assert_false(zd_spin_may(&spin, START_NS));
 	zd_spin_event(&spin, START_NS);
@@ -43,14 +36,13 @@ static int64_t spin_for(struct zd_spin *spin, uint64_t from_ns, uint64_t ns)
 	return spun_ns;
 }
 
-static void test_a_share_in_the_long_run(void **state)
+TEST(test_a_share_in_the_long_run)
 {
 	int64_t second_ns = 1000000000;
 	int64_t share_ns = second_ns * ZD_SPIN_PERCENT / 100;
 	struct zd_spin spin;
 	int64_t spun_ns;
 
-	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	spun_ns = spin_for(&spin, START_NS, (uint64_t)second_ns);
 	assert_in_range(spun_ns, share_ns, share_ns + 2 * ZD_SPIN_BURST_NS);
@@ -59,13 +51,12 @@ static void test_a_share_in_the_long_run(void **state)
 }
 
 /* The saved time bounds a burst, however long the rest before it was. */
-static void test_a_burst_after_a_rest(void **state)
+TEST(test_a_burst_after_a_rest)
 {
 	int64_t most_ns = ZD_SPIN_BURST_NS + 10 * ZD_SPIN_BURST_NS * (int64_t)ZD_SPIN_PERCENT / 100;
 	struct zd_spin spin;
 	int64_t spun_ns;
 
-	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	(void)spin_for(&spin, START_NS, (uint64_t)(10 * ZD_SPIN_BURST_NS));
 	spun_ns = spin_for(&spin, START_NS + 3600000000000u, (uint64_t)(10 * ZD_SPIN_BURST_NS));
@@ -73,12 +64,11 @@ static void test_a_burst_after_a_rest(void **state)
 }
 
 /* A thread that finds an event at each poll uses up none of its spin time. */
-static void test_what_is_busy_is_not_counted(void **state)
+TEST(test_what_is_busy_is_not_counted)
 {
 	uint64_t end_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
 	struct zd_spin spin;
 
-	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	for (uint64_t now_ns = START_NS; now_ns < end_ns; now_ns += STEP_NS) {
 		zd_spin_event(&spin, now_ns);
@@ -87,12 +77,11 @@ static void test_what_is_busy_is_not_counted(void **state)
 }
 
 /* Also when nothing is saved up; and it is owed. */
-static void test_for_what_is_on_its_way(void **state)
+TEST(test_for_what_is_on_its_way)
 {
 	uint64_t now_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
 	struct zd_spin spin;
 
-	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	(void)spin_for(&spin, START_NS, (uint64_t)(10 * ZD_SPIN_BURST_NS));
 	while (zd_spin_may(&spin, now_ns))
@@ -107,12 +96,11 @@ static void test_for_what_is_on_its_way(void **state)
 }
 
 /* The debt of a thread that expects events without pause is bounded: it spins on its own again soon after. */
-static void test_debts_are_bounded(void **state)
+TEST(test_debts_are_bounded)
 {
 	uint64_t burst_ns = (uint64_t)ZD_SPIN_BURST_NS, now_ns = START_NS;
 	struct zd_spin spin;
 
-	(void)state;
 	zd_spin_init(&spin, WINDOW_NS, 1);
 	for (; now_ns < START_NS + 10 * burst_ns; now_ns += STEP_NS) {
 		zd_spin_expect(&spin, now_ns + ZD_SPIN_AWAIT_NS);
@@ -126,12 +114,11 @@ static void test_debts_are_bounded(void **state)
 }
 
 /* A busy thread spins without regard to its share, and sleeps when nothing happens for long. */
-static void test_busy(void **state)
+TEST(test_busy)
 {
 	uint64_t now_ns = START_NS, end_ns = START_NS + (uint64_t)(10 * ZD_SPIN_BURST_NS);
 	struct zd_spin spin;
 
-	(void)state;
 	assert_int_equal(setenv("ZEROD_SPIN", "busy", 1), 0);
 	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
 	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
@@ -143,11 +130,10 @@ static void test_busy(void **state)
 	assert_false(zd_spin_may(&spin, now_ns));
 }
 
-static void test_not_on_few_processors(void **state)
+TEST(test_not_on_few_processors)
 {
 	struct zd_spin spin;
 
-	(void)state;
 	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
 	zd_spin_init(&spin, WINDOW_NS, 1u << 20);
 	zd_spin_event(&spin, START_NS);
@@ -155,12 +141,11 @@ static void test_not_on_few_processors(void **state)
 	assert_false(zd_spin_may(&spin, START_NS));
 }
 
-static void test_what_the_environment_says(void **state)
+TEST(test_what_the_environment_says)
 {
 	struct zd_spin spin;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(setenv("ZEROD_SPIN", "always", 1), 0);
 	assert_int_equal(zd_spin_check(&err), 0);
 	assert_true(zd_spin_always());
@@ -184,21 +169,4 @@ static void test_what_the_environment_says(void **state)
 	assert_int_equal(unsetenv("ZEROD_SPIN"), 0);
 	assert_int_equal(zd_spin_check(&err), 0);
 	assert_false(zd_spin_always());
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_for_a_moment_after_an_event),
-	        cmocka_unit_test(test_a_share_in_the_long_run),
-	        cmocka_unit_test(test_a_burst_after_a_rest),
-	        cmocka_unit_test(test_what_is_busy_is_not_counted),
-	        cmocka_unit_test(test_for_what_is_on_its_way),
-	        cmocka_unit_test(test_debts_are_bounded),
-	        cmocka_unit_test(test_busy),
-	        cmocka_unit_test(test_not_on_few_processors),
-	        cmocka_unit_test(test_what_the_environment_says),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* UTF-8 and names, sizes as people write them, and texts that quote what a peer sent. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include <zerod.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "tests/support/test.h"
 
 /* Encodes what a strict encoder would refuse as well, so that the checks can be tried with it. */
 static size_t encode(uint32_t point, char out[4])
@@ -39,9 +34,8 @@ static size_t encode(uint32_t point, char out[4])
 	return 4;
 }
 
-static void every_code_point(void **state)
+TEST(every_code_point)
 {
-	(void)state;
 	for (uint32_t point = 0; point < 0x200000; point++) {
 		bool surrogate = point >= 0xd800 && point <= 0xdfff;
 		bool control = point < 0x20 || (point >= 0x7f && point < 0xa0);
@@ -57,7 +51,7 @@ static void every_code_point(void **state)
 	}
 }
 
-static void malformed_utf8(void **state)
+TEST(malformed_utf8)
 {
 	static const char *const bad[] = {
 	        "\x80", /* a tail without a lead */
@@ -84,7 +78,6 @@ static void malformed_utf8(void **state)
 	        "\xf0\x9f\x98z",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(bad); i++)
 		if (zd_utf8_valid(bad[i], strlen(bad[i])))
 			fail_msg("accepted malformed text %zu", i);
@@ -93,12 +86,11 @@ static void malformed_utf8(void **state)
 	assert_false(zd_utf8_valid("a\0b", 3));
 }
 
-static void names(void **state)
+TEST(names)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	char longest[65];
 
-	(void)state;
 	assert_int_equal(zd_name_check("layer.0", 63, "unit name", &err), 0);
 	assert_int_equal(zd_name_check(NULL, 63, "unit name", &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "unit name is empty");
@@ -118,7 +110,7 @@ static void names(void **state)
 	assert_int_equal(zd_name_check("\xff", 63, "tag", NULL), ZEROD_E_INVALID);
 }
 
-static void sizes_read(void **state)
+TEST(sizes_read)
 {
 	static const struct {
 		const char *text;
@@ -173,7 +165,6 @@ static void sizes_read(void **state)
 	                                  "16E",
 	                                  "99999999999999999999999P"};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(good); i++) {
 		uint64_t bytes = 77;
 
@@ -190,7 +181,7 @@ static void sizes_read(void **state)
 	}
 }
 
-static void sizes_written(void **state)
+TEST(sizes_written)
 {
 	static const struct {
 		uint64_t bytes;
@@ -219,7 +210,6 @@ static void sizes_written(void **state)
 	};
 	char out[ZD_BYTES_TEXT];
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		assert_ptr_equal(zd_bytes_text(cases[i].bytes, out), out);
 		assert_string_equal(out, cases[i].text);
@@ -227,11 +217,10 @@ static void sizes_written(void **state)
 }
 
 /* zd_bytes_text()'s output can be parsed again, and differs by at most the dropped digits. */
-static void sizes_round_trip(void **state)
+TEST(sizes_round_trip)
 {
 	uint64_t value = 1;
 
-	(void)state;
 	for (unsigned i = 0; i < 100000; i++) {
 		char out[ZD_BYTES_TEXT];
 		uint64_t bytes, back = 0, error;
@@ -258,11 +247,10 @@ static void format(char *out, size_t out_bytes, const char *fmt, ...)
 	va_end(args);
 }
 
-static void formatted_texts_are_valid(void **state)
+TEST(formatted_texts_are_valid)
 {
 	char out[16];
 
-	(void)state;
 	format(out, sizeof(out), "%s", "plain");
 	assert_string_equal(out, "plain");
 	format(out, sizeof(out), "%s", "a\x1b[2Jb\x7f\n");
@@ -278,12 +266,11 @@ static void formatted_texts_are_valid(void **state)
 }
 
 /* A cut falls between characters, wherever it falls, and does not cost a whole character before it. */
-static void cuts_keep_characters_whole(void **state)
+TEST(cuts_keep_characters_whole)
 {
 	static const char *const characters[] = {"z", "\xc3\xbc", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
 	char text[80], out[32];
 
-	(void)state;
 	for (size_t c = 0; c < ZD_ARRAY_LEN(characters); c++) {
 		size_t step = strlen(characters[c]);
 
@@ -306,7 +293,7 @@ static void cuts_keep_characters_whole(void **state)
 	}
 }
 
-static void hidden_characters_are_shown(void **state)
+TEST(hidden_characters_are_shown)
 {
 	static const struct {
 		const char *text, *shown;
@@ -329,7 +316,6 @@ static void hidden_characters_are_shown(void **state)
 	};
 	char out[128];
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		size_t length = zd_text_escape(cases[i].text, out, sizeof(out));
 
@@ -345,21 +331,4 @@ static void hidden_characters_are_shown(void **state)
 		}
 	}
 	assert_int_equal(zd_text_escape("\xe2\x80\x8b", out, 6), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(every_code_point),
-	        cmocka_unit_test(malformed_utf8),
-	        cmocka_unit_test(names),
-	        cmocka_unit_test(sizes_read),
-	        cmocka_unit_test(sizes_written),
-	        cmocka_unit_test(sizes_round_trip),
-	        cmocka_unit_test(formatted_texts_are_valid),
-	        cmocka_unit_test(cuts_keep_characters_whole),
-	        cmocka_unit_test(hidden_characters_are_shown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,9 +4,6 @@
 #ifndef ZD_TESTS_SPAN_PROGRAM_H
 #define ZD_TESTS_SPAN_PROGRAM_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "tests/support/core_driver.h"
 
 #define UNITS   4

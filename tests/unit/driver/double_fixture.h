@@ -5,7 +5,6 @@
 #define ZD_TESTS_DOUBLE_FIXTURE_H
 
 #include <pthread.h>
-#include <stdbool.h>
 
 #include "base/err.h"
 #include "driver/driver.h"

@@ -13,23 +13,16 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "executor/backend.h"
+#include "tests/support/test.h"
 
 #define MAX_OPS    1024u
 #define DEADLINE_S 60
@@ -285,6 +278,7 @@ static inline int close_all(void **state)
 	return 0;
 }
 
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, close_all)
+/* A test of a backend that setup opens. */
+#define BACKEND_TEST(name, setup) FIXTURE_TEST(name, struct fixture *f, setup, close_all)
 
 #endif

@@ -5,9 +5,8 @@
 
 #include "tests/unit/executor/backend_fixture.h"
 
-static void test_copies_move_bytes_between_devices(void **state)
+BACKEND_TEST(test_copies_move_bytes_between_devices, open_two)
 {
-	struct fixture *f = *state;
 	const uint64_t bytes = 3 * MIB + 4096; /* several slices and a rest */
 	assert_int_equal(create(f, 0, 1, bytes).completion.status, 0);
 	assert_int_equal(create(f, 1, 2, bytes).completion.status, 0);
@@ -34,11 +33,10 @@ static uint8_t copied_byte(unsigned k, uint64_t i)
 }
 
 /* Copies of all sizes at once, whatever way they go: each arrives whole and nowhere else. */
-static void test_copies_within_a_device(void **state)
+BACKEND_TEST(test_copies_within_a_device, open_two)
 {
 	static const uint64_t sizes[] = {256, 4 * MIB - 256, 4 * MIB, 4 * MIB + 256, 13 * MIB, 64 * KIB};
 	enum { COPIES = 12, ROOM = 14 };
-	struct fixture *f = *state;
 	uint64_t submitted[COPIES];
 	assert_int_equal(create(f, 0, 1, COPIES * ROOM * MIB).completion.status, 0);
 	assert_int_equal(create(f, 0, 2, COPIES * ROOM * MIB).completion.status, 0);
@@ -62,9 +60,8 @@ static void test_copies_within_a_device(void **state)
 	munmap(to, COPIES * ROOM * MIB);
 }
 
-static void test_fill_zeroes_its_place_only(void **state)
+BACKEND_TEST(test_fill_zeroes_its_place_only, open_two)
 {
-	struct fixture *f = *state;
 	assert_int_equal(create(f, 0, 1, 2 * MIB).completion.status, 0);
 	uint8_t *seen = map_segment(f, 1, 2 * MIB);
 	memset(seen, 0xff, 2 * MIB);
@@ -74,18 +71,16 @@ static void test_fill_zeroes_its_place_only(void **state)
 	munmap(seen, 2 * MIB);
 }
 
-static void test_empty_commands_complete(void **state)
+BACKEND_TEST(test_empty_commands_complete, open_two)
 {
-	struct fixture *f = *state;
 	assert_int_equal(wait_op(f, submit(f, copy(0, at(0, 0, 0), 1, at(0, 0, 0)))).completion.status, 0);
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(0, 0, 0)))).completion.status, 0);
 	assert_int_equal(wait_op(f, submit(f, watch(0, SESSION, 0, NULL))).completion.status,
 	                 ZEROD_E_ABORTED);
 }
 
-static void test_reduce_reports_its_result(void **state)
+BACKEND_TEST(test_reduce_reports_its_result, open_two)
 {
-	struct fixture *f = *state;
 	const uint64_t numel = 200000; /* several slices */
 	const uint64_t bytes = numel * sizeof(float);
 	assert_int_equal(create(f, 0, 1, 3 * MIB).completion.status, 0);

@@ -9,9 +9,8 @@
 
 #define NOT_A_TIMELINE (UINT64_MAX / 2)
 
-static void test_watch_waits_for_all_its_fences(void **state)
+BACKEND_TEST(test_watch_waits_for_all_its_fences, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct zd_fence fences[] = {{0, 1}, {ZD_TIMELINES - 1, 40}, {3, 2}};
 	uint64_t op = submit(f, watch(0, SESSION, 3, fences));
@@ -29,9 +28,8 @@ static void test_watch_waits_for_all_its_fences(void **state)
 	forget_session(&c);
 }
 
-static void test_abort_value_passes_every_fence(void **state)
+BACKEND_TEST(test_abort_value_passes_every_fence, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct zd_fence fence = {5, 1000};
 	uint64_t op = submit(f, watch(1, SESSION, 1, &fence));
@@ -40,9 +38,8 @@ static void test_abort_value_passes_every_fence(void **state)
 	forget_session(&c);
 }
 
-static void test_watch_does_not_hold_up_the_queue(void **state)
+BACKEND_TEST(test_watch_does_not_hold_up_the_queue, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct zd_fence fence = {0, 1};
 	assert_int_equal(create(f, 0, 1, MIB).completion.status, 0);
@@ -55,9 +52,8 @@ static void test_watch_does_not_hold_up_the_queue(void **state)
 	forget_session(&c);
 }
 
-static void test_session_close_aborts_watches(void **state)
+BACKEND_TEST(test_session_close_aborts_watches, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct client other = open_session(f, SESSION + 1);
 	struct zd_fence fence = {0, 1};
@@ -75,9 +71,8 @@ static void test_session_close_aborts_watches(void **state)
 	forget_session(&other);
 }
 
-static void test_pages_start_at_zero_and_are_read(void **state)
+BACKEND_TEST(test_pages_start_at_zero_and_are_read, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	for (uint32_t i = 0; i < ZD_TIMELINES; i++) {
 		assert_int_equal(atomic_load(&c.client_page[i]), 0);
@@ -93,9 +88,8 @@ static void test_pages_start_at_zero_and_are_read(void **state)
 	forget_session(&c);
 }
 
-static void test_client_cannot_resize_a_page(void **state)
+BACKEND_TEST(test_client_cannot_resize_a_page, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	const int fds[] = {c.client_fd, c.daemon_fd};
 	for (size_t i = 0; i < ZD_ARRAY_LEN(fds); i++) {
@@ -109,9 +103,8 @@ static void test_client_cannot_resize_a_page(void **state)
 	forget_session(&c);
 }
 
-static void test_signal_comes_after_the_bytes(void **state)
+BACKEND_TEST(test_signal_comes_after_the_bytes, open_two)
 {
-	struct fixture *f = *state;
 	enum { ROUNDS = 300 };
 	const uint64_t bytes = 64 * KIB;
 	struct client c = open_session(f, SESSION);
@@ -135,9 +128,8 @@ static void test_signal_comes_after_the_bytes(void **state)
 }
 
 /* Waiters of a failed command must not be told that it went well by the one behind it. */
-static void test_aborted_timeline_stays_so(void **state)
+BACKEND_TEST(test_aborted_timeline_stays_so, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, ZD_FENCE_ABORTED}};
 	assert_int_equal(create(f, 0, 1, 4096).completion.status, 0);
@@ -156,9 +148,8 @@ static void test_aborted_timeline_stays_so(void **state)
 }
 
 /* A command that was given before the close still has its page to signal into. */
-static void test_pages_outlive_the_session_for_queued_commands(void **state)
+BACKEND_TEST(test_pages_outlive_the_session_for_queued_commands, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	set_gate(f, f->last_op + 1, false);
 	uint64_t gate = submit(f, fill(0, at(0, 0, 0)));
@@ -196,9 +187,8 @@ static void *trainer_main(void *arg)
 	return NULL;
 }
 
-static void test_many_sessions(void **state)
+BACKEND_TEST(test_many_sessions, open_four)
 {
-	struct fixture *f = *state;
 	struct trainer trainers[TRAINERS];
 	uint64_t watches[TRAINERS];
 	for (uint32_t i = 0; i < 4; i++)

@@ -13,18 +13,11 @@
 #ifndef ZD_TEST_LINKS_MODEL_H
 #define ZD_TEST_LINKS_MODEL_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "executor/cuda/cuda_copy_stream.h"
 #include "executor/cuda/cuda_order.h"
 #include "executor/cuda/cuda_link_scheduler.h"
+#include "tests/support/test.h"
 
 #define MIB                  (1ull << 20)
 #define GIB                  (1ull << 30)

@@ -13,9 +13,8 @@
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-static void test_devices_have_names_and_arenas(void **state)
+BACKEND_TEST(test_devices_have_names_and_arenas, open_two)
 {
-	struct fixture *f = *state;
 	struct zd_device_config info[2];
 	assert_int_equal(ops->device_count(f->backend), 2);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -36,11 +35,10 @@ static int open_with(const char *devices, uint64_t arena_bytes, struct zd_backen
 	return ops->open(&config, backend, err);
 }
 
-static void test_default_arena(void **state)
+TEST(test_default_arena)
 {
 	struct zd_backend *backend;
 	struct zd_device_config info;
-	(void)state;
 	assert_int_equal(open_with(NULL, 0, &backend, NULL), 0);
 	assert_int_equal(ops->device_count(backend), 4);
 	ops->device_info(backend, 3, &info);
@@ -49,12 +47,11 @@ static void test_default_arena(void **state)
 	ops->close(backend);
 }
 
-static void test_devices_by_name_and_number(void **state)
+TEST(test_devices_by_name_and_number)
 {
 	struct zd_backend *backend;
 	struct zd_device_config last, chosen;
 	char list[128];
-	(void)state;
 	assert_int_equal(open_with("all", MIB * 64, &backend, NULL), 0);
 	ops->device_info(backend, 3, &last);
 	ops->close(backend);
@@ -66,7 +63,7 @@ static void test_devices_by_name_and_number(void **state)
 	ops->close(backend);
 }
 
-static void test_open_refuses(void **state)
+TEST(test_open_refuses)
 {
 	static const struct {
 		const char *devices;
@@ -83,7 +80,6 @@ static void test_open_refuses(void **state)
 	        {"all", 5ull << 30, ZEROD_E_NO_MEMORY, "has 4 GiB"},
 	        {"all", MIB, ZEROD_E_INVALID, "less than the 2 MiB"},
 	};
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct zd_backend *backend;
 		struct zd_err err = ZD_ERR_NONE;
@@ -95,10 +91,9 @@ static void test_open_refuses(void **state)
 	ops->close(NULL);
 }
 
-static void test_auto_finds_the_gpus(void **state)
+TEST(test_auto_finds_the_gpus)
 {
 	struct zd_err err = ZD_ERR_NONE;
-	(void)state;
 	assert_ptr_equal(zd_backend_auto(&err), &zd_backend_cuda);
 	assert_int_equal(err.status, 0);
 }
@@ -112,9 +107,8 @@ static uint64_t destroy(struct fixture *f, uint32_t segment)
 	return submit(f, command);
 }
 
-static void test_segment_lives_from_create_to_destroy(void **state)
+BACKEND_TEST(test_segment_lives_from_create_to_destroy, open_two)
 {
-	struct fixture *f = *state;
 	assert_int_equal(ops->segment_fd(f->backend, 1), -1);
 	for (int round = 0; round < 2; round++) {
 		assert_int_equal(create(f, 0, 1, GRANULARITY).completion.status, 0);
@@ -130,9 +124,8 @@ static void test_segment_lives_from_create_to_destroy(void **state)
 	}
 }
 
-static void test_segment_that_does_not_fit(void **state)
+BACKEND_TEST(test_segment_that_does_not_fit, open_two)
 {
-	struct fixture *f = *state;
 	struct record record = create(f, 0, 1, 8192 * MIB);
 	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
 	assert_non_null(strstr(record.completion.error, "8 GiB does not fit on GPU-"));
@@ -145,9 +138,8 @@ static void test_segment_that_does_not_fit(void **state)
 /* ---- Copies -------------------------------------------------------------------------------------------- */
 
 /* Each in its turn, and every byte arrives. */
-static void test_long_pushes_to_all(void **state)
+BACKEND_TEST(test_long_pushes_to_all, open_four)
 {
-	struct fixture *f = *state;
 	const uint64_t bytes = 40 * MIB;
 	uint64_t pushes[12];
 	unsigned n = 0;
@@ -175,9 +167,8 @@ static void test_long_pushes_to_all(void **state)
 }
 
 /* More pieces than go without a store of their own, the last of a few bytes. */
-static void test_a_push_in_pieces(void **state)
+BACKEND_TEST(test_a_push_in_pieces, open_two)
 {
-	struct fixture *f = *state;
 	const uint64_t bytes = 5 * 64 * MIB + 4096;
 	struct client c = open_session(f, SESSION);
 	struct zd_command push = copy(0, at(1, 0, bytes), 1, at(2, 0, bytes));
@@ -197,9 +188,8 @@ static void test_a_push_in_pieces(void **state)
 	forget_session(&c);
 }
 
-static void test_more_commands_than_fly_at_once(void **state)
+BACKEND_TEST(test_more_commands_than_fly_at_once, open_two)
 {
-	struct fixture *f = *state;
 	uint64_t last = 0;
 	assert_int_equal(create(f, 0, 1, GRANULARITY).completion.status, 0);
 	assert_int_equal(create(f, 1, 2, GRANULARITY).completion.status, 0);
@@ -210,11 +200,10 @@ static void test_more_commands_than_fly_at_once(void **state)
 
 /* Small copies within a GPU go by another way than large ones; the counter that they store into never runs
  * ahead of their bytes. */
-static void test_copies_within_a_device_keep_their_order(void **state)
+BACKEND_TEST(test_copies_within_a_device_keep_their_order, open_two)
 {
 	static const uint64_t sizes[] = {9 * MIB, 256,      5 * MIB, 64 << 10, 2 * MIB,
 	                                 0,       17 * MIB, 512,     MIB,      4096};
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	uint64_t ends[ZD_ARRAY_LEN(sizes)], ops_of[ZD_ARRAY_LEN(sizes)], end = 0, seen = 0;
 	assert_int_equal(create(f, 0, 1, 128 * MIB).completion.status, 0);
@@ -242,9 +231,8 @@ static void test_copies_within_a_device_keep_their_order(void **state)
 
 /* ---- Close --------------------------------------------------------------------------------------------- */
 
-static void test_close_with_work_queued(void **state)
+BACKEND_TEST(test_close_with_work_queued, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct zd_fence never = {0, 1};
 	assert_int_equal(create(f, 0, 1, 32 * MIB).completion.status, 0);
@@ -274,9 +262,8 @@ static void test_close_with_work_queued(void **state)
 }
 
 /* A push has as many pieces under way as may be, and more to come. */
-static void test_close_amid_a_push(void **state)
+BACKEND_TEST(test_close_amid_a_push, open_two)
 {
-	struct fixture *f = *state;
 	const uint64_t bytes = 8 * 64 * MIB;
 	assert_int_equal(create(f, 0, 1, bytes).completion.status, 0);
 	assert_int_equal(create(f, 1, 2, bytes).completion.status, 0);
@@ -287,9 +274,8 @@ static void test_close_amid_a_push(void **state)
 }
 
 /* A word that something follows changes nothing but who is awake: also when nothing does. */
-static void test_expected_commands(void **state)
+BACKEND_TEST(test_expected_commands, open_two)
 {
-	struct fixture *f = *state;
 	assert_int_equal(create(f, 0, 1, MIB).completion.status, 0);
 	assert_int_equal(create(f, 1, 2, MIB).completion.status, 0);
 	for (uint32_t i = 0; i < 100; i++) {
@@ -302,10 +288,9 @@ static void test_expected_commands(void **state)
 }
 
 /* Nobody here waits for its fences. */
-static void test_sum_with_fences_is_not_begun(void **state)
+BACKEND_TEST(test_sum_with_fences_is_not_begun, open_two)
 {
 	static const struct zd_fence fences[] = {{.timeline = 3, .value = 1}};
-	struct fixture *f = *state;
 	const uint64_t bytes = 1000 * sizeof(float);
 	assert_int_equal(create(f, 0, 1, GRANULARITY).completion.status, 0);
 	float *seen = (float *)(void *)map_segment(f, 1, GRANULARITY);
@@ -341,29 +326,7 @@ static void test_sum_with_fences_is_not_begun(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_devices_have_names_and_arenas, open_two),
-	        cmocka_unit_test(test_default_arena),
-	        cmocka_unit_test(test_devices_by_name_and_number),
-	        cmocka_unit_test(test_open_refuses),
-	        cmocka_unit_test(test_auto_finds_the_gpus),
-	        TEST(test_segment_lives_from_create_to_destroy, open_two),
-	        TEST(test_segment_that_does_not_fit, open_two),
-	        TEST(test_copies_move_bytes_between_devices, open_two),
-	        TEST(test_copies_within_a_device, open_two),
-	        TEST(test_fill_zeroes_its_place_only, open_two),
-	        TEST(test_empty_commands_complete, open_two),
-	        TEST(test_reduce_reports_its_result, open_two),
-	        TEST(test_sum_with_fences_is_not_begun, open_two),
-	        TEST(test_long_pushes_to_all, open_four),
-	        TEST(test_a_push_in_pieces, open_two),
-	        TEST(test_more_commands_than_fly_at_once, open_two),
-	        TEST(test_copies_within_a_device_keep_their_order, open_two),
-	        TEST(test_expected_commands, open_two),
-	        TEST(test_close_with_work_queued, open_two),
-	        TEST(test_close_amid_a_push, open_two),
-	};
 	(void)argc;
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -4,11 +4,10 @@
 
 /* ---- Meeting ------------------------------------------------------------------------------------------- */
 
-static void test_all_ranks_meet(void **state)
+TEST(test_all_ranks_meet)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 3);
 	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 3; i++)
@@ -16,12 +15,11 @@ static void test_all_ranks_meet(void **state)
 	comm_close(&s);
 }
 
-static void test_one_rank_alone(void **state)
+TEST(test_one_rank_alone)
 {
 	struct comm_scene s;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 1);
 	comm_connect(&s, true);
 	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_TO_ALL, 10));
@@ -32,13 +30,12 @@ static void test_one_rank_alone(void **state)
 }
 
 /* However often NCCL says that it is not done. */
-static void test_ready_only_when_nccl_says_so(void **state)
+TEST(test_ready_only_when_nccl_says_so)
 {
 	struct zd_cuda_comm_config config;
 	struct comm_scene s;
 	bool opened = false;
 
-	(void)state;
 	comm_open(&s, 1);
 	s.control->polls(5);
 	config = comm_config(&s, 0);
@@ -70,11 +67,10 @@ static void expect_missed(struct comm_scene *s, uint32_t i, const char *here)
 }
 
 /* Ranks 0 and 2 of four are here; of the others nothing is known. */
-static void test_peers_that_never_come(void **state)
+TEST(test_peers_that_never_come)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(&s, i);
@@ -96,11 +92,10 @@ static void test_peers_that_never_come(void **state)
 
 /* The same where the communicator's ranks are others in the world: they are called by what their users
  * know. */
-static void test_peers_by_their_ranks_in_the_world(void **state)
+TEST(test_peers_by_their_ranks_in_the_world)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 1);
 	struct zd_cuda_comm_config config = comm_config(&s, 0);
 	config.nranks = 2;
@@ -155,9 +150,8 @@ static void same_rank(struct comm_scene *s, struct zd_cuda_comm_config *config)
 	config->rank = 0;
 }
 
-static void test_daemons_that_do_not_agree(void **state)
+TEST(test_daemons_that_do_not_agree)
 {
-	(void)state;
 	meet_in_vain(other_id);
 	meet_in_vain(other_size);
 	meet_in_vain(same_rank);
@@ -177,12 +171,11 @@ static void expect_refused(struct comm_scene *s, uint32_t i, struct zd_cuda_comm
 	assert_null(comm);
 }
 
-static void test_bad_configurations(void **state)
+TEST(test_bad_configurations)
 {
 	struct zd_cuda_comm_config config;
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 1);
 	config = comm_config(&s, 0);
 	config.rank = 1;
@@ -204,12 +197,11 @@ static void test_bad_configurations(void **state)
 	comm_close(&s);
 }
 
-static void test_ranks_of_one_daemon_fit_together(void **state)
+TEST(test_ranks_of_one_daemon_fit_together)
 {
 	struct zd_cuda_comm_config config, other;
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	config = comm_config(&s, 0);
 	s.ranks[0].comm = comm_add(&s, 0, &config);
@@ -224,12 +216,11 @@ static void test_ranks_of_one_daemon_fit_together(void **state)
 }
 
 /* An id that is none is NCCL's to refuse. */
-static void test_an_id_that_is_none(void **state)
+TEST(test_an_id_that_is_none)
 {
 	struct zd_cuda_comm_config config;
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 1);
 	config = comm_config(&s, 0);
 	memset(&config.id, 0x55, sizeof(config.id));
@@ -321,9 +312,8 @@ static void abort_in(enum zd_cuda_comm_phase phase, bool checking)
 	comm_close(&s);
 }
 
-static void test_abort_in_every_phase(void **state)
+TEST(test_abort_in_every_phase)
 {
-	(void)state;
 	abort_in(ZD_CUDA_COMM_WAITING, false);
 	abort_in(ZD_CUDA_COMM_LAUNCHING, false);
 	abort_in(ZD_CUDA_COMM_FLYING, false);
@@ -333,13 +323,12 @@ static void test_abort_in_every_phase(void **state)
 
 /* A launched operation fails once no kernel writes any more, although its stream runs on to the store of the
  * progress. */
-static void test_an_aborted_operation_never_succeeds(void **state)
+TEST(test_an_aborted_operation_never_succeeds)
 {
 	struct comm_op ops[3];
 	struct comm_scene s;
 	uint8_t byte = 0;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (int i = 0; i < 3; i++) {
@@ -358,13 +347,12 @@ static void test_an_aborted_operation_never_succeeds(void **state)
 	comm_close(&s);
 }
 
-static void test_abort_of_one_that_is_idle(void **state)
+TEST(test_abort_of_one_that_is_idle)
 {
 	struct comm_scene s;
 	struct zd_err err;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++)
@@ -378,13 +366,12 @@ static void test_abort_of_one_that_is_idle(void **state)
 }
 
 /* Finalizing is in progress for ever: what ends in order can be ended at once. */
-static void test_abort_of_one_that_ends(void **state)
+TEST(test_abort_of_one_that_ends)
 {
 	struct comm_scene s;
 	struct zd_err err;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 1);
 	comm_connect(&s, false);
 	s.control->polls(1000000);
@@ -401,12 +388,11 @@ static void test_abort_of_one_that_ends(void **state)
 	comm_close(&s);
 }
 
-static void test_end_of_one_that_connects(void **state)
+TEST(test_end_of_one_that_connects)
 {
 	struct zd_cuda_comm_config config;
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 1);
 	config = comm_config(&s, 0);
 	config.nranks = 2;
@@ -417,11 +403,10 @@ static void test_end_of_one_that_connects(void **state)
 	comm_close(&s);
 }
 
-static void test_order_at_the_end(void **state)
+TEST(test_order_at_the_end)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++)
@@ -435,25 +420,7 @@ static void test_order_at_the_end(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_all_ranks_meet),
-	        cmocka_unit_test(test_one_rank_alone),
-	        cmocka_unit_test(test_ready_only_when_nccl_says_so),
-	        cmocka_unit_test(test_peers_that_never_come),
-	        cmocka_unit_test(test_peers_by_their_ranks_in_the_world),
-	        cmocka_unit_test(test_daemons_that_do_not_agree),
-	        cmocka_unit_test(test_bad_configurations),
-	        cmocka_unit_test(test_ranks_of_one_daemon_fit_together),
-	        cmocka_unit_test(test_an_id_that_is_none),
-	        cmocka_unit_test(test_abort_in_every_phase),
-	        cmocka_unit_test(test_an_aborted_operation_never_succeeds),
-	        cmocka_unit_test(test_abort_of_one_that_is_idle),
-	        cmocka_unit_test(test_abort_of_one_that_ends),
-	        cmocka_unit_test(test_end_of_one_that_connects),
-	        cmocka_unit_test(test_order_at_the_end),
-	};
-
 	(void)argc;
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -96,11 +96,10 @@ static bool fail_nth(const char *function, unsigned nth, int result)
 	return calls >= nth;
 }
 
-static void test_every_call_of_nccl_fails_once(void **state)
+TEST(test_every_call_of_nccl_fails_once)
 {
 	unsigned nth = 1;
 
-	(void)state;
 	while (fail_nth(NULL, nth, ZD_NCCL_INTERNAL_ERROR))
 		nth++;
 	print_message("%u calls\n", nth - 1);
@@ -108,20 +107,18 @@ static void test_every_call_of_nccl_fails_once(void **state)
 }
 
 /* Polls of both ranks and of what ends them, as many as an operation may have. */
-static void test_every_poll_fails_once(void **state)
+TEST(test_every_poll_fails_once)
 {
-	(void)state;
 	for (unsigned nth = 1; nth <= 60; nth++)
 		(void)fail_nth("ncclCommGetAsyncError", nth, ZD_NCCL_UNHANDLED_CUDA_ERROR);
 }
 
-static void test_what_a_failed_call_says(void **state)
+TEST(test_what_a_failed_call_says)
 {
 	struct comm_op ops[RANKS];
 	struct zd_cuda_comm_call call = collective_call(ZD_CUDA_COMM_ALL_TO_ALL, 10, RANKS);
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, RANKS);
 	comm_connect(&s, false);
 	s.control->fail_call("ncclRecv", 2, ZD_NCCL_INVALID_USAGE);
@@ -214,11 +211,10 @@ static bool fail_nth_of_driver(unsigned nth, int result)
 	return fault.calls >= nth;
 }
 
-static void test_every_call_of_the_driver_fails_once(void **state)
+TEST(test_every_call_of_the_driver_fails_once)
 {
 	static const int results[] = {ZD_CU_OUT_OF_MEMORY, ZD_CU_ECC_UNCORRECTABLE};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(results); i++) {
 		unsigned nth = 1;
 
@@ -229,14 +225,13 @@ static void test_every_call_of_the_driver_fails_once(void **state)
 }
 
 /* Under an operation that runs: its kernel still spins, and the driver gives one answer to everything. */
-static void test_a_gpu_that_is_lost(void **state)
+TEST(test_a_gpu_that_is_lost)
 {
 	const char *dir = getenv("ZD_DOUBLE_DIR");
 	char path[PATH_MAX];
 	struct comm_scene s;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, RANKS);
 	comm_connect(&s, false);
 	op = comm_op(&s, 0, collective_call(ZD_CUDA_COMM_ALL_GATHER, 10, RANKS));
@@ -276,16 +271,8 @@ static int remove_dir(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_every_call_of_nccl_fails_once),
-	        cmocka_unit_test(test_every_poll_fails_once),
-	        cmocka_unit_test(test_what_a_failed_call_says),
-	        cmocka_unit_test(test_every_call_of_the_driver_fails_once),
-	        cmocka_unit_test(test_a_gpu_that_is_lost),
-	};
-
 	(void)argc;
 	make_dir();
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, remove_dir);
+	return test_run(NULL, remove_dir);
 }

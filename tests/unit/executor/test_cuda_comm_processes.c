@@ -109,24 +109,22 @@ static pid_t open_both(struct comm_scene *s, const char *what)
 	return pid;
 }
 
-static void test_two_daemons(void **state)
+TEST(test_two_daemons)
 {
 	struct comm_scene s;
 	pid_t pid;
 
-	(void)state;
 	pid = open_both(&s, "runs");
 	run_all_kinds(&s);
 	comm_close(&s);
 	assert_int_equal(wait_for(pid), 0);
 }
 
-static void test_daemons_that_differ(void **state)
+TEST(test_daemons_that_differ)
 {
 	struct comm_scene s;
 	pid_t pid;
 
-	(void)state;
 	pid = open_both(&s, "differs");
 	expect_difference(&s, &first_call);
 	comm_close(&s);
@@ -134,13 +132,12 @@ static void test_daemons_that_differ(void **state)
 }
 
 /* Its ranks never come: the deadline says which. */
-static void test_a_daemon_that_is_killed(void **state)
+TEST(test_a_daemon_that_is_killed)
 {
 	struct comm_op ops[EACH];
 	struct comm_scene s;
 	pid_t pid;
 
-	(void)state;
 	pid = open_both(&s, "dies");
 	assert_true(WIFSIGNALED(wait_for(pid)));
 	for (uint32_t i = 0; i < EACH; i++) {
@@ -161,14 +158,8 @@ static void test_a_daemon_that_is_killed(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_two_daemons),
-	        cmocka_unit_test(test_daemons_that_differ),
-	        cmocka_unit_test(test_a_daemon_that_is_killed),
-	};
-
 	if (argc > 1)
 		return second_main(argv[1]);
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -6,12 +6,11 @@
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
-static void test_data(void **state)
+TEST(test_data)
 {
 	static const uint64_t numels[] = {1, 7, 1000, 100000, 0};
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 3);
 	comm_connect(&s, false);
 	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++)
@@ -23,11 +22,10 @@ static void test_data(void **state)
 	comm_close(&s);
 }
 
-static void test_data_in_checking_mode(void **state)
+TEST(test_data_in_checking_mode)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 4);
 	comm_connect(&s, true);
 	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
@@ -38,11 +36,10 @@ static void test_data_in_checking_mode(void **state)
 	comm_close(&s);
 }
 
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (int dtype = ZEROD_FLOAT32; dtype <= ZEROD_BOOL; dtype++)
@@ -59,12 +56,11 @@ static void test_dtypes(void **state)
 }
 
 /* Progress is stored behind what NCCL launches, and it launches when its call is no longer in progress. */
-static void test_calls_that_are_long_in_progress(void **state)
+TEST(test_calls_that_are_long_in_progress)
 {
 	static const unsigned polls[] = {0, 1, 10};
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, true);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(polls); i++) {
@@ -76,12 +72,11 @@ static void test_calls_that_are_long_in_progress(void **state)
 	comm_close(&s);
 }
 
-static void test_many_at_once(void **state)
+TEST(test_many_at_once)
 {
 	struct comm_op ops[2][20];
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++)
@@ -98,12 +93,11 @@ static void test_many_at_once(void **state)
 }
 
 /* Given before the ranks have met: they run when they have. */
-static void test_given_while_connecting(void **state)
+TEST(test_given_while_connecting)
 {
 	struct comm_op ops[2];
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(&s, i);
@@ -131,13 +125,12 @@ static void expect_refused(struct comm_scene *s, struct zd_cuda_comm_call call, 
 	assert_string_equal(err.text, text);
 }
 
-static void test_bad_calls(void **state)
+TEST(test_bad_calls)
 {
 	struct zd_cuda_comm_call call = {.kind = ZD_CUDA_COMM_ALL_GATHER, .dtype = ZEROD_FLOAT32, .numel = 1};
 	struct comm_scene s;
 	zd_cu_ptr receive;
 
-	(void)state;
 	comm_open(&s, 1);
 	comm_connect(&s, false);
 	call.kind = 0;
@@ -216,12 +209,11 @@ static void close_pair(struct comm_scene *s, struct pair *pair)
 }
 
 /* The second waits neither for the first's launch, which may need other ranks, nor for its end. */
-static void test_two_communicators_at_once(void **state)
+TEST(test_two_communicators_at_once)
 {
 	struct comm_scene s;
 	struct pair pair;
 
-	(void)state;
 	open_pair(&s, &pair, false);
 	s.control->polls(3);
 	comm_give(&s, 0, &pair.first[0]);
@@ -249,12 +241,11 @@ static void test_two_communicators_at_once(void **state)
 
 /* Ranks that share a GPU give theirs in an order of their own: what is compared with other ranks holds up
  * nobody else. */
-static void test_crossing_orders_in_checking_mode(void **state)
+TEST(test_crossing_orders_in_checking_mode)
 {
 	struct comm_scene s;
 	struct pair pair;
 
-	(void)state;
 	open_pair(&s, &pair, true);
 	comm_give(&s, 0, &pair.first[0]);
 	give_other(&s, &pair, 0, &pair.second[0]);
@@ -270,13 +261,12 @@ static void test_crossing_orders_in_checking_mode(void **state)
 
 /* Of one communicator in the order in which they were given; another one, that is not ready or is stuck,
  * holds up nothing. */
-static void test_the_order_is_that_of_giving(void **state)
+TEST(test_the_order_is_that_of_giving)
 {
 	struct comm_op next;
 	struct comm_scene s;
 	struct pair pair;
 
-	(void)state;
 	open_pair(&s, &pair, false);
 	s.control->polls(1000000);
 	give_other(&s, &pair, 0, &pair.second[0]);
@@ -296,7 +286,7 @@ static void test_the_order_is_that_of_giving(void **state)
 	close_pair(&s, &pair);
 }
 
-static void test_who_has_not_met_holds_up_nobody(void **state)
+TEST(test_who_has_not_met_holds_up_nobody)
 {
 	struct zd_cuda_comm_config config;
 	struct zd_cuda_comm *lonely;
@@ -304,7 +294,6 @@ static void test_who_has_not_met_holds_up_nobody(void **state)
 	struct comm_scene s;
 	struct zd_err err;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	config = comm_config(&s, 0);
@@ -325,12 +314,11 @@ static void test_who_has_not_met_holds_up_nobody(void **state)
 }
 
 /* One that is aborted while it is launched lets the next go. */
-static void test_the_next_goes_on(void **state)
+TEST(test_the_next_goes_on)
 {
 	struct comm_scene s;
 	struct pair pair;
 
-	(void)state;
 	open_pair(&s, &pair, false);
 	s.control->polls(1000000);
 	comm_give(&s, 0, &pair.first[0]);
@@ -395,11 +383,10 @@ static void expect_mismatch(struct comm_scene *s, const char *text)
 	comm_close(s);
 }
 
-static void test_another_operation(void **state)
+TEST(test_another_operation)
 {
 	struct comm_scene s;
 
-	(void)state;
 	connect_checked(&s);
 	three_calls[2].kind = ZD_CUDA_COMM_REDUCE_SCATTER;
 	expect_mismatch(
@@ -408,12 +395,11 @@ static void test_another_operation(void **state)
 	        "operation reduce_scatter of 1000 bfloat16");
 }
 
-static void test_another_size_in_the_seventeenth(void **state)
+TEST(test_another_size_in_the_seventeenth)
 {
 	struct zd_cuda_comm_call call = {.kind = ZD_CUDA_COMM_ALL_REDUCE, .dtype = ZEROD_FLOAT32, .numel = 3};
 	struct comm_scene s;
 
-	(void)state;
 	connect_checked(&s);
 	for (int i = 0; i < 16; i++)
 		comm_expect_right(&s, &call, 3);
@@ -424,11 +410,10 @@ static void test_another_size_in_the_seventeenth(void **state)
 	        "operation all_gather of 2000 bfloat16");
 }
 
-static void test_another_dtype(void **state)
+TEST(test_another_dtype)
 {
 	struct comm_scene s;
 
-	(void)state;
 	connect_checked(&s);
 	three_calls[0].dtype = ZEROD_INT16; /* as many bytes */
 	expect_mismatch(
@@ -436,11 +421,10 @@ static void test_another_dtype(void **state)
 	            "operation all_gather of 1000 bfloat16");
 }
 
-static void test_another_root(void **state)
+TEST(test_another_root)
 {
 	struct comm_scene s;
 
-	(void)state;
 	connect_checked(&s);
 	for (uint32_t i = 0; i < 3; i++)
 		three_calls[i] = (struct zd_cuda_comm_call){
@@ -451,11 +435,10 @@ static void test_another_root(void **state)
 	        "1st operation broadcast of 100 int8 from rank 1");
 }
 
-static void test_another_group(void **state)
+TEST(test_another_group)
 {
 	struct comm_scene s;
 
-	(void)state;
 	other_group = "worlds";
 	connect_checked(&s);
 	expect_mismatch(
@@ -466,14 +449,13 @@ static void test_another_group(void **state)
 }
 
 /* A rank that does not check sends what it was to send. */
-static void test_a_rank_that_does_not_check(void **state)
+TEST(test_a_rank_that_does_not_check)
 {
 	struct zd_cuda_comm_call call = comm_bytes(ZD_CUDA_COMM_ALL_GATHER,
 	                                           sizeof(struct zd_cuda_comm_description));
 	struct comm_op ops[2];
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct zd_cuda_comm_config config = comm_config(&s, i);
@@ -497,12 +479,11 @@ static void test_a_rank_that_does_not_check(void **state)
 }
 
 /* Others that do not part hold it up for a second, and no longer. */
-static void test_parting_that_does_not_end(void **state)
+TEST(test_parting_that_does_not_end)
 {
 	struct comm_scene s;
 	struct comm_op ops[3];
 
-	(void)state;
 	connect_checked(&s);
 	three_calls[2].numel = 1;
 	for (uint32_t i = 0; i < 3; i++) {
@@ -517,7 +498,7 @@ static void test_parting_that_does_not_end(void **state)
 	comm_close(&s);
 }
 
-static void test_ordinals(void **state)
+TEST(test_ordinals)
 {
 	static const struct {
 		uint64_t number;
@@ -527,7 +508,6 @@ static void test_ordinals(void **state)
 	const struct zd_cuda_comm_call call = {
 	        .kind = ZD_CUDA_COMM_ALL_REDUCE, .dtype = ZEROD_FLOAT16, .numel = 8};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		char text[ZD_CUDA_COMM_TEXT], expected[ZD_CUDA_COMM_TEXT];
 
@@ -542,7 +522,7 @@ static bool is_every_third(const void *arg, uint32_t rank)
 	return rank % 3 == 0 && rank < *(const uint32_t *)arg;
 }
 
-static void test_ranks_in_words(void **state)
+TEST(test_ranks_in_words)
 {
 	static const struct {
 		uint32_t below;
@@ -554,7 +534,6 @@ static void test_ranks_in_words(void **state)
 	             {60, "ranks 0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45 and 4 more"}};
 	const struct zd_cuda_comm_rank self = {.nranks = 1024};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		char text[ZD_CUDA_COMM_RANKS_TEXT];
 
@@ -594,9 +573,8 @@ static void miss_deadline(bool checking, enum zd_cuda_comm_phase phase, unsigned
 	comm_close(&s);
 }
 
-static void test_peers_that_do_not_run_it(void **state)
+TEST(test_peers_that_do_not_run_it)
 {
-	(void)state;
 	miss_deadline(false, ZD_CUDA_COMM_FLYING, 2,
 	              "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 runs, "
 	              "and some rank "
@@ -612,13 +590,12 @@ static void test_peers_that_do_not_run_it(void **state)
 }
 
 /* Another communicator goes on. */
-static void test_deadline_behind_another(void **state)
+TEST(test_deadline_behind_another)
 {
 	struct comm_scene s;
 	struct comm_op next;
 	struct pair pair;
 
-	(void)state;
 	open_pair(&s, &pair, false);
 	s.control->polls(1000000);
 	give_other(&s, &pair, 0, &pair.second[0]);
@@ -638,13 +615,12 @@ static void test_deadline_behind_another(void **state)
 	close_pair(&s, &pair);
 }
 
-static void test_deadline_before_all_have_met(void **state)
+TEST(test_deadline_before_all_have_met)
 {
 	struct zd_cuda_comm_config config;
 	struct comm_scene s;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 1);
 	config = comm_config(&s, 0);
 	config.nranks = 2;
@@ -683,9 +659,8 @@ static void fail_later(bool checking, enum zd_cuda_comm_phase phase)
 	comm_close(&s);
 }
 
-static void test_errors_that_come_later(void **state)
+TEST(test_errors_that_come_later)
 {
-	(void)state;
 	fail_later(false, ZD_CUDA_COMM_FLYING);
 	fail_later(true, ZD_CUDA_COMM_COMPARING);
 	fail_later(false, ZD_CUDA_COMM_LAUNCHING);
@@ -694,12 +669,11 @@ static void test_errors_that_come_later(void **state)
 
 /* The stream has come to the progress, and NCCL says that the communicator is broken: nobody knows what was
  * received. */
-static void test_progress_of_a_broken_communicator(void **state)
+TEST(test_progress_of_a_broken_communicator)
 {
 	struct comm_op ops[2];
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -721,12 +695,11 @@ static void test_progress_of_a_broken_communicator(void **state)
 }
 
 /* A GPU that has failed takes its communicators along, and no other's. */
-static void test_a_device_that_fails(void **state)
+TEST(test_a_device_that_fails)
 {
 	struct comm_scene s;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
@@ -745,37 +718,7 @@ static void test_a_device_that_fails(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_data),
-	        cmocka_unit_test(test_data_in_checking_mode),
-	        cmocka_unit_test(test_dtypes),
-	        cmocka_unit_test(test_calls_that_are_long_in_progress),
-	        cmocka_unit_test(test_many_at_once),
-	        cmocka_unit_test(test_given_while_connecting),
-	        cmocka_unit_test(test_bad_calls),
-	        cmocka_unit_test(test_two_communicators_at_once),
-	        cmocka_unit_test(test_crossing_orders_in_checking_mode),
-	        cmocka_unit_test(test_the_order_is_that_of_giving),
-	        cmocka_unit_test(test_who_has_not_met_holds_up_nobody),
-	        cmocka_unit_test(test_the_next_goes_on),
-	        cmocka_unit_test(test_another_operation),
-	        cmocka_unit_test(test_another_size_in_the_seventeenth),
-	        cmocka_unit_test(test_another_dtype),
-	        cmocka_unit_test(test_another_root),
-	        cmocka_unit_test(test_another_group),
-	        cmocka_unit_test(test_a_rank_that_does_not_check),
-	        cmocka_unit_test(test_parting_that_does_not_end),
-	        cmocka_unit_test(test_ordinals),
-	        cmocka_unit_test(test_ranks_in_words),
-	        cmocka_unit_test(test_peers_that_do_not_run_it),
-	        cmocka_unit_test(test_deadline_behind_another),
-	        cmocka_unit_test(test_deadline_before_all_have_met),
-	        cmocka_unit_test(test_errors_that_come_later),
-	        cmocka_unit_test(test_progress_of_a_broken_communicator),
-	        cmocka_unit_test(test_a_device_that_fails),
-	};
-
 	(void)argc;
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

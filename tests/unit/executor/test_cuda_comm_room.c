@@ -8,14 +8,13 @@
 /* ---- The GPU's room ------------------------------------------------------------------------------------ */
 
 /* All kernels of both queues fit on the GPU at once, and one is always let go. */
-static void test_blocks_fit_on_the_gpu(void **state)
+TEST(test_blocks_fit_on_the_gpu)
 {
 	static const struct {
 		uint32_t multiprocessors, blocks, at_once;
 	} cases[] = {{0, 1, 1},    {1, 1, 1},    {20, 10, 1}, {40, 16, 1},
 	             {108, 16, 3}, {132, 16, 4}, {160, 16, 5}};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		struct zd_cuda_device device = {.multiprocessors = cases[i].multiprocessors};
 
@@ -24,11 +23,10 @@ static void test_blocks_fit_on_the_gpu(void **state)
 	}
 }
 
-static void test_nccl_is_told_of_the_room(void **state)
+TEST(test_nccl_is_told_of_the_room)
 {
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	s.ranks[1].device.multiprocessors = 20;
 	comm_connect(&s, false);
@@ -64,13 +62,12 @@ static void give_to(struct comm_scene *s, uint32_t i, struct zd_cuda_comm *comm,
 
 /* Ranks that share two GPUs begin with one group here and with the other there: both kernels are on both
  * GPUs. */
-static void test_crossing_orders(void **state)
+TEST(test_crossing_orders)
 {
 	struct zd_cuda_comm *other[2];
 	struct comm_op first[2], second[2];
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	add_comm(&s, other);
@@ -91,14 +88,13 @@ static void test_crossing_orders(void **state)
 
 /* Where there is no room for their kernels beside each other there is none for the communicator; room comes
  * back when one is gone, and not before its kernels have ended. */
-static void test_no_more_communicators_than_room(void **state)
+TEST(test_no_more_communicators_than_room)
 {
 	struct zd_cuda_comm_config config;
 	struct zd_cuda_comm *more;
 	struct comm_scene s;
 	struct zd_err err;
 
-	(void)state;
 	comm_open(&s, 2);
 	s.ranks[0].queue.room = 1;
 	comm_connect(&s, false);
@@ -138,12 +134,11 @@ static void give_value(struct comm_scene *s, uint32_t i, struct agreement *agree
 }
 
 /* The page has room for one: the next is launched when the values of the one before it are the caller's. */
-static void test_one_agreement_at_a_time(void **state)
+TEST(test_one_agreement_at_a_time)
 {
 	struct agreement first[2], second[2];
 	struct comm_scene s;
 
-	(void)state;
 	comm_open(&s, 2);
 	comm_connect(&s, false);
 	give_value(&s, 0, &first[0], 10);
@@ -164,13 +159,12 @@ static void test_one_agreement_at_a_time(void **state)
 	comm_close(&s);
 }
 
-static void test_too_large_a_value(void **state)
+TEST(test_too_large_a_value)
 {
 	struct zd_err err;
 	struct comm_scene s;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 1);
 	comm_connect(&s, false);
 	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_AGREE, ZD_CUDA_COMM_VALUE_BYTES + 1));
@@ -183,13 +177,12 @@ static void test_too_large_a_value(void **state)
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
 /* It has so long from its launch on, however long it has waited for that. */
-static void test_patience_begins_with_the_launch(void **state)
+TEST(test_patience_begins_with_the_launch)
 {
 	struct zd_cuda_comm_config config;
 	struct comm_scene s;
 	struct comm_op op;
 
-	(void)state;
 	comm_open(&s, 2);
 	config = comm_config(&s, 0);
 	s.ranks[0].comm = comm_add(&s, 0, &config);
@@ -216,7 +209,7 @@ static void test_patience_begins_with_the_launch(void **state)
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
 /* A description comes from another process: its words need not have an end. */
-static void test_description_without_an_end(void **state)
+TEST(test_description_without_an_end)
 {
 	struct zd_cuda_comm_call call = {
 	        .kind = ZD_CUDA_COMM_AGREE, .dtype = ZEROD_UINT8, .numel = 8, .what = "step 7"};
@@ -225,7 +218,6 @@ static void test_description_without_an_end(void **state)
 	struct zd_cuda_comm_description all[2];
 	struct zd_err err;
 
-	(void)state;
 	for (int i = 0; i < 2; i++)
 		zd_cuda_comm_describe(&call, 1, "world", &all[i]);
 	assert_int_equal(zd_cuda_comm_compare(all, &self, &err), 0);
@@ -336,11 +328,10 @@ static void room_close(struct room_scene *scene, uint64_t first, uint64_t last)
 	comm_close(&scene->s);
 }
 
-static void test_room_is_for_who_came_first(void **state)
+TEST(test_room_is_for_who_came_first)
 {
 	struct room_scene scene;
 
-	(void)state;
 	room_open(&scene, 0);
 	for (uint64_t number = 1; number <= 4; number++) {
 		begin_opening(&scene, number);
@@ -362,11 +353,10 @@ static void test_room_is_for_who_came_first(void **state)
 
 /* It has said goodbye to all ranks in time, and waits for others' kernels: what it frees would wait for them,
  * and keep out who ends them. */
-static void test_a_parted_one_has_time(void **state)
+TEST(test_a_parted_one_has_time)
 {
 	struct room_scene scene;
 
-	(void)state;
 	room_open(&scene, 1);
 	begin_opening(&scene, 1);
 	assert_int_equal(await_end(&scene, 1), 0);
@@ -383,20 +373,7 @@ static void test_a_parted_one_has_time(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_blocks_fit_on_the_gpu),
-	        cmocka_unit_test(test_nccl_is_told_of_the_room),
-	        cmocka_unit_test(test_crossing_orders),
-	        cmocka_unit_test(test_no_more_communicators_than_room),
-	        cmocka_unit_test(test_one_agreement_at_a_time),
-	        cmocka_unit_test(test_too_large_a_value),
-	        cmocka_unit_test(test_patience_begins_with_the_launch),
-	        cmocka_unit_test(test_description_without_an_end),
-	        cmocka_unit_test(test_room_is_for_who_came_first),
-	        cmocka_unit_test(test_a_parted_one_has_time),
-	};
-
 	(void)argc;
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

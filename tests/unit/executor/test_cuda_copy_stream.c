@@ -1,14 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_copy_stream.c - a stream, and what is in flight on it, over the driver's double. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "executor/cuda/cuda_copy_stream.h"
@@ -60,6 +51,8 @@ static int close_fixture(void **state)
 	return 0;
 }
 
+#define EXECUTOR_TEST(name) FIXTURE_TEST(name, struct fixture *f, open_fixture, close_fixture)
+
 static void issue(struct fixture *f, uint64_t bytes, bool open, struct zd_cuda_task *ends)
 {
 	struct zd_cuda_piece piece = {.dst = f->to->range,
@@ -90,9 +83,8 @@ static void expect_nothing_landed(struct fixture *f)
 }
 
 /* A store idles the link. Nobody looks for an open piece: it is seen with the one that ends the task. */
-static void test_open_pieces_have_no_stores(void **state)
+EXECUTOR_TEST(test_open_pieces_have_no_stores)
 {
-	struct fixture *f = *state;
 	for (int i = 0; i < 3; i++) {
 		issue(f, MIB, true, NULL);
 		zd_cuda_copy_stream_close(&f->stream);
@@ -110,9 +102,8 @@ static void test_open_pieces_have_no_stores(void **state)
 }
 
 /* Else there would be no room for more, and nobody would see any. */
-static void test_open_pieces_of_many_bytes_have_one(void **state)
+EXECUTOR_TEST(test_open_pieces_of_many_bytes_have_one)
 {
-	struct fixture *f = *state;
 	issue(f, MIB, true, NULL);
 	f->stream.group_bytes = ZD_CUDA_OPEN_BYTES - 1;
 	zd_cuda_copy_stream_close(&f->stream);
@@ -123,9 +114,8 @@ static void test_open_pieces_of_many_bytes_have_one(void **state)
 	expect_landed(f, NULL);
 }
 
-static void test_what_follows_an_open_piece_lands_behind_it(void **state)
+EXECUTOR_TEST(test_what_follows_an_open_piece_lands_behind_it)
 {
-	struct fixture *f = *state;
 	issue(f, MIB, true, NULL);
 	zd_cuda_copy_stream_close(&f->stream);
 	zd_cuda_copy_stream_follow(&f->stream, &f->tasks[1]);
@@ -138,9 +128,8 @@ static void test_what_follows_an_open_piece_lands_behind_it(void **state)
 	expect_landed(f, &f->tasks[0]);
 }
 
-static void test_small_pieces_share_a_store(void **state)
+EXECUTOR_TEST(test_small_pieces_share_a_store)
 {
-	struct fixture *f = *state;
 	for (unsigned i = 0; i < ZD_CUDA_GROUP; i++) {
 		assert_false(zd_cuda_copy_stream_group_is_full(&f->stream));
 		issue(f, 4096, false, &f->tasks[i % 2]);
@@ -158,13 +147,5 @@ int main(int argc, char **argv)
 {
 	(void)argc;
 	use_double(argv);
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_open_pieces_have_no_stores, open_fixture, close_fixture),
-	        cmocka_unit_test_setup_teardown(test_open_pieces_of_many_bytes_have_one, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_what_follows_an_open_piece_lands_behind_it, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_small_pieces_share_a_store, open_fixture, close_fixture),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_executor.c - one GPU's executor, whose links the tests take from it, over the driver's double. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -106,6 +98,8 @@ static int close_fixture(void **state)
 	return 0;
 }
 
+#define EXECUTOR_TEST(name) FIXTURE_TEST(name, struct fixture *f, open_fixture, close_fixture)
+
 static struct zd_cuda_task *push_task(struct fixture *f, uint64_t op, uint32_t target, uint64_t bytes)
 {
 	struct zd_command push = {.kind = ZD_CMD_COPY, .op = op};
@@ -122,10 +116,9 @@ static void submit_push(struct fixture *f, uint64_t op, uint32_t target, uint64_
 
 /* Without slots on the links, the executor would issue the first push first, and on one stream it would
  * complete first. */
-static void test_large_pushes_wait_for_their_links(void **state)
+EXECUTOR_TEST(test_large_pushes_wait_for_their_links)
 {
 	static const uint64_t order[] = {2, 1};
-	struct fixture *f = *state;
 	struct zd_cuda_device *all = f->devices.all;
 	atomic_store(&all[1].in_ns, LATER);
 	submit_push(f, 1, 1, LARGE);
@@ -136,10 +129,9 @@ static void test_large_pushes_wait_for_their_links(void **state)
 }
 
 /* Others can see it. */
-static void test_large_pushes_take_their_links(void **state)
+EXECUTOR_TEST(test_large_pushes_take_their_links)
 {
 	static const uint64_t order[] = {1};
-	struct fixture *f = *state;
 	struct zd_cuda_device *all = f->devices.all;
 	submit_push(f, 1, 2, LARGE);
 	wait_ended(f, 1, order);
@@ -149,10 +141,9 @@ static void test_large_pushes_take_their_links(void **state)
 	assert_int_equal(atomic_load(&f->devices.distance), 2);
 }
 
-static void test_small_pushes_wait_for_no_link(void **state)
+EXECUTOR_TEST(test_small_pushes_wait_for_no_link)
 {
 	static const uint64_t order[] = {1, 2};
-	struct fixture *f = *state;
 	for (uint32_t i = 0; i < GPUS; i++)
 		atomic_store(&f->devices.all[i].in_ns, LATER);
 	atomic_store(&f->devices.all[0].out_ns, LATER);
@@ -163,10 +154,9 @@ static void test_small_pushes_wait_for_no_link(void **state)
 	assert_int_equal(atomic_load(&f->devices.all[1].in_ns), LATER);
 }
 
-static void test_collected_tasks_wait_for_the_flush(void **state)
+EXECUTOR_TEST(test_collected_tasks_wait_for_the_flush)
 {
 	static const uint64_t order[] = {2, 1, 3};
-	struct fixture *f = *state;
 	zd_cuda_executor_collect(&f->executor, push_task(f, 1, 1, MIB));
 	zd_cuda_executor_collect(&f->executor, push_task(f, 3, 1, MIB));
 	submit_push(f, 2, 1, MIB);
@@ -175,10 +165,9 @@ static void test_collected_tasks_wait_for_the_flush(void **state)
 	wait_ended(f, 3, order);
 }
 
-static void test_a_full_group_waits_for_no_flush(void **state)
+EXECUTOR_TEST(test_a_full_group_waits_for_no_flush)
 {
 	uint64_t order[ZD_CUDA_GROUP];
-	struct fixture *f = *state;
 	for (uint32_t i = 0; i < ZD_CUDA_GROUP; i++) {
 		order[i] = i + 1;
 		zd_cuda_executor_collect(&f->executor, push_task(f, order[i], 1, MIB));
@@ -187,9 +176,8 @@ static void test_a_full_group_waits_for_no_flush(void **state)
 }
 
 /* The text of a failure belongs to nobody then: the leak sanitizer tells whether it went. */
-static void test_what_nobody_hears_of_fails_at_the_end(void **state)
+EXECUTOR_TEST(test_what_nobody_hears_of_fails_at_the_end)
 {
-	struct fixture *f = *state;
 	atomic_store(&f->devices.all[1].in_ns, LATER);
 	submit_push(f, 0, 1, LARGE);
 	zd_cuda_executor_deinit(&f->executor);
@@ -200,19 +188,5 @@ int main(int argc, char **argv)
 {
 	(void)argc;
 	use_double(argv);
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_large_pushes_wait_for_their_links, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_large_pushes_take_their_links, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_small_pushes_wait_for_no_link, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_collected_tasks_wait_for_the_flush, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_a_full_group_waits_for_no_flush, open_fixture,
-	                                        close_fixture),
-	        cmocka_unit_test_setup_teardown(test_what_nobody_hears_of_fails_at_the_end, open_fixture,
-	                                        close_fixture),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

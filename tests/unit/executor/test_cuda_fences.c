@@ -7,9 +7,8 @@
 #include "tests/unit/executor/fence_cases.h"
 
 /* A trainer's library frees its own streams when the daemon has died. */
-static void test_client_may_write_the_daemon_page(void **state)
+BACKEND_TEST(test_client_may_write_the_daemon_page, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	void *mapped = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.daemon_fd, 0);
 	assert_ptr_not_equal(mapped, MAP_FAILED);
@@ -18,9 +17,8 @@ static void test_client_may_write_the_daemon_page(void **state)
 }
 
 /* The GPU's store comes behind the bytes, and the one of a command that the CPU ends behind that. */
-static void test_stores_of_gpu_and_cpu_are_in_order(void **state)
+BACKEND_TEST(test_stores_of_gpu_and_cpu_are_in_order, open_two)
 {
-	struct fixture *f = *state;
 	enum { ROUNDS = 200 };
 	struct client c = open_session(f, SESSION);
 	assert_int_equal(create(f, 0, 1, MIB).completion.status, 0);
@@ -44,9 +42,8 @@ static void test_stores_of_gpu_and_cpu_are_in_order(void **state)
 
 /* A session with commands for several devices on one timeline: they end in the order in which they were
  * given. */
-static void test_one_timeline_in_several_queues(void **state)
+BACKEND_TEST(test_one_timeline_in_several_queues, open_four)
 {
-	struct fixture *f = *state;
 	enum { ROUNDS = 50 };
 	struct client c = open_session(f, SESSION);
 	for (uint32_t i = 0; i < 4; i++)
@@ -68,22 +65,7 @@ static void test_one_timeline_in_several_queues(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_watch_waits_for_all_its_fences, open_two),
-	        TEST(test_abort_value_passes_every_fence, open_two),
-	        TEST(test_watch_does_not_hold_up_the_queue, open_two),
-	        TEST(test_session_close_aborts_watches, open_two),
-	        TEST(test_pages_start_at_zero_and_are_read, open_two),
-	        TEST(test_client_may_write_the_daemon_page, open_two),
-	        TEST(test_client_cannot_resize_a_page, open_two),
-	        TEST(test_signal_comes_after_the_bytes, open_two),
-	        TEST(test_aborted_timeline_stays_so, open_two),
-	        TEST(test_pages_outlive_the_session_for_queued_commands, open_two),
-	        TEST(test_stores_of_gpu_and_cpu_are_in_order, open_two),
-	        TEST(test_one_timeline_in_several_queues, open_four),
-	        TEST(test_many_sessions, open_four),
-	};
 	(void)argc;
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

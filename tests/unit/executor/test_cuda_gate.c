@@ -60,12 +60,11 @@ static void end_beside_a_kernel(struct pair *p)
 		zd_cuda_comm_end(p->s.ranks[i].comm);
 }
 
-static void test_an_end_waits_for_kernels(void **state)
+TEST(test_an_end_waits_for_kernels)
 {
 	unsigned turns = 0;
 	struct pair p;
 
-	(void)state;
 	open_pair(&p);
 	end_beside_a_kernel(&p);
 	while (turns < LOOKS) {
@@ -83,11 +82,10 @@ static void test_an_end_waits_for_kernels(void **state)
 	close_pair(&p);
 }
 
-static void test_launches_wait_for_who_frees(void **state)
+TEST(test_launches_wait_for_who_frees)
 {
 	struct pair p;
 
-	(void)state;
 	open_pair(&p);
 	assert_true(zd_cuda_gate_close(&p.s.local_ranks.gate));
 	for (uint32_t i = 0; i < 2; i++)
@@ -103,11 +101,10 @@ static void test_launches_wait_for_who_frees(void **state)
 }
 
 /* The other ranks are to learn of it, and kernels of its own would never end. */
-static void test_an_abort_does_not_wait(void **state)
+TEST(test_an_abort_does_not_wait)
 {
 	struct pair p;
 
-	(void)state;
 	open_pair(&p);
 	end_beside_a_kernel(&p);
 	zd_cuda_comm_abort(p.other[0], "the test says so");
@@ -122,11 +119,10 @@ static void test_an_abort_does_not_wait(void **state)
 	comm_close(&p.s);
 }
 
-static void test_both_sides(void **state)
+TEST(test_both_sides)
 {
 	struct zd_cuda_gate gate;
 
-	(void)state;
 	zd_cuda_gate_init(&gate);
 	assert_true(zd_cuda_gate_enter(&gate) && zd_cuda_gate_enter(&gate));
 	zd_cuda_gate_leave(&gate);
@@ -143,15 +139,8 @@ static void test_both_sides(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_both_sides),
-	        cmocka_unit_test(test_an_end_waits_for_kernels),
-	        cmocka_unit_test(test_launches_wait_for_who_frees),
-	        cmocka_unit_test(test_an_abort_does_not_wait),
-	};
-
 	(void)argc;
 	(void)setenv("ZD_DOUBLE_FREES_WAIT", "1", 1);
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_link_scheduler.c - which GPU may push when, from which GPU to which, in times that the tests
  * name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "executor/cuda/cuda_link_scheduler.h"
+#include "tests/support/test.h"
 
 #define GPUS   4
 #define MIB    (1ull << 20)
@@ -73,11 +66,10 @@ static bool asks_for(struct fixture *f, uint32_t source, uint32_t target, uint64
 	return asks(f, source, &task, now_ns);
 }
 
-static void test_small_pushes_go_at_once(void **state)
+TEST(test_small_pushes_go_at_once)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task small = copy(1, MIB, MIB, ZD_CUDA_LINK_SLOT_LEAST_BYTES);
-	(void)state;
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_true(asks(f, 0, &small, BEGIN));
 	assert_true(asks(f, 2, &small, BEGIN));
@@ -85,10 +77,9 @@ static void test_small_pushes_go_at_once(void **state)
 }
 
 /* Two sources, one target: the second goes when the first one's bytes have almost completed. */
-static void test_one_push_into_a_gpu_at_a_time(void **state)
+TEST(test_one_push_into_a_gpu_at_a_time)
 {
 	struct fixture *f = open_fixture();
-	(void)state;
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_false(asks_for(f, 3, 1, BEGIN + GRACE));
 	assert_false(asks_for(f, 3, 1, BEGIN + LASTS - BEFORE));
@@ -97,10 +88,9 @@ static void test_one_push_into_a_gpu_at_a_time(void **state)
 	free(f);
 }
 
-static void test_one_push_out_of_a_gpu_at_a_time(void **state)
+TEST(test_one_push_out_of_a_gpu_at_a_time)
 {
 	struct fixture *f = open_fixture();
-	(void)state;
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_false(asks_for(f, 0, 2, BEGIN + LASTS - BEFORE));
 	assert_true(asks_for(f, 0, 2, BEGIN + LASTS - AHEAD));
@@ -108,10 +98,9 @@ static void test_one_push_out_of_a_gpu_at_a_time(void **state)
 }
 
 /* The times behind the last slot are remembered: slots are taken ahead of their time. */
-static void test_turns_follow_each_other(void **state)
+TEST(test_turns_follow_each_other)
 {
 	struct fixture *f = open_fixture();
-	(void)state;
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_true(asks_for(f, 0, 2, BEGIN + LASTS - AHEAD));
 	assert_false(asks_for(f, 0, 3, BEGIN + 2 * LASTS - BEFORE));
@@ -120,11 +109,10 @@ static void test_turns_follow_each_other(void **state)
 }
 
 /* All have pushes for all: in three rounds each has had each. */
-static void test_all_to_all_without_a_pause(void **state)
+TEST(test_all_to_all_without_a_pause)
 {
 	struct fixture *f = open_fixture();
 	bool had[GPUS][GPUS] = {{false}};
-	(void)state;
 	for (uint32_t round = 0; round < GPUS - 1; round++) {
 		uint64_t now_ns = BEGIN + round * LASTS;
 		for (uint32_t source = 0; source < GPUS; source++) {
@@ -140,10 +128,9 @@ static void test_all_to_all_without_a_pause(void **state)
 }
 
 /* A GPU that has nothing to do goes with the others. */
-static void test_who_joins_goes_with_the_others(void **state)
+TEST(test_who_joins_goes_with_the_others)
 {
 	struct fixture *f = open_fixture();
-	(void)state;
 	assert_true(asks_for(f, 0, 2, BEGIN + GRACE));
 	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[1], BEGIN + GRACE), 2);
 	assert_int_equal(zd_cuda_link_scheduler_begin(&f->scheduler[0], BEGIN + GRACE), 3);
@@ -152,11 +139,10 @@ static void test_who_joins_goes_with_the_others(void **state)
 }
 
 /* A place that is another one's is left to it for a moment. */
-static void test_other_places_wait_for_a_moment(void **state)
+TEST(test_other_places_wait_for_a_moment)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task task = copy(2, MIB, MIB, LARGE);
-	(void)state;
 	task.u.copy.seen_ns = BEGIN;
 	assert_false(asks(f, 0, &task, BEGIN));
 	assert_in_range(f->scheduler[0].again_ns, BEGIN + 1, BEGIN + GRACE);
@@ -166,7 +152,7 @@ static void test_other_places_wait_for_a_moment(void **state)
 
 /* Into 0, where all are at distance 1, it is 3's place. 2 waits for longer if 3 will come before 2 would be
  * done. */
-static void test_places_wait_for_those_who_come(void **state)
+TEST(test_places_wait_for_those_who_come)
 {
 	static const struct {
 		uint64_t busy_until_ns, offered_targets, waits_ns;
@@ -175,7 +161,6 @@ static void test_places_wait_for_those_who_come(void **state)
 	        {BEGIN + 50 * US, 1u << 1, 21 * US},   /* it wants to go elsewhere */
 	        {BEGIN + 1000 * US, 1u << 0, 21 * US}, /* it comes too late */
 	};
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct fixture *f = open_fixture();
 		struct zd_cuda_task task = copy(0, MIB, MIB, LARGE);
@@ -190,11 +175,10 @@ static void test_places_wait_for_those_who_come(void **state)
 }
 
 /* It is about to come, and pushes elsewhere again: a slot's time, and no longer. */
-static void test_places_do_not_wait_for_ever(void **state)
+TEST(test_places_do_not_wait_for_ever)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task task = copy(0, MIB, MIB, LARGE);
-	(void)state;
 	f->devices.distance = 1;
 	f->all[3].offered_targets = 1u << 0;
 	task.u.copy.seen_ns = BEGIN;
@@ -207,10 +191,9 @@ static void test_places_do_not_wait_for_ever(void **state)
 }
 
 /* All push into one: the next one's slot comes without a pause, whose it is not waits for the moment. */
-static void test_one_behind_the_other_into_one(void **state)
+TEST(test_one_behind_the_other_into_one)
 {
 	struct fixture *f = open_fixture();
-	(void)state;
 	assert_true(asks_for(f, 0, 1, BEGIN));
 	assert_false(asks_for(f, 2, 1, BEGIN + LASTS - AHEAD));
 	assert_true(asks_for(f, 3, 1, BEGIN + LASTS - AHEAD));
@@ -219,7 +202,7 @@ static void test_one_behind_the_other_into_one(void **state)
 }
 
 /* A slice in chunks, some of which are small and one of which comes later: one slot for all of a piece. */
-static void test_what_goes_on_keeps_its_turn(void **state)
+TEST(test_what_goes_on_keeps_its_turn)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task chunks[] = {copy(1, 100 * LARGE, 200 * LARGE, LARGE),
@@ -228,7 +211,6 @@ static void test_what_goes_on_keeps_its_turn(void **state)
 	                                copy(1, 101 * LARGE + 21 * MIB, 201 * LARGE + 21 * MIB, 20 * MIB)};
 	struct zd_cuda_task elsewhere = copy(1, 103 * LARGE, 201 * LARGE + 21 * MIB, LARGE);
 	uint64_t lasts_ns = LASTS + zd_cuda_link_slot_ns(MIB) + zd_cuda_link_slot_ns(20 * MIB);
-	(void)state;
 	STAILQ_INSERT_TAIL(&f->queue, &chunks[0], next);
 	STAILQ_INSERT_TAIL(&f->queue, &chunks[1], next);
 	assert_true(asks(f, 0, &chunks[0], BEGIN));
@@ -244,11 +226,10 @@ static void test_what_goes_on_keeps_its_turn(void **state)
 }
 
 /* The same addresses, for another GPU: its link is not the one that was taken. */
-static void test_what_goes_on_goes_to_the_same_gpu(void **state)
+TEST(test_what_goes_on_goes_to_the_same_gpu)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task first = copy(1, LARGE, LARGE, MIB * 8), second = copy(2, LARGE, LARGE, MIB * 8);
-	(void)state;
 	second.u.copy.dst = second.u.copy.src = LARGE + 8 * MIB;
 	assert_true(asks_for(f, 1, 2, BEGIN));
 	assert_true(asks(f, 0, &first, BEGIN));
@@ -257,12 +238,11 @@ static void test_what_goes_on_goes_to_the_same_gpu(void **state)
 }
 
 /* Pieces of one push follow each other without a pause, before another distance's slot. */
-static void test_each_piece_takes_a_turn(void **state)
+TEST(test_each_piece_takes_a_turn)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task large = copy(1, LARGE, LARGE, 3 * PIECE);
 	uint64_t now_ns = BEGIN;
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		uint64_t passed_ns = i * (zd_cuda_link_slot_ns(PIECE) - 5 * US); /* no store between them */
 		now_ns = BEGIN + passed_ns;
@@ -279,14 +259,13 @@ static void test_each_piece_takes_a_turn(void **state)
 
 /* 0, 1 and 2 push in a ring, and every link is open when a piece of theirs ends: 3, which found none, has
  * more to push. */
-static void test_a_ring_lets_the_fourth_in(void **state)
+TEST(test_a_ring_lets_the_fourth_in)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task ring = copy(1, LARGE, LARGE, 4 * PIECE),
 	                    into_3 = copy(3, 9 * LARGE, 9 * LARGE, PIECE);
 	struct zd_cuda_task fourth = copy(1, 2 * LARGE, 2 * LARGE, 6 * PIECE);
 	uint64_t next_ns = BEGIN + zd_cuda_link_slot_ns(PIECE) - AHEAD;
-	(void)state;
 	assert_true(asks(f, 0, &ring, BEGIN));
 	issue_piece(&ring);
 	assert_false(asks(f, 3, &fourth, BEGIN + GRACE));
@@ -300,10 +279,9 @@ static void test_a_ring_lets_the_fourth_in(void **state)
 }
 
 /* For a moment only, and not to one that has less to push, or has failed. */
-static void test_the_way_is_not_left_for_long(void **state)
+TEST(test_the_way_is_not_left_for_long)
 {
 	uint64_t next_ns = BEGIN + zd_cuda_link_slot_ns(PIECE) - AHEAD;
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		struct fixture *f = open_fixture();
 		struct zd_cuda_task ring = copy(1, LARGE, LARGE, 4 * PIECE);
@@ -320,14 +298,13 @@ static void test_the_way_is_not_left_for_long(void **state)
 }
 
 /* Together they are large. */
-static void test_many_small_ones_that_go_on(void **state)
+TEST(test_many_small_ones_that_go_on)
 {
 	struct fixture *f = open_fixture();
 	struct zd_cuda_task halves[] = {copy(1, MIB, MIB, ZD_CUDA_LINK_SLOT_LEAST_BYTES),
 	                                copy(1, MIB + ZD_CUDA_LINK_SLOT_LEAST_BYTES,
 	                                     MIB + ZD_CUDA_LINK_SLOT_LEAST_BYTES,
 	                                     ZD_CUDA_LINK_SLOT_LEAST_BYTES)};
-	(void)state;
 	STAILQ_INSERT_TAIL(&f->queue, &halves[0], next);
 	STAILQ_INSERT_TAIL(&f->queue, &halves[1], next);
 	assert_true(asks_for(f, 3, 1, BEGIN + GRACE));
@@ -335,27 +312,4 @@ static void test_many_small_ones_that_go_on(void **state)
 	assert_true(asks(f, 0, &halves[0], BEGIN + LASTS + 2 * GRACE));
 	assert_true(halves[1].u.copy.has_link_slot);
 	free(f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_small_pushes_go_at_once),
-	        cmocka_unit_test(test_one_push_into_a_gpu_at_a_time),
-	        cmocka_unit_test(test_one_push_out_of_a_gpu_at_a_time),
-	        cmocka_unit_test(test_turns_follow_each_other),
-	        cmocka_unit_test(test_all_to_all_without_a_pause),
-	        cmocka_unit_test(test_who_joins_goes_with_the_others),
-	        cmocka_unit_test(test_other_places_wait_for_a_moment),
-	        cmocka_unit_test(test_places_wait_for_those_who_come),
-	        cmocka_unit_test(test_places_do_not_wait_for_ever),
-	        cmocka_unit_test(test_one_behind_the_other_into_one),
-	        cmocka_unit_test(test_what_goes_on_keeps_its_turn),
-	        cmocka_unit_test(test_what_goes_on_goes_to_the_same_gpu),
-	        cmocka_unit_test(test_each_piece_takes_a_turn),
-	        cmocka_unit_test(test_a_ring_lets_the_fourth_in),
-	        cmocka_unit_test(test_the_way_is_not_left_for_long),
-	        cmocka_unit_test(test_many_small_ones_that_go_on),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

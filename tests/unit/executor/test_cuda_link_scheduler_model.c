@@ -180,7 +180,7 @@ static void run_all(const struct a_scenario *all, size_t count)
 }
 
 /* As trainers do: no link is left idle for the sake of another one. */
-static void test_all_gather_at_once(void **state)
+TEST(test_all_gather_at_once)
 {
 	static const struct a_scenario all[] = {
 	        {{2, 2, 16, 1, 1, 0}, {1384, 1478, 0, 0}},    {{2, 2, 256, 1, 1, 0}, {1042, 1048, 0, 0}},
@@ -188,12 +188,11 @@ static void test_all_gather_at_once(void **state)
 	        {{4, 4, 256, 1, 1, 0}, {1037, 1168, 0, 0}},   {{8, 8, 16, 1, 1, 0}, {1241, 1251, 1788, 0}},
 	        {{8, 8, 64, 1, 1, 0}, {1068, 1070, 1616, 0}}, {{8, 8, 256, 1, 1, 0}, {1038, 1327, 1520, 0}},
 	};
-	(void)state;
 	run_all(all, ZD_ARRAY_LEN(all));
 }
 
 /* Without slots, the first one's slices all travel at once. */
-static void test_requests_come_one_after_the_other(void **state)
+TEST(test_requests_come_one_after_the_other)
 {
 	static const struct a_scenario all[] = {
 	        {{2, 2, 256, 1, 1, 30}, {1041, 1047, 0, 0}},
@@ -205,11 +204,10 @@ static void test_requests_come_one_after_the_other(void **state)
 	        {{8, 8, 64, 1, 1, 30}, {1561, 1515, 3176, 0}},
 	        {{8, 8, 256, 1, 1, 30}, {1382, 1501, 2377, 0}},
 	};
-	(void)state;
 	run_all(all, ZD_ARRAY_LEN(all));
 }
 
-static void test_some_ranks_gather(void **state)
+TEST(test_some_ranks_gather)
 {
 	static const struct a_scenario all[] = {
 	        {{2, 1, 256, 1, 1, 0}, {1042, 1048, 0, 0}},
@@ -219,24 +217,22 @@ static void test_some_ranks_gather(void **state)
 	        {{4, 2, 256, 1, 1, 30}, {1103, 1105, 1632, 0}},
 	        {{4, 3, 256, 1, 1, 30}, {1230, 1175, 1933, 0}},
 	};
-	(void)state;
 	run_all(all, ZD_ARRAY_LEN(all));
 }
 
 /* As reductions send them; each chunk has a store behind it. */
-static void test_slices_in_chunks(void **state)
+TEST(test_slices_in_chunks)
 {
 	static const struct a_scenario all[] = {
 	        {{4, 4, 64, 4, 1, 0}, {1226, 1231, 0, 0}},
 	        {{4, 4, 256, 4, 1, 30}, {1066, 1068, 2034, 0}},
 	        {{8, 8, 256, 4, 1, 30}, {1428, 1416, 2315, 0}},
 	};
-	(void)state;
 	run_all(all, ZD_ARRAY_LEN(all));
 }
 
 /* Ranks that gather again and again do not keep each other out. */
-static void test_nobody_starves(void **state)
+TEST(test_nobody_starves)
 {
 	static const struct a_scenario all[] = {
 	        {{4, 4, 256, 1, 6, 30}, {1221, 1316, 1870, 1885}},
@@ -244,18 +240,16 @@ static void test_nobody_starves(void **state)
 	        {{4, 4, 32, 1, 20, 30}, {1452, 1436, 1561, 2084}},
 	        {{8, 8, 64, 1, 6, 30}, {1638, 1564, 2262, 2144}},
 	};
-	(void)state;
 	run_all(all, ZD_ARRAY_LEN(all));
 }
 
 /* Ten gathers a rank, of 1 to 256 MiB from each other GPU, which come in half the time that they need. */
-static void test_random_arrivals(void **state)
+TEST(test_random_arrivals)
 {
 	static const struct {
 		uint32_t count;
 		struct bounds bounds;
 	} all[] = {{2, {1053, 1054, 0, 0}}, {4, {1277, 1261, 0, 0}}, {8, {1342, 1345, 0, 0}}};
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(all); i++) {
 		uint32_t count = all[i].count;
 		struct figures figures[MODES];
@@ -265,17 +259,4 @@ static void test_random_arrivals(void **state)
 			figures[mode] = run_at_random(count, (enum mode)mode);
 		check_bounds(what, figures, &all[i].bounds);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_all_gather_at_once),
-	        cmocka_unit_test(test_requests_come_one_after_the_other),
-	        cmocka_unit_test(test_some_ranks_gather),
-	        cmocka_unit_test(test_slices_in_chunks),
-	        cmocka_unit_test(test_nobody_starves),
-	        cmocka_unit_test(test_random_arrivals),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_local_copy.c - fills of one GPU, over the driver's double: which are the driver's, and that they
  * keep to their bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "executor/cuda/cuda_segment.h"
@@ -121,11 +112,10 @@ static void fill(struct fixture *f, uint64_t offset, uint64_t bytes)
 
 /* The driver's are kernels, which wait for the trainer's and stop them: an entry's padding is not worth
  * that. */
-static void test_small_fills_come_from_another_gpu(void **state)
+TEST(test_small_fills_come_from_another_gpu)
 {
 	static const uint64_t sizes[] = {1, 2, 255, 256, 4096, ZD_CUDA_ACROSS_ZEROS_BYTES};
 	struct fixture f;
-	(void)state;
 	open_fixture(&f, "0,1");
 	for (size_t i = 0; i < ZD_ARRAY_LEN(sizes); i++) {
 		fill(&f, 2 * i + 1, sizes[i]);
@@ -135,11 +125,10 @@ static void test_small_fills_come_from_another_gpu(void **state)
 }
 
 /* Readers' copies and shadows'. Those for which a stream waits stay in order. */
-static void test_large_copies_without_a_session_stay(void **state)
+TEST(test_large_copies_without_a_session_stay)
 {
 	struct zd_cuda_session session = {0};
 	struct fixture f;
-	(void)state;
 	open_fixture(&f, "0,1");
 	for (int i = 0; i < 4; i++) {
 		struct zd_cuda_task task = {.base.kind = ZD_CMD_COPY,
@@ -151,10 +140,9 @@ static void test_large_copies_without_a_session_stay(void **state)
 }
 
 /* A copy is in progress across: it goes behind it. */
-static void test_small_fills_keep_their_place(void **state)
+TEST(test_small_fills_keep_their_place)
 {
 	struct fixture f;
-	(void)state;
 	open_fixture(&f, "0,1");
 	struct zd_cuda_task task = fill_of(&f, 7, 4096);
 	struct zd_cuda_task copy = {.base.kind = ZD_CMD_COPY,
@@ -169,10 +157,9 @@ static void test_small_fills_keep_their_place(void **state)
 	close_fixture(&f);
 }
 
-static void test_others_are_the_drivers(void **state)
+TEST(test_others_are_the_drivers)
 {
 	struct fixture f;
-	(void)state;
 	open_fixture(&f, "0,1");
 	fill(&f, 3, ZD_CUDA_ACROSS_ZEROS_BYTES + 1);
 	assert_int_equal(nfills, 1);
@@ -186,10 +173,9 @@ static void test_others_are_the_drivers(void **state)
 }
 
 /* The other GPU has zeros only. */
-static void test_patterns_are_the_drivers(void **state)
+TEST(test_patterns_are_the_drivers)
 {
 	struct fixture f;
-	(void)state;
 	open_fixture(&f, "0,1");
 	struct zd_cuda_task task = fill_of(&f, 7, 4096);
 	task.u.copy.pattern = ZD_FILL_NAN;
@@ -202,14 +188,7 @@ static void test_patterns_are_the_drivers(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_small_fills_come_from_another_gpu),
-	        cmocka_unit_test(test_large_copies_without_a_session_stay),
-	        cmocka_unit_test(test_small_fills_keep_their_place),
-	        cmocka_unit_test(test_others_are_the_drivers),
-	        cmocka_unit_test(test_patterns_are_the_drivers),
-	};
 	(void)argc;
 	use_double(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

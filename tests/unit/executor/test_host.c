@@ -9,10 +9,9 @@
 /* ---- Completions --------------------------------------------------------------------------------------- */
 
 /* The last failure replaces the first one; the leak sanitizer checks that the first text is freed. */
-static void test_completion_has_the_last_failure(void **state)
+TEST(test_completion_has_the_last_failure)
 {
 	struct zd_completion completion = {.op = 1};
-	(void)state;
 	zd_completion_fail(&completion, ZEROD_E_DEVICE, "a first failure");
 	zd_completion_fail(&completion, ZEROD_E_ABORTED, "a second one");
 	assert_int_equal(completion.status, ZEROD_E_ABORTED);
@@ -23,9 +22,8 @@ static void test_completion_has_the_last_failure(void **state)
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
 /* Each copy takes what the one before it wrote: any other order leaves another result. */
-static void test_lane_runs_in_order(void **state)
+BACKEND_TEST(test_lane_runs_in_order, open_two)
 {
-	struct fixture *f = *state;
 	const uint64_t steps = 200;
 	const uint64_t bytes = 64 * KIB;
 	assert_int_equal(create(f, 0, 1, (steps + 1) * bytes).completion.status, 0);
@@ -44,9 +42,8 @@ static void test_lane_runs_in_order(void **state)
 	munmap(seen, (steps + 1) * bytes);
 }
 
-static void test_devices_have_names_and_arenas(void **state)
+BACKEND_TEST(test_devices_have_names_and_arenas, open_two)
 {
-	struct fixture *f = *state;
 	struct zd_device_config info;
 	assert_int_equal(ops->device_count(f->backend), 2);
 	ops->device_info(f->backend, 1, &info);
@@ -54,9 +51,8 @@ static void test_devices_have_names_and_arenas(void **state)
 	assert_int_equal(info.arena_bytes, 64 * MIB);
 }
 
-static void test_default_arena(void **state)
+TEST(test_default_arena)
 {
-	(void)state;
 	struct zd_backend_config config = {.ndevices = 1, .done = done};
 	struct zd_backend *backend = NULL;
 	struct zd_device_config info;
@@ -66,9 +62,8 @@ static void test_default_arena(void **state)
 	ops->close(backend);
 }
 
-static void test_open_refuses(void **state)
+TEST(test_open_refuses)
 {
-	(void)state;
 	static const struct {
 		uint64_t arena_bytes;
 		uint32_t ndevices;
@@ -96,9 +91,8 @@ static void test_open_refuses(void **state)
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
 
-static void test_segment_lives_from_create_to_destroy(void **state)
+BACKEND_TEST(test_segment_lives_from_create_to_destroy, open_two)
 {
-	struct fixture *f = *state;
 	assert_int_equal(ops->segment_fd(f->backend, 1), -1);
 	for (int round = 0; round < 2; round++) {
 		assert_int_equal(create(f, 0, 1, 8 * KIB).completion.status, 0);
@@ -115,9 +109,8 @@ static void test_segment_lives_from_create_to_destroy(void **state)
 	}
 }
 
-static void test_segment_cannot_be_resized_by_a_client(void **state)
+BACKEND_TEST(test_segment_cannot_be_resized_by_a_client, open_two)
 {
-	struct fixture *f = *state;
 	assert_int_equal(create(f, 0, 1, 8 * KIB).completion.status, 0);
 	int fd = ops->segment_fd(f->backend, 1);
 	assert_int_equal(ftruncate(fd, 4 * KIB), -1);
@@ -129,9 +122,8 @@ static void test_segment_cannot_be_resized_by_a_client(void **state)
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 }
 
-static void test_absurd_segment_is_an_error(void **state)
+BACKEND_TEST(test_absurd_segment_is_an_error, open_two)
 {
-	struct fixture *f = *state;
 	struct record record = create(f, 0, 1, ZD_MAX_BYTES);
 	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
 	assert_non_null(strstr(record.completion.error, "1 PiB"));
@@ -145,9 +137,8 @@ static void test_absurd_segment_is_an_error(void **state)
 }
 
 /* Beyond RLIMIT_FSIZE the kernel raises SIGXFSZ, which must end nobody. */
-static void test_file_size_limit_is_an_error(void **state)
+BACKEND_TEST(test_file_size_limit_is_an_error, open_two)
 {
-	struct fixture *f = *state;
 	struct rlimit before;
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
 	struct rlimit small = {.rlim_cur = 64 * KIB, .rlim_max = before.rlim_max};
@@ -157,9 +148,8 @@ static void test_file_size_limit_is_an_error(void **state)
 	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
 }
 
-static void test_no_descriptors_is_an_error(void **state)
+BACKEND_TEST(test_no_descriptors_is_an_error, open_two)
 {
-	struct fixture *f = *state;
 	struct rlimit before;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	struct rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
@@ -193,9 +183,8 @@ static void *closer_main(void *arg)
 
 /* The executor is held while close() begins, so that most of the work is still queued when it is told to
  * stop. */
-static void test_close_with_work_queued(void **state)
+BACKEND_TEST(test_close_with_work_queued, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	struct zd_fence never = {0, 1};
 	assert_int_equal(create(f, 0, 1, MIB).completion.status, 0);
@@ -223,27 +212,4 @@ static void test_close_with_work_queued(void **state)
 	assert_int_equal(atomic_load(&c.daemon_page[0]),
 	                 ZD_FENCE_ABORTED); /* what was not done is not signalled */
 	forget_session(&c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_completion_has_the_last_failure),
-	        TEST(test_devices_have_names_and_arenas, open_two),
-	        cmocka_unit_test(test_default_arena),
-	        cmocka_unit_test(test_open_refuses),
-	        TEST(test_segment_lives_from_create_to_destroy, open_two),
-	        TEST(test_segment_cannot_be_resized_by_a_client, open_two),
-	        TEST(test_absurd_segment_is_an_error, open_two),
-	        TEST(test_file_size_limit_is_an_error, open_two),
-	        TEST(test_no_descriptors_is_an_error, open_two),
-	        TEST(test_copies_move_bytes_between_devices, open_two),
-	        TEST(test_lane_runs_in_order, open_two),
-	        TEST(test_copies_within_a_device, open_two),
-	        TEST(test_fill_zeroes_its_place_only, open_two),
-	        TEST(test_empty_commands_complete, open_two),
-	        TEST(test_reduce_reports_its_result, open_two),
-	        TEST(test_close_with_work_queued, open_two),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,9 +10,8 @@
 
 /* The fence passes while a long command runs; its watch must not wait for the command's end. Whether the
  * fence was written in time is a matter of luck, so this is tried until it was. */
-static void test_lane_does_not_hold_up_a_watch(void **state)
+BACKEND_TEST(test_lane_does_not_hold_up_a_watch, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	const uint64_t bytes = 32 * MIB;
 	assert_int_equal(create(f, 0, 1, bytes).completion.status, 0);
@@ -35,9 +34,8 @@ static void test_lane_does_not_hold_up_a_watch(void **state)
 
 /* ---- Fence pages --------------------------------------------------------------------------------------- */
 
-static void test_client_cannot_write_the_daemon_page(void **state)
+BACKEND_TEST(test_client_cannot_write_the_daemon_page, open_two)
 {
-	struct fixture *f = *state;
 	struct client c = open_session(f, SESSION);
 	uint64_t value = 1;
 	void *mapped = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, c.daemon_fd, 0);
@@ -56,9 +54,8 @@ static void test_client_cannot_write_the_daemon_page(void **state)
 }
 
 /* The client may keep its mapping. Without a goodbye it may also read its counters. */
-static void test_pages_are_freed_behind_a_goodbye(void **state)
+BACKEND_TEST(test_pages_are_freed_behind_a_goodbye, open_two)
 {
-	struct fixture *f = *state;
 	struct stat found;
 	for (int goodbye = 0; goodbye < 2; goodbye++) {
 		struct client c = open_session(f, SESSION);
@@ -67,24 +64,4 @@ static void test_pages_are_freed_behind_a_goodbye(void **state)
 		assert_int_equal(found.st_blocks == 0, goodbye);
 		forget_session(&c);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_watch_waits_for_all_its_fences, open_two),
-	        TEST(test_abort_value_passes_every_fence, open_two),
-	        TEST(test_watch_does_not_hold_up_the_queue, open_two),
-	        TEST(test_lane_does_not_hold_up_a_watch, open_two),
-	        TEST(test_session_close_aborts_watches, open_two),
-	        TEST(test_pages_start_at_zero_and_are_read, open_two),
-	        TEST(test_client_cannot_write_the_daemon_page, open_two),
-	        TEST(test_pages_are_freed_behind_a_goodbye, open_two),
-	        TEST(test_client_cannot_resize_a_page, open_two),
-	        TEST(test_signal_comes_after_the_bytes, open_two),
-	        TEST(test_aborted_timeline_stays_so, open_two),
-	        TEST(test_pages_outlive_the_session_for_queued_commands, open_two),
-	        TEST(test_many_sessions, open_four),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,19 +5,12 @@
  */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "client/kernels/element.h"
 #include "executor/host/host_kernels.h"
+#include "tests/support/test.h"
 
 #define MAX_INPUTS 5
 #define MAX_NUMEL  7919u
@@ -152,6 +145,8 @@ static int free_buffers(void **state)
 	return 0;
 }
 
+#define BUFFERS_TEST(name) FIXTURE_TEST(name, struct buffers *b, make_buffers, free_buffers)
+
 static void assert_same_result(struct zd_op_result found, struct zd_op_result expected)
 {
 	assert_int_equal(found.overflow, expected.overflow);
@@ -208,22 +203,21 @@ static void check_all_dtypes(struct buffers *b, bool wild, uint32_t ninputs, flo
 	}
 }
 
-static void test_equals_reference(void **state)
+BUFFERS_TEST(test_equals_reference)
 {
-	check_all_dtypes(*state, false, 1, 1.0f, 1.0f);
-	check_all_dtypes(*state, false, 4, 1.0f, 0.25f);
-	check_all_dtypes(*state, false, MAX_INPUTS, 1.0f / 3.0f, 0.7f);
+	check_all_dtypes(b, false, 1, 1.0f, 1.0f);
+	check_all_dtypes(b, false, 4, 1.0f, 0.25f);
+	check_all_dtypes(b, false, MAX_INPUTS, 1.0f / 3.0f, 0.7f);
 }
 
-static void test_equals_reference_for_any_bits(void **state)
+BUFFERS_TEST(test_equals_reference_for_any_bits)
 {
-	check_all_dtypes(*state, true, 2, 1.0f, 1.0f);
-	check_all_dtypes(*state, true, 3, 0.1f, 3.3f);
+	check_all_dtypes(b, true, 2, 1.0f, 1.0f);
+	check_all_dtypes(b, true, 3, 0.1f, 3.3f);
 }
 
-static void test_pieces_do_not_matter(void **state)
+BUFFERS_TEST(test_pieces_do_not_matter)
 {
-	struct buffers *b = *state;
 	uint64_t random = 4711;
 	for (size_t k = 0; k < MAX_INPUTS; k++)
 		fill(b->inputs[k], ZEROD_BFLOAT16, MAX_NUMEL, false, &random);
@@ -244,9 +238,8 @@ static void test_pieces_do_not_matter(void **state)
 
 /* 1 + 2^-12 squared needs more bits than a float has; a fused multiply-add would keep those that rounding
  * drops. */
-static void test_product_is_rounded_before_the_sum(void **state)
+BUFFERS_TEST(test_product_is_rounded_before_the_sum)
 {
-	struct buffers *b = *state;
 	const float x = 1.0f + 0x1p-12f;
 	for (size_t i = 0; i < MAX_NUMEL; i++) {
 		put(b->inputs[0], ZEROD_FLOAT32, i, -1.0f);
@@ -274,9 +267,8 @@ static void test_product_is_rounded_before_the_sum(void **state)
 	}
 }
 
-static void test_no_input_overwrites_with_zeros(void **state)
+BUFFERS_TEST(test_no_input_overwrites_with_zeros)
 {
-	struct buffers *b = *state;
 	for (size_t out = 0; out < ZD_ARRAY_LEN(dtypes); out++) {
 		uint64_t random = 5;
 		fill(b->old, dtypes[out], MAX_NUMEL, false, &random);
@@ -295,9 +287,8 @@ static void test_no_input_overwrites_with_zeros(void **state)
 }
 
 /* 60000 + 60000 is finite in float32, but not in a float16 target. */
-static void test_overflow_is_of_the_stored_values(void **state)
+BUFFERS_TEST(test_overflow_is_of_the_stored_values)
 {
-	struct buffers *b = *state;
 	static const float big = 60000.0f;
 	for (size_t k = 0; k < 2; k++) {
 		memset(b->inputs[k], 0, b->bytes);
@@ -319,21 +310,4 @@ static void test_overflow_is_of_the_stored_values(void **state)
 		assert_true(zd_host_reduce_run(&reduce, UINT64_C(64) * ZD_HOST_REDUCE_BLOCK_NUMEL));
 		assert_int_equal(zd_host_reduce_result(&reduce).overflow, dtypes[out] == ZEROD_FLOAT16);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_equals_reference, make_buffers, free_buffers),
-	        cmocka_unit_test_setup_teardown(test_equals_reference_for_any_bits, make_buffers,
-	                                        free_buffers),
-	        cmocka_unit_test_setup_teardown(test_pieces_do_not_matter, make_buffers, free_buffers),
-	        cmocka_unit_test_setup_teardown(test_product_is_rounded_before_the_sum, make_buffers,
-	                                        free_buffers),
-	        cmocka_unit_test_setup_teardown(test_no_input_overwrites_with_zeros, make_buffers,
-	                                        free_buffers),
-	        cmocka_unit_test_setup_teardown(test_overflow_is_of_the_stored_values, make_buffers,
-	                                        free_buffers),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

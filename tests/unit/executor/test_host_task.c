@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies and fills within pinned host memory, which several threads make. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "executor/host/host_task.h"
+#include "tests/support/test.h"
 
 #define SEGMENT_BYTES (12u << 20)
 #define FROM          (3u << 10) /* of the copied range, in both segments */
@@ -53,7 +46,7 @@ static uint8_t *create(struct zd_host_segments *segments, uint32_t id)
 	return zd_host_segments_at(segments, &begin);
 }
 
-static void test_copies_and_fills(void **state)
+TEST(test_copies_and_fills)
 {
 	const struct zd_host_pinning pinning = {pin, unpin, NULL};
 	const struct zd_location range[] = {{.segment = 1, .offset = FROM, .bytes = BYTES},
@@ -62,7 +55,6 @@ static void test_copies_and_fills(void **state)
 	uint8_t *expected = zd_calloc(1, SEGMENT_BYTES), *from, *to;
 	struct zd_host_segments segments;
 
-	(void)state;
 	zd_host_segments_init(&segments);
 	segments.pinning = &pinning;
 	from = create(&segments, 1);
@@ -82,10 +74,4 @@ static void test_copies_and_fills(void **state)
 	assert_int_equal(memcmp(to, expected, SEGMENT_BYTES), 0);
 	zd_host_segments_deinit(&segments);
 	free(expected);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_copies_and_fills)};
-	return cmocka_run_group_tests_name("host tasks", tests, NULL, NULL);
 }

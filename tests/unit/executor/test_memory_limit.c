@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits of control groups, read from files as the kernel has them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 
 #include "executor/host/memory_limit.h"
+#include "tests/support/test.h"
 
 #define V1   "sys/fs/cgroup/memory"
 #define V2   "sys/fs/cgroup"
@@ -52,6 +46,8 @@ static int remove_root(void **state)
 	return system(command);
 }
 
+#define MAKE_ROOT_TEST(name) TEST_DEFINE(name, void, , name(), make_root, remove_root)
+
 static void expect_allowed(uint64_t bytes, bool beside_used)
 {
 	struct zd_memory_limit limit;
@@ -68,9 +64,8 @@ static void expect_exceeded(uint64_t bytes, bool beside_used, uint64_t by, const
 	assert_string_equal(limit.file + strlen(root) + 1, file);
 }
 
-static void test_version_2(void **state)
+MAKE_ROOT_TEST(test_version_2)
 {
-	(void)state;
 	put("proc/self/cgroup", "0::/system.slice/zerod.service\n");
 	put(V2 "/system.slice/zerod.service/memory.high", "1000\n");
 	put(V2 "/system.slice/zerod.service/memory.max", "2000\n");
@@ -81,9 +76,8 @@ static void test_version_2(void **state)
 	expect_exceeded(2001, false, 2000, V2 "/system.slice/zerod.service/memory.max");
 }
 
-static void test_what_is_used(void **state)
+MAKE_ROOT_TEST(test_what_is_used)
 {
-	(void)state;
 	put("proc/self/cgroup", "0::/a\n");
 	put(V2 "/a/memory.max", "2000\n");
 	put(V2 "/a/memory.current", "900\n");
@@ -97,9 +91,8 @@ static void test_what_is_used(void **state)
 	expect_exceeded(1, true, 2000, V2 "/a/memory.max");
 }
 
-static void test_groups_above(void **state)
+MAKE_ROOT_TEST(test_groups_above)
 {
-	(void)state;
 	put("proc/self/cgroup", "0::/a/b\n");
 	put(V2 "/a/b/memory.max", "2000\n");
 	put(V2 "/a/memory.max", "1000\n");
@@ -110,9 +103,8 @@ static void test_groups_above(void **state)
 }
 
 /* A container's own group is the root of what is mounted, under whatever path the host has it. */
-static void test_a_container(void **state)
+MAKE_ROOT_TEST(test_a_container)
 {
-	(void)state;
 	put("proc/self/cgroup", "0::/docker/abc\n");
 	put(V2 "/memory.max", "1000\n");
 	expect_exceeded(1001, false, 1000, V2 "/memory.max");
@@ -120,9 +112,8 @@ static void test_a_container(void **state)
 	expect_exceeded(1001, false, 1000, V2 "//memory.max");
 }
 
-static void test_version_1(void **state)
+MAKE_ROOT_TEST(test_version_1)
 {
-	(void)state;
 	put("proc/self/cgroup", "9:name=systemd:/a\n4:cpu,memory:/a\n0::/\n");
 	put(V1 "/a/memory.limit_in_bytes", "1000\n");
 	put(V1 "/a/memory.usage_in_bytes", "900\n");
@@ -134,21 +125,9 @@ static void test_version_1(void **state)
 	expect_allowed(1ull << 50, true);
 }
 
-static void test_no_control_groups(void **state)
+MAKE_ROOT_TEST(test_no_control_groups)
 {
-	(void)state;
 	expect_allowed(UINT64_MAX, true);
 	put("proc/self/cgroup", "garbage\n0:\n::\n\n");
 	expect_allowed(UINT64_MAX, true);
-}
-
-int main(void)
-{
-#define TEST(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_version_2),   TEST(test_what_is_used), TEST(test_groups_above),
-	        TEST(test_a_container), TEST(test_version_1),    TEST(test_no_control_groups),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

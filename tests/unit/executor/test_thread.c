@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The threads that share a range. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "executor/thread.h"
+#include "tests/support/test.h"
 
 #define MOST_BYTES 1000u
 
@@ -22,12 +17,11 @@ static void count(void *arg, uint64_t from, uint64_t bytes)
 		atomic_fetch_add(&calls[from + i], 1);
 }
 
-static void test_every_byte_once(void **state)
+TEST(test_every_byte_once)
 {
 	static const uint64_t ranges[][2] = {{0, 7},    {1, 7},      {7, 7},  {8, 7},
 	                                     {1000, 7}, {1000, 999}, {999, 1}};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(ranges) / sizeof(*ranges); i++) {
 		memset(calls, 0, sizeof(calls));
 		zd_run_in_parts(ranges[i][0], ranges[i][1], count, calls);
@@ -48,22 +42,12 @@ static void await_another(void *arg, uint64_t from, uint64_t bytes)
 		zd_spin_pause();
 }
 
-static void test_parts_run_at_once(void **state)
+TEST(test_parts_run_at_once)
 {
 	atomic_uint running = 0;
 
-	(void)state;
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		skip();
 	zd_run_in_parts(2, 1, await_another, &running);
 	assert_int_equal(atomic_load(&running), 2);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_every_byte_once),
-	        cmocka_unit_test(test_parts_run_at_once),
-	};
-	return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_config.c - every key, every error, and how file and command line go together. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <grp.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -18,6 +11,7 @@
 #include "main/config.h"
 #include "main/options.h"
 #include "proto/limits.h"
+#include "tests/support/test.h"
 
 #define UNKNOWN                                                                                              \
 	"unknown section, expected [daemon], [devices], [collectives], [limits], [grants] or [socket NAME]"
@@ -57,12 +51,11 @@ static int read_text(const char *text, struct zd_config *config, struct zd_err *
 	return zd_config_read(config, path, NULL, err);
 }
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(read_text("", &config, &err), 0);
 	assert_string_equal(config.socket_path, ZD_DEFAULT_SOCKET);
 	assert_int_equal(config.socket_mode, 0666);
@@ -94,12 +87,11 @@ static void test_defaults(void **state)
 }
 
 /* The sections whose names or keys are the administrator's. */
-static void test_sockets_and_grants(void **state)
+TEST(test_sockets_and_grants)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(read_text("[socket lab-a]\n"
 	                           "path = /run/zerod/a/zerod.sock\n"
 	                           "mode = 0666\n"
@@ -146,13 +138,12 @@ static void test_sockets_and_grants(void **state)
 }
 
 /* A line that is longer than the parser's is split at the same place. */
-static void test_long_grant(void **state)
+TEST(test_long_grant)
 {
 	char text[512], cgroup[240] = "/";
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	memset(cgroup + 1, 'x', sizeof(cgroup) - 2);
 	cgroup[sizeof(cgroup) - 1] = '\0';
 	(void)snprintf(text, sizeof(text), "[grants]\ncgroup:%s = 5\n", cgroup);
@@ -161,12 +152,11 @@ static void test_long_grant(void **state)
 	assert_int_equal(config.grants.all[0].devices, 1 << 5);
 }
 
-static void test_paths_of_sockets(void **state)
+TEST(test_paths_of_sockets)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(read_text("[socket a]\nmode = 0666\n", &config, &err), 0);
 	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "[socket a] path: expected a path, found none");
@@ -177,12 +167,11 @@ static void test_paths_of_sockets(void **state)
 	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
 }
 
-static void test_every_key(void **state)
+TEST(test_every_key)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(read_text("# a comment\n"
 	                           "; another\n"
 	                           "[daemon]\n"
@@ -391,9 +380,8 @@ static const struct mistake {
          "in all)"},
 };
 
-static void test_mistakes(void **state)
+TEST(test_mistakes)
 {
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(mistakes); i++) {
 		struct zd_config config, before;
 		struct zd_err err;
@@ -408,7 +396,7 @@ static void test_mistakes(void **state)
 }
 
 /* One error of each kind, a section with an error whose keys are skipped, and right lines between them. */
-static void test_all_mistakes_are_printed(void **state)
+TEST(test_all_mistakes_are_printed)
 {
 	static const char text[] = "socket = /x\n[daemon]\nlog_level = loud\nnonsense\n[devises]\ncount = 1\n"
 	                           "[limits\nmax_sessions = 0\n[limits] x\nmax_sessions = 0\n[devices]\n"
@@ -422,7 +410,6 @@ static void test_all_mistakes_are_printed(void **state)
 	size_t nbytes = 0, nlines = 0;
 	FILE *errors = open_memstream(&printed, &nbytes);
 
-	(void)state;
 	assert_non_null(errors);
 	zd_config_init(&before);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
@@ -445,14 +432,13 @@ static void test_all_mistakes_are_printed(void **state)
 #define FOUR UUID "," UUID ", " UUID "," UUID
 
 /* The parser has no room for such a line. */
-static void test_long_lines(void **state)
+TEST(test_long_lines)
 {
 	static const char long_comment[] = "# " FOUR FOUR FOUR "\n; " FOUR FOUR FOUR "\n";
 	struct zd_config config;
 	struct zd_err err;
 	char text[4000];
 
-	(void)state;
 	(void)snprintf(text, sizeof(text), "%s[devices]\n%s\tgpus=  %s ; = %s\ncount = 2\n", long_comment,
 	               long_comment, FOUR "," FOUR, FOUR);
 	assert_int_equal(read_text(text, &config, &err), 0);
@@ -464,13 +450,12 @@ static void test_long_lines(void **state)
 	assert_int_equal(config.device_count, 3);
 }
 
-static void test_long_mistakes(void **state)
+TEST(test_long_mistakes)
 {
 	struct zd_config config;
 	struct zd_err err;
 	char text[600] = "[daemon]\nsocket = /";
 
-	(void)state;
 	memset(text + strlen(text), 'x', 300);
 	assert_int_equal(read_text(text, &config, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, ":2: [daemon] socket: expected a path of 1 to 107 bytes"));
@@ -484,14 +469,13 @@ static void test_long_mistakes(void **state)
 	assert_non_null(strstr(err.text, ":2: expected 'key = value'"));
 }
 
-static void test_long_path(void **state)
+TEST(test_long_path)
 {
 	struct zd_config config;
 	struct zd_err err;
 	char text[200] = "[daemon]\nsocket = ";
 	size_t prefix = strlen(text);
 
-	(void)state;
 	memset(text + prefix, 'x', 107);
 	assert_int_equal(read_text(text, &config, &err), 0);
 	assert_int_equal(strlen(config.socket_path), 107);
@@ -501,12 +485,11 @@ static void test_long_path(void **state)
 	        strstr(err.text, ":2: [daemon] socket: expected a path of 1 to 107 bytes, found 'xxx"));
 }
 
-static void test_no_file(void **state)
+TEST(test_no_file)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	zd_config_init(&config);
 	assert_int_equal(zd_config_read(&config, "/nonexistent/zerod.conf", NULL, &err), ZEROD_E_NOT_FOUND);
 	assert_string_equal(err.text, "/nonexistent/zerod.conf: no such file");
@@ -529,12 +512,11 @@ static void expect_unsafe(const char *text)
 }
 
 /* A file that other users may write is theirs as much as the daemon's. */
-static void test_unsafe_file(void **state)
+TEST(test_unsafe_file)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(read_text("[limits]\nmax_sessions = 4\n", &config, &err), 0);
 	assert_int_equal(chmod(path, 0664), 0);
 	expect_unsafe("expected a file that its owner alone may write, found mode 0664");
@@ -550,12 +532,11 @@ static void test_unsafe_file(void **state)
 	assert_int_equal(chown(path, 0, 0), 0);
 }
 
-static void test_check(void **state)
+TEST(test_check)
 {
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	zd_config_init(&config);
 	config.gather_budget_bytes = 2ull << 30;
 	assert_int_equal(zd_config_check(&config, &err), 0); /* of an arena that the backend chooses */
@@ -572,7 +553,7 @@ static void test_check(void **state)
 }
 
 /* Reading the file does not read the key; loading does. */
-static void test_key_file(void **state)
+TEST(test_key_file)
 {
 	struct zd_options options = {.config_path = path};
 	char key_path[sizeof(path) + 8], text[2 * sizeof(key_path)];
@@ -580,7 +561,6 @@ static void test_key_file(void **state)
 	struct zd_err err;
 	FILE *file;
 
-	(void)state;
 	(void)snprintf(key_path, sizeof(key_path), "%s.key", path);
 	(void)snprintf(text, sizeof(text), "[collectives]\nkey_file = %s\n", key_path);
 	write_file(text);
@@ -600,7 +580,7 @@ static void test_key_file(void **state)
 	(void)unlink(key_path);
 }
 
-static void test_command_line_wins(void **state)
+TEST(test_command_line_wins)
 {
 	struct zd_options options = {.config_path = path,
 	                             .socket = "/tmp/b",
@@ -612,7 +592,6 @@ static void test_command_line_wins(void **state)
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	write_file("[daemon]\nsocket = /tmp/a\n[devices]\ncount = 2\ngather_budget = 1M\n"
 	           "[collectives]\nnccl = /tmp/nccl\ncheck = yes\n");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), 0);
@@ -626,14 +605,13 @@ static void test_command_line_wins(void **state)
 	assert_int_equal(config.gather_budget_bytes, 1 << 20);
 }
 
-static void test_command_line_mistakes(void **state)
+TEST(test_command_line_mistakes)
 {
 	struct zd_options options = {.config_path = path, .arena = "lots"};
 	char path_too_long[ZD_CONFIG_PATH_BYTES + 1] = "";
 	struct zd_config config;
 	struct zd_err err;
 
-	(void)state;
 	write_file("");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--arena: expected a size such as 64G, at most 1024T, found 'lots'");
@@ -661,24 +639,5 @@ static void test_command_line_mistakes(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_defaults),
-	        cmocka_unit_test(test_sockets_and_grants),
-	        cmocka_unit_test(test_long_grant),
-	        cmocka_unit_test(test_paths_of_sockets),
-	        cmocka_unit_test(test_every_key),
-	        cmocka_unit_test(test_mistakes),
-	        cmocka_unit_test(test_all_mistakes_are_printed),
-	        cmocka_unit_test(test_long_lines),
-	        cmocka_unit_test(test_long_mistakes),
-	        cmocka_unit_test(test_long_path),
-	        cmocka_unit_test(test_no_file),
-	        cmocka_unit_test(test_unsafe_file),
-	        cmocka_unit_test(test_check),
-	        cmocka_unit_test(test_command_line_wins),
-	        cmocka_unit_test(test_key_file),
-	        cmocka_unit_test(test_command_line_mistakes),
-	};
-
-	return cmocka_run_group_tests(tests, make_file, remove_file);
+	return test_run(make_file, remove_file);
 }

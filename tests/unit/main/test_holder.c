@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_holder.c - the process that holds descriptors, under what may happen to it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "main/holder.h"
+#include "tests/support/test.h"
 
 static char folder[32], socket_path[64];
 static pid_t child;
@@ -109,14 +103,13 @@ static void fill(struct zd_holder *holder)
 }
 
 /* There is none for the next daemon's connection, for a while. */
-static void test_no_descriptor_for_a_daemon(void **state)
+TEST(test_no_descriptor_for_a_daemon)
 {
 	struct zd_holder holder;
 	struct zd_err err;
 	unsigned slept;
 	int waiting;
 
-	(void)state;
 	fill(&holder);
 	waiting = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	slept = count_sleeps();
@@ -134,23 +127,21 @@ static void test_no_descriptor_for_a_daemon(void **state)
 }
 
 /* It cannot take a descriptor of the state: it keeps no half of it. */
-static void test_no_descriptor_for_the_state(void **state)
+TEST(test_no_descriptor_for_the_state)
 {
 	struct zd_holder holder;
 
-	(void)state;
 	fill(&holder);
 	put(&holder, "segment-1");
 	end(&holder);
 }
 
 /* No daemon comes: the holder ends, and leaves nothing. */
-static void test_time_without_a_daemon(void **state)
+TEST(test_time_without_a_daemon)
 {
 	struct zd_holder holder;
 	struct zd_err err;
 
-	(void)state;
 	begin();
 	assert_int_equal(zd_holder_open(&holder, socket_path, 1, &err), 0);
 	put(&holder, "registry");
@@ -159,12 +150,6 @@ static void test_time_without_a_daemon(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_no_descriptor_for_a_daemon),
-	        cmocka_unit_test(test_no_descriptor_for_the_state),
-	        cmocka_unit_test(test_time_without_a_daemon),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_journal.c - entries as the journal takes them, and a journal that does not read. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "main/journal.h"
+#include "tests/support/test.h"
 
 struct scene {
 	char folder[32], path[48];
@@ -51,6 +45,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
+
 /* Appends a field in the form that systemd documents for the journal's protocol. */
 static size_t put(char *at, const char *key, const char *value)
 {
@@ -65,9 +61,8 @@ static size_t put(char *at, const char *key, const char *value)
 	return nkey + nvalue + 10;
 }
 
-static void test_entry(void **state)
+SCENE_TEST(test_entry)
 {
-	struct scene *scene = *state;
 	const struct zd_log_field fields[] = {{"ZEROD_SESSION", "7"}, {"ZEROD_NAME", "a=b\nc"}};
 	const struct zd_log_line line = {
 	        .level = ZD_LOG_NOTICE, .text = "two\nlines", .nfields = 2, .fields = fields};
@@ -84,9 +79,8 @@ static void test_entry(void **state)
 	assert_memory_equal(found, expected, nbytes);
 }
 
-static void test_journal_does_not_read(void **state)
+SCENE_TEST(test_journal_does_not_read)
 {
-	struct scene *scene = *state;
 	const struct zd_log_line line = {.level = ZD_LOG_INFO, .text = "line"};
 	unsigned sent = 0;
 	char found[512];
@@ -99,9 +93,8 @@ static void test_journal_does_not_read(void **state)
 	assert_int_equal(zd_journal_send(&scene->journal, &line), 0);
 }
 
-static void test_no_journal(void **state)
+SCENE_TEST(test_no_journal)
 {
-	struct scene *scene = *state;
 	const struct zd_log_line line = {.level = ZD_LOG_INFO, .text = "line"};
 	struct zd_journal nowhere;
 
@@ -113,15 +106,4 @@ static void test_no_journal(void **state)
 	scene->reader = -1;
 	assert_int_equal(zd_journal_send(&scene->journal, &line), -1);
 	assert_int_equal(errno, ECONNREFUSED);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_entry, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_journal_does_not_read, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_no_journal, setup, teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_marker.c - the file beside the socket that says what is kept. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "main/marker.h"
+#include "tests/support/test.h"
 
 static char folder[32], socket_path[64];
 static struct zd_marker marker, elsewhere;
@@ -35,11 +29,12 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void test_is_read_again(void **state)
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
+
+SETUP_TEST(test_is_read_again)
 {
 	struct stat found;
 
-	(void)state;
 	assert_int_equal(zd_marker_read(&marker), ZD_KEPT_NOTHING);
 	zd_marker_write(&marker, ZD_KEPT_NOTHING);
 	zd_marker_write(&marker, ZD_KEPT_JOBS);
@@ -53,9 +48,8 @@ static void test_is_read_again(void **state)
 }
 
 /* The jobs may still be in that store. */
-static void test_of_another_store(void **state)
+SETUP_TEST(test_of_another_store)
 {
-	(void)state;
 	zd_marker_write(&elsewhere, ZD_KEPT_JOBS);
 	assert_int_equal(zd_marker_read(&marker), ZD_KEPT_NOTHING);
 }
@@ -70,11 +64,10 @@ static void write_text(const char *path, const char *text)
 }
 
 /* No store outlives a boot; neither does a file that is cut, or that another user can choose. */
-static void test_means_nothing(void **state)
+SETUP_TEST(test_means_nothing)
 {
 	char target[64];
 
-	(void)state;
 	write_text(marker.path, "jobs holder 01234567-89ab-cdef-0123-456789abcdef\n");
 	assert_int_equal(zd_marker_read(&marker), ZD_KEPT_NOTHING);
 	write_text(marker.path, "jobs holder");
@@ -93,26 +86,13 @@ static void test_means_nothing(void **state)
 }
 
 /* A daemon was killed while it wrote. */
-static void test_a_rest_is_replaced(void **state)
+SETUP_TEST(test_a_rest_is_replaced)
 {
 	char rest[sizeof(marker.path) + 8];
 
-	(void)state;
 	(void)snprintf(rest, sizeof(rest), "%s.new", marker.path);
 	write_text(rest, "jo");
 	zd_marker_write(&marker, ZD_KEPT_JOBS);
 	assert_int_equal(zd_marker_read(&marker), ZD_KEPT_JOBS);
 	assert_int_equal(access(rest, F_OK), -1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_is_read_again, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_of_another_store, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_means_nothing, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_a_rest_is_replaced, setup, teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_notify.c - a service manager that does not read holds nothing up, and misses no state. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "main/notify.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 struct scene {
 	struct zd_loop loop;
@@ -52,6 +45,8 @@ static int teardown(void **state)
 	return unsetenv("NOTIFY_SOCKET");
 }
 
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
+
 static bool read_note(const struct scene *scene, char note[ZD_NOTIFY_BYTES + 1])
 {
 	ssize_t bytes = recv(scene->manager, note, ZD_NOTIFY_BYTES, MSG_DONTWAIT);
@@ -60,9 +55,8 @@ static bool read_note(const struct scene *scene, char note[ZD_NOTIFY_BYTES + 1])
 	return bytes > 0;
 }
 
-static void test_states(void **state)
+SCENE_TEST(test_states)
 {
-	struct scene *scene = *state;
 	char note[ZD_NOTIFY_BYTES + 1];
 
 	zd_notify_state(&scene->notify, "READY=1\nSTATUS=%s %d", "devices", 4);
@@ -75,11 +69,10 @@ static void test_states(void **state)
 }
 
 /* The watchdog's variables are for the process that they name. */
-static void test_watchdog(void **state)
+TEST(test_watchdog)
 {
 	char pid[16];
 
-	(void)state;
 	(void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
 	assert_int_equal(zd_notify_watchdog_us(), 0);
 	(void)setenv("WATCHDOG_USEC", "3000000", 1);
@@ -92,9 +85,8 @@ static void test_watchdog(void **state)
 	(void)unsetenv("WATCHDOG_PID");
 }
 
-static void test_manager_does_not_read(void **state)
+SCENE_TEST(test_manager_does_not_read)
 {
-	struct scene *scene = *state;
 	char note[ZD_NOTIFY_BYTES + 1], all[4 * ZD_NOTIFY_BYTES] = "";
 
 	/* More than any queue holds. */
@@ -113,10 +105,8 @@ static void test_manager_does_not_read(void **state)
 }
 
 /* However many states there are, what waits is bounded. */
-static void test_manager_is_stuck(void **state)
+SCENE_TEST(test_manager_is_stuck)
 {
-	struct scene *scene = *state;
-
 	for (int i = 0; i < 5000; i++)
 		zd_notify_state(&scene->notify, "STATUS=state number %d", i);
 	assert_true(scene->notify.box.count > 0);
@@ -124,9 +114,8 @@ static void test_manager_is_stuck(void **state)
 }
 
 /* Descriptors wait in order, as far as they are not removed meanwhile. */
-static void test_descriptors_wait(void **state)
+SCENE_TEST(test_descriptors_wait)
 {
-	struct scene *scene = *state;
 	char note[ZD_NOTIFY_BYTES + 1], name[32], wanted[64];
 	unsigned count = 0;
 
@@ -148,10 +137,8 @@ static void test_descriptors_wait(void **state)
 }
 
 /* Descriptors that waited are lost: the daemon must know. */
-static void test_manager_goes_with_descriptors_that_wait(void **state)
+SCENE_TEST(test_manager_goes_with_descriptors_that_wait)
 {
-	struct scene *scene = *state;
-
 	while (scene->notify.box.count == 0)
 		assert_int_equal(zd_notify_store(&scene->notify, "segment-1", STDIN_FILENO), 0);
 	(void)close(scene->manager);
@@ -161,10 +148,8 @@ static void test_manager_goes_with_descriptors_that_wait(void **state)
 	assert_int_equal(scene->notify.error, ECONNREFUSED);
 }
 
-static void test_manager_is_gone(void **state)
+SCENE_TEST(test_manager_is_gone)
 {
-	struct scene *scene = *state;
-
 	(void)close(scene->manager);
 	zd_notify_state(&scene->notify, "READY=1");
 	zd_notify_alive(&scene->notify);
@@ -172,12 +157,11 @@ static void test_manager_is_gone(void **state)
 	scene->manager = -1;
 }
 
-static void test_nobody_asked(void **state)
+TEST(test_nobody_asked)
 {
 	static const char *const names[] = {"", "@", "relative", "/"};
 	struct zd_loop loop;
 
-	(void)state;
 	assert_int_equal(zd_loop_init(&loop, NULL), 0);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		struct zd_notify notify;
@@ -195,21 +179,8 @@ static void test_nobody_asked(void **state)
 	assert_int_equal(unsetenv("NOTIFY_SOCKET"), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_states),
-	        cmocka_unit_test(test_watchdog),
-	        TEST(test_manager_does_not_read),
-	        TEST(test_manager_is_stuck),
-	        TEST(test_descriptors_wait),
-	        TEST(test_manager_goes_with_descriptors_that_wait),
-	        TEST(test_manager_is_gone),
-	        cmocka_unit_test(test_nobody_asked),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arena for unpacked messages: alignment, no overlap, spilling, reset, and a real message unpacked into
  * it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
+#include "tests/support/test.h"
 
-static void pieces_are_apart_and_zeroed(void **state)
+TEST(pieces_are_apart_and_zeroed)
 {
 	struct zd_arena arena;
 	uint8_t *pieces[200];
 
-	(void)state;
 	zd_arena_init(&arena, 4096); /* about half of what is asked for: the rest spills */
 	for (unsigned round = 0; round < 3; round++) {
 		for (unsigned i = 0; i < ZD_ARRAY_LEN(pieces); i++) {
@@ -40,11 +32,10 @@ static void pieces_are_apart_and_zeroed(void **state)
 	zd_arena_deinit(NULL);
 }
 
-static void absurd_sizes_are_refused(void **state)
+TEST(absurd_sizes_are_refused)
 {
 	struct zd_arena arena;
 
-	(void)state;
 	zd_arena_init(&arena, 0);
 	assert_non_null(zd_arena_alloc(&arena, 0));
 	assert_null(arena.allocator.alloc(&arena, SIZE_MAX));
@@ -52,7 +43,7 @@ static void absurd_sizes_are_refused(void **state)
 	zd_arena_deinit(&arena);
 }
 
-static void a_message_unpacks_into_it(void **state)
+TEST(a_message_unpacks_into_it)
 {
 	uint64_t units[] = {1, 2, UINT64_MAX};
 	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
@@ -62,7 +53,6 @@ static void a_message_unpacks_into_it(void **state)
 	struct zd_arena arena;
 	size_t nbytes;
 
-	(void)state;
 	update.n_units = ZD_ARRAY_LEN(units);
 	update.units = units;
 	request.id = 7;
@@ -87,12 +77,11 @@ static void a_message_unpacks_into_it(void **state)
 }
 
 /* The packet that unpacks to the most: nothing but empty requests. */
-static void the_largest_blow_up(void **state)
+TEST(the_largest_blow_up)
 {
 	uint8_t *bytes = zd_calloc(ZD_MAX_PACKET_BYTES, 1);
 	struct zd_arena arena;
 
-	(void)state;
 	for (size_t i = 0; i < ZD_MAX_PACKET_BYTES; i += 2)
 		bytes[i] = 1 << 3 | 2; /* field 1, length-delimited; the length behind it is 0 */
 	zd_arena_init(&arena, ZD_MAX_PACKET_BYTES);
@@ -106,16 +95,4 @@ static void the_largest_blow_up(void **state)
 	}
 	zd_arena_deinit(&arena);
 	free(bytes);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(pieces_are_apart_and_zeroed),
-	        cmocka_unit_test(absurd_sizes_are_refused),
-	        cmocka_unit_test(a_message_unpacks_into_it),
-	        cmocka_unit_test(the_largest_blow_up),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

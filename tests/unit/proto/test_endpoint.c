@@ -4,19 +4,13 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "proto/endpoint.h"
 #include "tests/support/rounds.h"
+#include "tests/support/test.h"
 
 struct scene {
 	struct zd_rings *rings;
@@ -72,6 +66,10 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
+
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup_with_rings, teardown)
+
 static void send_text(struct zd_endpoint *link, const char *text)
 {
 	assert_int_equal(zd_endpoint_send(link, text, strlen(text), NULL, 0, NULL), 0);
@@ -98,10 +96,8 @@ static bool is_readable(const struct zd_endpoint *link)
 	return poll(&poll_for, 1, 0) == 1;
 }
 
-static void test_by_the_ring_to_who_looks(void **state)
+SCENE_TEST(test_by_the_ring_to_who_looks)
 {
-	struct scene *scene = *state;
-
 	send_text(&scene->a, "one");
 	send_text(&scene->a, "two");
 	assert_false(is_readable(&scene->b));
@@ -114,10 +110,8 @@ static void test_by_the_ring_to_who_looks(void **state)
 	assert_false(zd_endpoint_is_due(&scene->b));
 }
 
-static void test_by_the_socket_to_who_rests(void **state)
+SCENE_TEST(test_by_the_socket_to_who_rests)
 {
-	struct scene *scene = *state;
-
 	assert_true(zd_endpoint_rest(&scene->b));
 	send_text(&scene->a, "one");
 	assert_true(is_readable(&scene->b));
@@ -130,10 +124,8 @@ static void test_by_the_socket_to_who_rests(void **state)
 	expect_text(scene, &scene->b, "two");
 }
 
-static void test_no_rest_while_something_is_due(void **state)
+SCENE_TEST(test_no_rest_while_something_is_due)
 {
-	struct scene *scene = *state;
-
 	send_text(&scene->a, "one");
 	assert_false(zd_endpoint_rest(&scene->b));
 	send_text(&scene->a, "two"); /* it still looks */
@@ -143,9 +135,8 @@ static void test_no_rest_while_something_is_due(void **state)
 	assert_true(zd_endpoint_rest(&scene->b));
 }
 
-static void test_descriptors_by_the_socket(void **state)
+SCENE_TEST(test_descriptors_by_the_socket)
 {
-	struct scene *scene = *state;
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
 	send_text(&scene->a, "one");
@@ -159,9 +150,8 @@ static void test_descriptors_by_the_socket(void **state)
 	expect_text(scene, &scene->b, "two");
 }
 
-static void test_large_ones_by_the_socket(void **state)
+SCENE_TEST(test_large_ones_by_the_socket)
 {
-	struct scene *scene = *state;
 	uint8_t *large = zd_calloc(1, ZD_MAX_PACKET_BYTES);
 
 	send_text(&scene->a, "one");
@@ -174,10 +164,8 @@ static void test_large_ones_by_the_socket(void **state)
 	free(large);
 }
 
-static void test_what_came_before_the_end(void **state)
+SCENE_TEST(test_what_came_before_the_end)
 {
-	struct scene *scene = *state;
-
 	send_text(&scene->a, "one");
 	assert_true(zd_endpoint_rest(&scene->a)); /* of the other direction: it changes nothing here */
 	send_text(&scene->a, "two");
@@ -188,9 +176,8 @@ static void test_what_came_before_the_end(void **state)
 	assert_int_equal(try_recv(scene, &scene->b), ZEROD_E_DISCONNECTED);
 }
 
-static void test_a_ring_that_makes_no_sense(void **state)
+SCENE_TEST(test_a_ring_that_makes_no_sense)
 {
-	struct scene *scene = *state;
 	struct zd_err err;
 
 	atomic_store(&scene->rings->requests.tail, UINT64_MAX);
@@ -200,10 +187,8 @@ static void test_a_ring_that_makes_no_sense(void **state)
 	                 ZEROD_E_PROTOCOL);
 }
 
-static void test_without_rings_it_is_a_socket(void **state)
+SETUP_TEST(test_without_rings_it_is_a_socket)
 {
-	struct scene *scene = *state;
-
 	assert_true(zd_endpoint_rest(&scene->b));
 	assert_int_equal(try_recv(scene, &scene->b), ZD_FRAME_AGAIN);
 	send_text(&scene->a, "x"); /* one byte wakes nobody here: it is a packet */
@@ -244,10 +229,8 @@ static void recv_numbered(struct scene *scene, uint32_t number)
 		(void)close(scene->fds[0]);
 }
 
-static void test_any_mixture_comes_in_order(void **state)
+SCENE_TEST(test_any_mixture_comes_in_order)
 {
-	struct scene *scene = *state;
-
 	for (uint64_t round = 0; round < 50; round++) {
 		uint64_t seed = round;
 		uint32_t nsent = 0, nreceived = 0;
@@ -301,9 +284,8 @@ static void *send_all(void *arg)
 	return NULL;
 }
 
-static void test_who_sleeps_is_woken(void **state)
+SCENE_TEST(test_who_sleeps_is_woken)
 {
-	struct scene *scene = *state;
 	unsigned got = 0;
 	cpu_set_t allowed;
 	pthread_t sender;
@@ -333,20 +315,4 @@ static void test_who_sleeps_is_woken(void **state)
 	rounds_unpin(&allowed);
 	assert_int_equal(pthread_join(sender, NULL), 0);
 	assert_true(scene->received > 0);
-}
-
-#define TEST(f)       cmocka_unit_test_setup_teardown(f, setup_with_rings, teardown)
-#define TEST_PLAIN(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_by_the_ring_to_who_looks),       TEST(test_by_the_socket_to_who_rests),
-	        TEST(test_no_rest_while_something_is_due), TEST(test_descriptors_by_the_socket),
-	        TEST(test_large_ones_by_the_socket),       TEST(test_what_came_before_the_end),
-	        TEST(test_a_ring_that_makes_no_sense),     TEST_PLAIN(test_without_rings_it_is_a_socket),
-	        TEST(test_any_mixture_comes_in_order),     TEST(test_who_sleeps_is_woken),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,18 +6,12 @@
  * then what was called.
  */
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "proto/endpoint.h"
+#include "tests/support/test.h"
 
 static void (*before_poll)(void), (*behind_write)(void);
 static int failure; /* of the socket; 0: none */
@@ -89,6 +83,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
+
 static void say(const char *text)
 {
 	assert_int_equal(zd_endpoint_send(&sender, text, strlen(text), NULL, 0, NULL), 0);
@@ -121,9 +117,8 @@ static void say_one_by_the_ring_and_two_by_the_socket(void)
 }
 
 /* The ring was empty when it was looked at, and the socket is readable now. */
-static void test_the_ring_first_when_the_socket_is_readable(void **state)
+SETUP_TEST(test_the_ring_first_when_the_socket_is_readable)
 {
-	(void)state;
 	before_poll = say_one_by_the_ring_and_two_by_the_socket;
 	expect("one");
 	expect("two");
@@ -143,9 +138,8 @@ static bool is_readable(void)
 }
 
 /* It found the ring empty, and sleeps. */
-static void test_asleep_when_the_packet_is_written(void **state)
+SETUP_TEST(test_asleep_when_the_packet_is_written)
 {
-	(void)state;
 	behind_write = rest;
 	say("one");
 	assert_true(is_readable());
@@ -158,9 +152,8 @@ static void test_asleep_when_the_packet_is_written(void **state)
 }
 
 /* The socket is full, and its content wakes the receiver: the packet is sent, and once. */
-static void test_no_room_for_the_byte(void **state)
+SETUP_TEST(test_no_room_for_the_byte)
 {
-	(void)state;
 	behind_write = rest;
 	failure = ZD_FRAME_AGAIN;
 	say("one");
@@ -171,11 +164,10 @@ static void test_no_room_for_the_byte(void **state)
 }
 
 /* It has taken the packet and ended: whoever reads hears of that, and of the packet's answer. */
-static void test_the_byte_finds_the_end(void **state)
+SETUP_TEST(test_the_byte_finds_the_end)
 {
 	char answer[8];
 
-	(void)state;
 	assert_int_equal(send(receiver.sock, "answer", 6, 0), 6);
 	behind_write = rest;
 	failure = ZEROD_E_DISCONNECTED;
@@ -184,9 +176,8 @@ static void test_the_byte_finds_the_end(void **state)
 }
 
 /* Nobody may be left asleep on the packet: both sides hear the end instead. */
-static void test_no_memory_for_the_byte(void **state)
+SETUP_TEST(test_no_memory_for_the_byte)
 {
-	(void)state;
 	behind_write = rest;
 	failure = ZEROD_E_SYSTEM;
 	say("one");
@@ -195,19 +186,4 @@ static void test_no_memory_for_the_byte(void **state)
 	expect("one");
 	assert_int_equal(receive(), ZEROD_E_DISCONNECTED);
 	assert_int_equal(zd_endpoint_send(&sender, "two", 3, NULL, 0, NULL), ZEROD_E_DISCONNECTED);
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_the_ring_first_when_the_socket_is_readable),
-	        TEST(test_asleep_when_the_packet_is_written),
-	        TEST(test_no_room_for_the_byte),
-	        TEST(test_the_byte_finds_the_end),
-	        TEST(test_no_memory_for_the_byte),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_envelope.c - envelopes are, byte for byte, what protobuf-c packs, and read as it reads them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "proto/envelope.h"
+#include "tests/support/test.h"
 
 static void check_request(Zd__Request *request)
 {
@@ -46,9 +37,8 @@ static void check_reply(Zd__Reply *reply)
 
 static const uint64_t numbers[] = {0, 1, 127, 128, 16383, 16384, UINT32_MAX, 1ull << 35, UINT64_MAX};
 
-static void test_requests(void **state)
+TEST(test_requests)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		Zd__Request request = ZD__REQUEST__INIT;
 		Zd__Gather gather = ZD__GATHER__INIT;
@@ -71,9 +61,8 @@ static void test_requests(void **state)
 	}
 }
 
-static void test_long_body(void **state)
+TEST(test_long_body)
 {
-	(void)state;
 	char name[300];
 	memset(name, 'x', sizeof(name) - 1);
 	name[sizeof(name) - 1] = '\0';
@@ -86,10 +75,9 @@ static void test_long_body(void **state)
 	check_request(&request);
 }
 
-static void test_replies(void **state)
+TEST(test_replies)
 {
 	static const int32_t statuses[] = {0, -1, -31, 1, INT32_MIN, INT32_MAX};
-	(void)state;
 	for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
 		Zd__Reply reply = ZD__REPLY__INIT;
 		Zd__ReleaseReply release = ZD__RELEASE_REPLY__INIT;
@@ -105,10 +93,9 @@ static void test_replies(void **state)
 	}
 }
 
-static void test_works(void **state)
+TEST(test_works)
 {
 	static const uint32_t segments[] = {1, 300, UINT32_MAX};
-	(void)state;
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		Zd__WorkPacket packet = ZD__WORK_PACKET__INIT;
 		Zd__Work work = ZD__WORK__INIT, *works = &work;
@@ -197,7 +184,7 @@ static void check_variants(struct zd_arena *arena, size_t nbytes, const uint8_t 
 	}
 }
 
-static void test_unpacked_requests(void **state)
+TEST(test_unpacked_requests)
 {
 	static const Zd__Request__BodyCase cases[] = {ZD__REQUEST__BODY__NOT_SET, ZD__REQUEST__BODY_GATHER,
 	                                              ZD__REQUEST__BODY_END_JOB};
@@ -206,7 +193,6 @@ static void test_unpacked_requests(void **state)
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Gather gather = ZD__GATHER__INIT;
 	Zd__EndJob end_job = ZD__END_JOB__INIT;
-	(void)state;
 	zd_arena_init(&arena, ARENA_BYTES);
 	gather.unit = 300;
 	gather.tag = (char *)"fallback";
@@ -234,7 +220,7 @@ static bool is_plain(uint64_t id)
 	return id > 0 && id < UINT64_MAX;
 }
 
-static void test_unpacked_replies(void **state)
+TEST(test_unpacked_replies)
 {
 	struct zd_arena arena;
 	uint8_t bytes[512], one[128];
@@ -242,7 +228,6 @@ static void test_unpacked_replies(void **state)
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
 	Zd__Location place = ZD__LOCATION__INIT;
-	(void)state;
 	zd_arena_init(&arena, ARENA_BYTES);
 	place.segment = 7;
 	place.offset = 1ull << 33;
@@ -326,20 +311,18 @@ static void check_long_length(struct zd_arena *arena, size_t length_bytes)
 		(void)check_unpacked(arena, cut, bytes, false);
 }
 
-static void test_unpacked_lengths(void **state)
+TEST(test_unpacked_lengths)
 {
 	struct zd_arena arena;
-	(void)state;
 	zd_arena_init(&arena, ARENA_BYTES);
 	for (size_t length_bytes = 1; length_bytes < 12; length_bytes++)
 		check_long_length(&arena, length_bytes);
 	zd_arena_deinit(&arena);
 }
 
-static void test_unpacked_in_any_order(void **state)
+TEST(test_unpacked_in_any_order)
 {
 	struct zd_arena arena;
-	(void)state;
 	zd_arena_init(&arena, ARENA_BYTES);
 	for (size_t i = 0; i < NFRAGMENTS * NFRAGMENTS * NFRAGMENTS; i++) {
 		size_t which[] = {i % NFRAGMENTS, i / NFRAGMENTS % NFRAGMENTS, i / NFRAGMENTS / NFRAGMENTS};
@@ -350,11 +333,10 @@ static void test_unpacked_in_any_order(void **state)
 }
 
 /* As many replies as a packet may have; one more costs the arena nothing but what protobuf-c takes. */
-static void test_unpacked_batches(void **state)
+TEST(test_unpacked_batches)
 {
 	struct zd_arena arena;
 	uint8_t bytes[(ZD_MAX_BATCH + 1) * 4];
-	(void)state;
 	for (size_t i = 0; i <= ZD_MAX_BATCH; i++)
 		memcpy(bytes + 4 * i, (const uint8_t[]){0x12, 2, 0x08, 1 + i % 100}, 4);
 	zd_arena_init(&arena, ARENA_BYTES);
@@ -363,20 +345,4 @@ static void test_unpacked_batches(void **state)
 	(void)zd__daemon_packet__unpack(&arena.allocator, sizeof(bytes), bytes);
 	assert_int_equal(arena.used_bytes, used);
 	zd_arena_deinit(&arena);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_requests),
-	        cmocka_unit_test(test_long_body),
-	        cmocka_unit_test(test_replies),
-	        cmocka_unit_test(test_works),
-	        cmocka_unit_test(test_unpacked_requests),
-	        cmocka_unit_test(test_unpacked_replies),
-	        cmocka_unit_test(test_unpacked_in_any_order),
-	        cmocka_unit_test(test_unpacked_lengths),
-	        cmocka_unit_test(test_unpacked_batches),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,24 +7,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "proto/frame.h"
+#include "tests/support/test.h"
 
 struct pair {
 	int ours, theirs;
@@ -80,6 +73,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define PAIR_TEST(name) FIXTURE_TEST(name, struct pair *pair, setup, teardown)
+
 /* The result of a receive; descriptors are counted and closed. */
 struct received {
 	int rc;
@@ -134,9 +129,8 @@ static ssize_t send_raw(int sock, const void *bytes, size_t nbytes, unsigned nfd
 
 /* ---- Packets ------------------------------------------------------------------------------------------- */
 
-static void packets_keep_their_bounds(void **state)
+PAIR_TEST(packets_keep_their_bounds)
 {
-	struct pair *pair = *state;
 	struct received got;
 
 	assert_int_equal(zd_frame_send(pair->theirs, "first", 5, NULL, 0, NULL), 0);
@@ -152,9 +146,8 @@ static void packets_keep_their_bounds(void **state)
 	assert_int_equal(receive(pair).rc, ZD_FRAME_AGAIN);
 }
 
-static void largest_packet_passes(void **state)
+PAIR_TEST(largest_packet_passes)
 {
-	struct pair *pair = *state;
 	uint8_t *bytes = zd_calloc(ZD_MAX_PACKET_BYTES, 1);
 	struct received got;
 
@@ -168,9 +161,8 @@ static void largest_packet_passes(void **state)
 	free(bytes);
 }
 
-static void sender_refuses_what_nobody_may_send(void **state)
+PAIR_TEST(sender_refuses_what_nobody_may_send)
 {
-	struct pair *pair = *state;
 	struct zd_err err = ZD_ERR_NONE;
 	int fds[ZD_MAX_PACKET_FDS + 1] = {0};
 
@@ -185,9 +177,8 @@ static void sender_refuses_what_nobody_may_send(void **state)
 }
 
 /* Also when the caller's buffer had room for it; and the next packet is unharmed. */
-static void oversize_packet_is_refused(void **state)
+PAIR_TEST(oversize_packet_is_refused)
 {
-	struct pair *pair = *state;
 	struct received got;
 	int fds[ZD_MAX_PACKET_FDS];
 
@@ -209,9 +200,8 @@ static void oversize_packet_is_refused(void **state)
 
 /* ---- Descriptors --------------------------------------------------------------------------------------- */
 
-static void descriptors_arrive_in_order(void **state)
+PAIR_TEST(descriptors_arrive_in_order)
 {
-	struct pair *pair = *state;
 	int sent[ZD_MAX_PACKET_FDS], came[ZD_MAX_PACKET_FDS];
 	unsigned nfds = 0;
 	size_t nbytes = 0;
@@ -236,9 +226,8 @@ static void descriptors_arrive_in_order(void **state)
 	}
 }
 
-static void too_many_descriptors_are_refused_and_closed(void **state)
+PAIR_TEST(too_many_descriptors_are_refused_and_closed)
 {
-	struct pair *pair = *state;
 	int before = count_open_fds();
 	struct received got;
 
@@ -252,9 +241,8 @@ static void too_many_descriptors_are_refused_and_closed(void **state)
 }
 
 /* An empty packet looks like the end of the connection; its descriptors must not stay. */
-static void empty_packet_with_descriptors(void **state)
+PAIR_TEST(empty_packet_with_descriptors)
 {
-	struct pair *pair = *state;
 	int before = count_open_fds();
 
 	assert_int_equal(send_raw(pair->theirs, "", 0, 5), 0);
@@ -285,9 +273,8 @@ static bool under_valgrind(void)
 	return preload && strstr(preload, "vgpreload");
 }
 
-static void descriptors_exhausted(void **state)
+PAIR_TEST(descriptors_exhausted)
 {
-	struct pair *pair = *state;
 	int before = count_open_fds();
 
 	if (under_valgrind())
@@ -311,9 +298,8 @@ static void descriptors_exhausted(void **state)
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
 
-static void peer_closed(void **state)
+PAIR_TEST(peer_closed)
 {
-	struct pair *pair = *state;
 	struct zd_err err = ZD_ERR_NONE;
 
 	assert_int_equal(zd_frame_send(pair->theirs, "bye", 3, NULL, 0, NULL), 0);
@@ -327,10 +313,8 @@ static void peer_closed(void **state)
 
 /* The peer closed without having read what we sent: the kernel reports a reset ahead of the peer's last
  * packets. */
-static void last_words_before_a_reset(void **state)
+PAIR_TEST(last_words_before_a_reset)
 {
-	struct pair *pair = *state;
-
 	assert_int_equal(zd_frame_send(pair->ours, "unread", 6, NULL, 0, NULL), 0);
 	assert_int_equal(zd_frame_send(pair->theirs, "because", 7, NULL, 0, NULL), 0);
 	close_theirs(pair);
@@ -339,9 +323,8 @@ static void last_words_before_a_reset(void **state)
 	assert_int_equal(receive(pair).rc, ZEROD_E_DISCONNECTED);
 }
 
-static void full_socket_says_again(void **state)
+PAIR_TEST(full_socket_says_again)
 {
-	struct pair *pair = *state;
 	unsigned sent = 0, came = 0;
 	int rc;
 
@@ -355,9 +338,8 @@ static void full_socket_says_again(void **state)
 	assert_int_equal(zd_frame_send(pair->ours, "x", 1, NULL, 0, NULL), 0);
 }
 
-static void not_a_socket(void **state)
+PAIR_TEST(not_a_socket)
 {
-	struct pair *pair = *state;
 	struct zd_err err = ZD_ERR_NONE;
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -367,13 +349,12 @@ static void not_a_socket(void **state)
 	close(null);
 }
 
-static void addresses(void **state)
+TEST(addresses)
 {
 	struct sockaddr_un addr;
 	struct zd_err err = ZD_ERR_NONE;
 	char path[sizeof(addr.sun_path) + 1];
 
-	(void)state;
 	assert_int_equal(zd_frame_address("/run/zerod/zerod.sock", &addr, &err), 0);
 	assert_int_equal(addr.sun_family, AF_UNIX);
 	assert_string_equal(addr.sun_path, "/run/zerod/zerod.sock");
@@ -408,10 +389,9 @@ static int receive_waiting(struct pair *pair)
 }
 
 /* As the socket blocks: for ever, for a while, not at all. */
-static void waiting_for_a_packet(void **state)
+PAIR_TEST(waiting_for_a_packet)
 {
 	const struct timeval soon = {.tv_usec = 1000};
-	struct pair *pair = *state;
 	pthread_t thread;
 	void *sent;
 
@@ -425,28 +405,4 @@ static void waiting_for_a_packet(void **state)
 	assert_int_equal(receive_waiting(pair), ZD_FRAME_AGAIN);
 	close_theirs(pair);
 	assert_int_equal(receive_waiting(pair), ZEROD_E_DISCONNECTED);
-}
-
-#define PAIR_TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        PAIR_TEST(packets_keep_their_bounds),
-	        PAIR_TEST(largest_packet_passes),
-	        PAIR_TEST(sender_refuses_what_nobody_may_send),
-	        PAIR_TEST(oversize_packet_is_refused),
-	        PAIR_TEST(descriptors_arrive_in_order),
-	        PAIR_TEST(too_many_descriptors_are_refused_and_closed),
-	        PAIR_TEST(empty_packet_with_descriptors),
-	        PAIR_TEST(descriptors_exhausted),
-	        PAIR_TEST(peer_closed),
-	        PAIR_TEST(last_words_before_a_reset),
-	        PAIR_TEST(full_socket_says_again),
-	        PAIR_TEST(not_a_socket),
-	        PAIR_TEST(waiting_for_a_packet),
-	        cmocka_unit_test(addresses),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

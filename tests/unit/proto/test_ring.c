@@ -3,18 +3,12 @@
  * nothing. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "proto/ring.h"
 #include "tests/support/rounds.h"
+#include "tests/support/test.h"
 
 #define HEADER_BYTES 8u
 #define MOST_BYTES   (ZD_RING_BYTES - HEADER_BYTES)
@@ -47,6 +41,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
+
 static const uint8_t *content(struct scene *scene, size_t nbytes, unsigned number)
 {
 	for (size_t i = 0; i < nbytes; i++)
@@ -78,10 +74,8 @@ static int read_status(struct scene *scene, uint32_t after)
 }
 
 /* Every length, at every place that the lengths before it lead to: many of them lie across the end. */
-static void test_what_is_written_is_read(void **state)
+SCENE_TEST(test_what_is_written_is_read)
 {
-	struct scene *scene = *state;
-
 	for (unsigned nbytes = 1; nbytes <= MOST_BYTES; nbytes += nbytes < 100 ? 1 : 97) {
 		assert_true(write_packet(scene, nbytes, nbytes));
 		read_packet(scene, nbytes, nbytes);
@@ -92,9 +86,8 @@ static void test_what_is_written_is_read(void **state)
 	assert_true(scene->reader.place > 10ull * ZD_RING_BYTES);
 }
 
-static void test_a_full_ring_takes_nothing(void **state)
+SCENE_TEST(test_a_full_ring_takes_nothing)
 {
-	struct scene *scene = *state;
 	unsigned written = 0;
 
 	assert_false(write_packet(scene, MOST_BYTES + 1, 0));
@@ -110,10 +103,8 @@ static void test_a_full_ring_takes_nothing(void **state)
 	read_packet(scene, MOST_BYTES, written);
 }
 
-static void test_what_comes_by_the_socket_first(void **state)
+SCENE_TEST(test_what_comes_by_the_socket_first)
 {
-	struct scene *scene = *state;
-
 	for (uint32_t round = 0; round < 4; round++) {
 		uint32_t after = UINT32_MAX - 1 + round; /* beyond the largest it goes on from 0 */
 
@@ -134,7 +125,7 @@ struct lie {
 	uint32_t nbytes;
 };
 
-static void test_writers_that_lie(void **state)
+SCENE_TEST(test_writers_that_lie)
 {
 	static const struct lie lies[] = {
 	        {1, 1},
@@ -151,7 +142,6 @@ static void test_writers_that_lie(void **state)
 	        {1ull << 63, 8},
 	        {UINT64_MAX, 8},
 	};
-	struct scene *scene = *state;
 	struct zd_err err;
 	size_t got;
 
@@ -173,10 +163,8 @@ static uint32_t next_random(uint64_t *seed)
 
 /* The reader's own memory stays whole: what looks over it would see that it does not. */
 /* As the daemon leaves it at the session's end: whatever was there to be read. */
-static void test_an_emptied_ring(void **state)
+SCENE_TEST(test_an_emptied_ring)
 {
-	struct scene *scene = *state;
-
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(write_packet(scene, 100, i));
 	read_packet(scene, 100, 0);
@@ -206,9 +194,8 @@ static void *empty_all(void *arg)
 	return NULL;
 }
 
-static void test_a_ring_that_is_emptied_meanwhile(void **state)
+SCENE_TEST(test_a_ring_that_is_emptied_meanwhile)
 {
-	struct scene *scene = *state;
 	struct emptying emptying = {.ring = scene->ring};
 	struct rounds rounds = rounds_of(MOST_ROUNDS);
 	cpu_set_t allowed;
@@ -236,9 +223,8 @@ static void test_a_ring_that_is_emptied_meanwhile(void **state)
 	pthread_join(thread, NULL);
 }
 
-static void test_rings_full_of_noise(void **state)
+SCENE_TEST(test_rings_full_of_noise)
 {
-	struct scene *scene = *state;
 	uint64_t seed = 1;
 
 	for (unsigned round = 0; round < 2000; round++) {
@@ -253,10 +239,8 @@ static void test_rings_full_of_noise(void **state)
 	}
 }
 
-static void test_readers_that_lie(void **state)
+SCENE_TEST(test_readers_that_lie)
 {
-	struct scene *scene = *state;
-
 	assert_true(write_packet(scene, 100, 0));
 	atomic_store(&scene->ring->head, 1u << 20); /* more than was written */
 	assert_false(write_packet(scene, 1, 0));
@@ -292,9 +276,8 @@ static void *write_all(void *arg)
 	return NULL;
 }
 
-static void test_two_threads(void **state)
+SCENE_TEST(test_two_threads)
 {
-	struct scene *scene = *state;
 	unsigned received = 0;
 	size_t got = 0;
 	pthread_t writer;
@@ -315,23 +298,4 @@ static void test_two_threads(void **state)
 	assert_int_equal(pthread_join(writer, NULL), 0);
 	assert_true(received > 0);
 	assert_int_equal(read_status(scene, 0), NONE);
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_what_is_written_is_read),
-	        TEST(test_a_full_ring_takes_nothing),
-	        TEST(test_what_comes_by_the_socket_first),
-	        TEST(test_writers_that_lie),
-	        TEST(test_an_emptied_ring),
-	        TEST(test_a_ring_that_is_emptied_meanwhile),
-	        TEST(test_rings_full_of_noise),
-	        TEST(test_readers_that_lie),
-	        TEST(test_two_threads),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

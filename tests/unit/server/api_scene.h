@@ -6,20 +6,14 @@
 #ifndef ZD_TESTS_API_SCENE_H
 #define ZD_TESTS_API_SCENE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "server/api.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 struct scene {
 	struct zd_loop loop;
@@ -215,6 +209,6 @@ static inline int scene_teardown(void **state)
 	return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, scene_setup, scene_teardown)
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, scene_setup, scene_teardown)
 
 #endif

@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_bind.c - the socket file: made once, never stolen, replaced when stale, removed when ours. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "proto/frame.h"
 #include "server/bind.h"
+#include "tests/support/test.h"
 
 #define RACERS 8
 
@@ -43,13 +37,14 @@ static int remove_folder(void **state)
 	return rmdir(dir);
 }
 
-static void test_made_and_removed(void **state)
+#define MAKE_FOLDER_TEST(name) TEST_DEFINE(name, void, , name(), make_folder, remove_folder)
+
+MAKE_FOLDER_TEST(test_made_and_removed)
 {
 	struct zd_bound bound;
 	struct zd_err err;
 	struct stat found;
 
-	(void)state;
 	assert_int_equal(zd_bind(path, 0640, &bound, &err), 0);
 	assert_int_equal(lstat(path, &found), 0);
 	assert_true(S_ISSOCK(found.st_mode));
@@ -73,12 +68,11 @@ int bind(int sock, __CONST_SOCKADDR_ARG address, socklen_t bytes)
 }
 
 /* With any umask, users whom the mode does not allow can at no time connect. */
-static void test_no_wider_permissions_at_first(void **state)
+MAKE_FOLDER_TEST(test_no_wider_permissions_at_first)
 {
 	static const mode_t masks[] = {0, 0022, 0077};
 	mode_t before = umask(0);
 
-	(void)state;
 	for (size_t i = 0; i < 3; i++) {
 		struct zd_bound bound;
 		struct zd_err err;
@@ -97,13 +91,12 @@ static void test_no_wider_permissions_at_first(void **state)
 }
 
 /* Every user who may read the folder can lock it. */
-static void test_locked_folder(void **state)
+MAKE_FOLDER_TEST(test_locked_folder)
 {
 	int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct zd_bound bound;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(flock(folder, LOCK_EX), 0);
 	assert_int_equal(zd_bind(path, 0666, &bound, &err), 0);
 	zd_bound_unlink(&bound);
@@ -112,13 +105,12 @@ static void test_locked_folder(void **state)
 }
 
 /* A daemon that was killed while it held the lock leaves the file. */
-static void test_lock_left_behind(void **state)
+MAKE_FOLDER_TEST(test_lock_left_behind)
 {
 	struct zd_bound bound;
 	struct zd_err err;
 	int file = open(lock_path, O_CREAT | O_WRONLY, 0600);
 
-	(void)state;
 	assert_int_equal(close(file), 0);
 	assert_int_equal(zd_bind(path, 0666, &bound, &err), 0);
 	assert_int_equal(access(lock_path, F_OK), -1);
@@ -139,11 +131,10 @@ static void expect_bad_lock(const char *text)
 }
 
 /* Files that others made, who could keep them locked. */
-static void test_locks_of_others(void **state)
+MAKE_FOLDER_TEST(test_locks_of_others)
 {
 	int file = open(lock_path, O_CREAT | O_WRONLY, 0600);
 
-	(void)state;
 	assert_int_equal(fchmod(file, 0604), 0);
 	(void)close(file);
 	expect_bad_lock("s.lock: expected a file of the daemon's user alone");
@@ -159,13 +150,12 @@ static void test_locks_of_others(void **state)
 	expect_bad_lock("s.lock: expected a file of the daemon's user alone");
 }
 
-static void test_refused_while_served(void **state)
+MAKE_FOLDER_TEST(test_refused_while_served)
 {
 	struct zd_bound first, second = {.sock = -7};
 	struct zd_err err;
 	char expected[128];
 
-	(void)state;
 	assert_int_equal(zd_bind(path, 0666, &first, &err), 0);
 	assert_int_equal(zd_bind(path, 0666, &second, &err), ZEROD_E_EXISTS);
 	(void)snprintf(expected, sizeof(expected), "%s: already running (pid %d)", path, (int)getpid());
@@ -174,13 +164,12 @@ static void test_refused_while_served(void **state)
 	(void)close(first.sock);
 }
 
-static void test_stale_is_replaced(void **state)
+MAKE_FOLDER_TEST(test_stale_is_replaced)
 {
 	struct zd_bound first, second;
 	struct zd_err err;
 	char other[80];
 
-	(void)state;
 	(void)snprintf(other, sizeof(other), "%s-other", path);
 	assert_int_equal(zd_bind(path, 0666, &first, &err), 0);
 	(void)close(first.sock);
@@ -196,13 +185,12 @@ static void test_stale_is_replaced(void **state)
 	assert_int_equal(unlink(other), 0);
 }
 
-static void test_not_a_socket(void **state)
+MAKE_FOLDER_TEST(test_not_a_socket)
 {
 	struct zd_bound bound;
 	struct zd_err err;
 	FILE *file = fopen(path, "w");
 
-	(void)state;
 	assert_non_null(file);
 	(void)fputs("precious", file);
 	(void)fclose(file);
@@ -211,25 +199,23 @@ static void test_not_a_socket(void **state)
 	assert_int_equal(access(path, F_OK), 0);
 }
 
-static void test_dangling_link(void **state)
+MAKE_FOLDER_TEST(test_dangling_link)
 {
 	struct zd_bound bound;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(symlink("/nonexistent", path), 0);
 	assert_int_equal(zd_bind(path, 0666, &bound, &err), ZEROD_E_EXISTS);
 	assert_non_null(strstr(err.text, "is not a socket"));
 }
 
-static void test_other_kind_of_server(void **state)
+MAKE_FOLDER_TEST(test_other_kind_of_server)
 {
 	int sock = socket(AF_UNIX, SOCK_STREAM, 0);
 	struct sockaddr_un address;
 	struct zd_bound bound;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(zd_frame_address(path, &address, &err), 0);
 	assert_int_equal(bind(sock, (struct sockaddr *)&address, sizeof(address)), 0);
 	assert_int_equal(listen(sock, 1), 0);
@@ -238,13 +224,12 @@ static void test_other_kind_of_server(void **state)
 	(void)close(sock);
 }
 
-static void test_bad_paths(void **state)
+MAKE_FOLDER_TEST(test_bad_paths)
 {
 	struct zd_bound bound;
 	struct zd_err err;
 	char longest[120] = "/tmp/";
 
-	(void)state;
 	memset(longest + 5, 'x', 103);
 	assert_int_equal(zd_bind(longest, 0666, &bound, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, "the limit is 107"));
@@ -255,7 +240,7 @@ static void test_bad_paths(void **state)
 }
 
 /* Several daemons started at once over a stale socket: one wins, and the others name it. */
-static void test_race(void **state)
+MAKE_FOLDER_TEST(test_race)
 {
 	struct zd_bound stale;
 	struct zd_err err;
@@ -263,7 +248,6 @@ static void test_race(void **state)
 	pid_t pids[RACERS];
 	char byte = 0;
 
-	(void)state;
 	assert_int_equal(zd_bind(path, 0666, &stale, &err), 0);
 	(void)close(stale.sock);
 	assert_int_equal(pipe(go), 0);
@@ -303,22 +287,6 @@ static void test_race(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_made_and_removed, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_no_wider_permissions_at_first, make_folder,
-	                                        remove_folder),
-	        cmocka_unit_test_setup_teardown(test_locked_folder, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_lock_left_behind, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_locks_of_others, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_refused_while_served, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_stale_is_replaced, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_not_a_socket, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_dangling_link, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_other_kind_of_server, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_bad_paths, make_folder, remove_folder),
-	        cmocka_unit_test_setup_teardown(test_race, make_folder, remove_folder),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

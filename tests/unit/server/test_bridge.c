@@ -31,6 +31,8 @@ static int open_keeping(void **state)
 	return scene_open_works(state, &keeping);
 }
 
+#define BRIDGE_TEST(name) FIXTURE_TEST(name, struct scene *scene, open_keeping, scene_teardown)
+
 static void note_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                       const struct zd_op_result *result)
 {
@@ -45,9 +47,8 @@ static void complete(struct scene *scene, unsigned begin, unsigned end)
 }
 
 /* The last completion arrives while the loop is awake for those before it only. */
-static void test_completions_come_in_parts(void **state)
+BRIDGE_TEST(test_completions_come_in_parts)
 {
-	struct scene *scene = *state;
 	struct zd_command command = {.kind = ZD_CMD_COPY};
 
 	keeps = true;
@@ -64,13 +65,4 @@ static void test_completions_come_in_parts(void **state)
 	assert_true(zd_loop_has_events(&scene->loop));
 	(void)zd_loop_run_once(&scene->loop, false);
 	assert_int_equal(ndone, MANY);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_completions_come_in_parts, open_keeping, scene_teardown),
-	};
-
-	return cmocka_run_group_tests_name("bridge", tests, NULL, NULL);
 }

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_channel.c - a work channel's packets, its client that does not read, and its end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "proto/frame.h"
 #include "server/channel.h"
 #include "server/conn.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 struct scene {
 	struct zd_loop loop;
@@ -105,11 +100,10 @@ static void read_one(const struct scene *scene)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-static void test_packets_come_one_by_one(void **state)
+TEST(test_packets_come_one_by_one)
 {
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	client_says(&scene, "one");
 	client_says(&scene, "two");
@@ -122,12 +116,11 @@ static void test_packets_come_one_by_one(void **state)
 }
 
 /* A client that does not read is told nothing more, and may still say something. */
-static void test_no_room_is_told_and_passes(void **state)
+TEST(test_no_room_is_told_and_passes)
 {
 	struct scene scene;
 	unsigned count;
 
-	(void)state;
 	open_scene(&scene);
 	count = fill(&scene);
 	client_says(&scene, "busy");
@@ -143,11 +136,10 @@ static void test_no_room_is_told_and_passes(void **state)
 	close_scene(&scene);
 }
 
-static void test_its_end_is_told_once(void **state)
+TEST(test_its_end_is_told_once)
 {
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	client_says(&scene, "last");
 	assert_int_equal(close(scene.client), 0);
@@ -165,11 +157,10 @@ static void test_its_end_is_told_once(void **state)
 }
 
 /* Which the socket reports before what the client had sent. */
-static void test_end_of_a_client_that_has_not_read(void **state)
+TEST(test_end_of_a_client_that_has_not_read)
 {
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	assert_int_equal(zd_channel_send(scene.channel, (const uint8_t *)"x", 1, NULL), 0);
 	client_says(&scene, "one");
@@ -187,12 +178,11 @@ static void test_end_of_a_client_that_has_not_read(void **state)
 	close_scene(&scene);
 }
 
-static void test_descriptors_break_it(void **state)
+TEST(test_descriptors_break_it)
 {
 	struct scene scene;
 	int fd = STDIN_FILENO;
 
-	(void)state;
 	open_scene(&scene);
 	assert_int_equal(zd_frame_send(scene.client, "x", 1, &fd, 1, NULL), 0);
 	run_loop(&scene);
@@ -209,14 +199,13 @@ static void run_nothing(void *arg)
 }
 
 /* The user's request, in the same iteration, has used up the turn. */
-static void test_answers_have_turns(void **state)
+TEST(test_answers_have_turns)
 {
 	struct scene scene;
 	struct zd_task request = {.run = run_nothing};
 	struct zd_user *user;
 	uv_async_t alive; /* as the daemon's loop always is */
 
-	(void)state;
 	open_scene(&scene);
 	assert_int_equal(uv_async_init(&scene.loop.uv, &alive, NULL), 0);
 	scene.conns.users.turn_ns = 0;
@@ -235,18 +224,4 @@ static void test_answers_have_turns(void **state)
 	uv_close((uv_handle_t *)&alive, NULL);
 	close_scene(&scene); /* with a task that is queued */
 	assert_int_equal(scene.npackets, 1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_packets_come_one_by_one),
-	        cmocka_unit_test(test_no_room_is_told_and_passes),
-	        cmocka_unit_test(test_its_end_is_told_once),
-	        cmocka_unit_test(test_end_of_a_client_that_has_not_read),
-	        cmocka_unit_test(test_descriptors_break_it),
-	        cmocka_unit_test(test_answers_have_turns),
-	};
-
-	return cmocka_run_group_tests_name("channel", tests, NULL, NULL);
 }

@@ -64,17 +64,18 @@ static int setup(void **state)
 	return 0;
 }
 
-static void test_backend_is_told(void **state)
+#define IDS_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, scene_teardown)
+
+IDS_TEST(test_backend_is_told)
 {
-	(void)state;
+	(void)scene;
 	assert_string_equal(opened.nccl_path, "/opt/libnccl.so.2");
 	assert_true(opened.check_collectives);
 	assert_int_equal(opened.collective_timeout_ns, 7);
 }
 
-static void test_hello_says_so(void **state)
+IDS_TEST(test_hello_says_so)
 {
-	struct scene *scene = *state;
 	int sock = scene_connect(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
@@ -91,10 +92,9 @@ static void test_hello_says_so(void **state)
 	(void)close(sock);
 }
 
-static void test_unique_ids(void **state)
+IDS_TEST(test_unique_ids)
 {
 	static const uint32_t counts[] = {1, 2, ZD_MAX_UNIQUE_IDS};
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
@@ -181,9 +181,8 @@ static void expect_join(struct scene *scene, const char *job, const char *group,
 
 #define FROM_ENGINE "rank 2 of a world of 2"
 
-static void test_stamped_ids(void **state)
+IDS_TEST(test_stamped_ids)
 {
-	struct scene *scene = *state;
 	const struct zd_id_facts any = {.uid = geteuid(), .job = "", .group = "", .now_s = now_s()};
 	uint8_t ids[IDS_BYTES];
 
@@ -211,9 +210,8 @@ static void test_stamped_ids(void **state)
 	            "the clocks of the nodes differ");
 }
 
-static void test_ids_of_other_keys(void **state)
+IDS_TEST(test_ids_of_other_keys)
 {
-	struct scene *scene = *state;
 	const struct zd_id_key own = scene->api.id_key;
 	struct zd_id_key other = own;
 	uint8_t ids[IDS_BYTES];
@@ -240,9 +238,8 @@ static void test_ids_of_other_keys(void **state)
 }
 
 /* Every byte counts: of the stamp and of the ids, and how many there are. */
-static void test_changed_ids(void **state)
+IDS_TEST(test_changed_ids)
 {
-	struct scene *scene = *state;
 	const struct zd_id_facts facts = {.uid = geteuid(), .job = "job", .group = "world", .now_s = now_s()};
 	uint8_t ids[IDS_BYTES], made_up[IDS_BYTES] = {0};
 	uint32_t left_s;
@@ -277,12 +274,11 @@ static int check(Zd__GroupJoin *join, struct zd_err *err)
 	return zd_check_group_join(NULL, &args, err);
 }
 
-static void test_join(void **state)
+TEST(test_join)
 {
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(check(&join, &err), 0);
 	join.unique_ids.len = ZD_ID_STAMP_BYTES + ZD_MAX_UNIQUE_IDS * ZD_UNIQUE_ID_BYTES + 1;
 	assert_int_equal(check(&join, &err), ZEROD_E_LIMIT);
@@ -294,9 +290,8 @@ static void test_join(void **state)
 }
 
 /* Ids are bytes: a zero among them is none in a text. */
-static void test_zeros_in_ids(void **state)
+IDS_TEST(test_zeros_in_ids)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	uint8_t ids[129] = {0};
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -318,17 +313,8 @@ static void test_zeros_in_ids(void **state)
 	(void)close(sock);
 }
 
-#define COLLECTIVES_TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        COLLECTIVES_TEST(test_backend_is_told),   COLLECTIVES_TEST(test_hello_says_so),
-	        COLLECTIVES_TEST(test_unique_ids),        cmocka_unit_test(test_join),
-	        COLLECTIVES_TEST(test_zeros_in_ids),      COLLECTIVES_TEST(test_stamped_ids),
-	        COLLECTIVES_TEST(test_ids_of_other_keys), COLLECTIVES_TEST(test_changed_ids),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

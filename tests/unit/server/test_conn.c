@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_conn.c - connections: collecting, backlog, descriptors, and every way to end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "proto/frame.h"
 #include "server/conn.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 /* One connection over a socketpair: `peer` is the client's end. */
 struct scene {
@@ -113,6 +107,8 @@ static int teardown(void **state)
 	assert_int_equal(count_fds(), fds_before);
 	return 0;
 }
+
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
 
 /* Handles what is ready now. */
 static void pump(struct scene *scene)
@@ -212,10 +208,8 @@ static void look_when_flushed(void *arg)
 }
 
 /* A reply that the callback adds is flushed before the callback is called again, and it is called again. */
-static void test_flushed_comes_last(void **state)
+SCENE_TEST(test_flushed_comes_last)
 {
-	struct scene *scene = *state;
-
 	scene->conns.flushed = look_when_flushed;
 	scene->conns.flushed_arg = scene;
 	zd_conns_flush(&scene->conns);
@@ -229,9 +223,8 @@ static void test_flushed_comes_last(void **state)
 
 /* Segments that nobody has asked for, more than one packet holds. Where a test waits for what a timer sends
  * the loop must not sleep: it runs timers that are due, and sleeps then, with nothing more to come. */
-static void test_announced_alone(void **state)
+SCENE_TEST(test_announced_alone)
 {
-	struct scene *scene = *state;
 	unsigned nfds, total = 0;
 	Zd__DaemonPacket *packet;
 
@@ -257,9 +250,8 @@ static void test_announced_alone(void **state)
 	}
 }
 
-static void test_collected(void **state)
+SCENE_TEST(test_collected)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 
 	for (uint64_t id = 1; id <= 3; id++)
@@ -274,9 +266,8 @@ static void test_collected(void **state)
 	assert_null(receive(scene, NULL));
 }
 
-static void test_as_few_packets_as_fit(void **state)
+SCENE_TEST(test_as_few_packets_as_fit)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 	uint64_t id = 0;
 	unsigned packets = 0;
@@ -295,9 +286,8 @@ static void test_as_few_packets_as_fit(void **state)
 }
 
 /* The largest reply that fits one packet. */
-static void test_full_packet(void **state)
+SCENE_TEST(test_full_packet)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 
 	send_reply(scene, 1, ZD_MAX_PACKET_BYTES - 12);
@@ -308,19 +298,16 @@ static void test_full_packet(void **state)
 	zd__daemon_packet__free_unpacked(packet, NULL);
 }
 
-static void test_packet_arrives(void **state)
+SCENE_TEST(test_packet_arrives)
 {
-	struct scene *scene = *state;
-
 	assert_int_equal(zd_frame_send(scene->peer, "abc", 3, NULL, 0, NULL), 0);
 	pump(scene);
 	assert_int_equal(scene->packets, 1);
 	assert_int_equal(scene->last_bytes, 3);
 }
 
-static void test_backlog(void **state)
+SCENE_TEST(test_backlog)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 	uint64_t sent = 0, received = 0;
 
@@ -348,9 +335,8 @@ static void test_backlog(void **state)
 }
 
 /* A client that makes no call for long loses nothing. */
-static void test_a_long_backlog_is_kept(void **state)
+SCENE_TEST(test_a_long_backlog_is_kept)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 	uint64_t sent = 0, received = 0;
 
@@ -372,9 +358,8 @@ static void test_a_long_backlog_is_kept(void **state)
 	assert_non_null(scene->conn);
 }
 
-static void test_descriptors_travel_with_their_reply(void **state)
+SCENE_TEST(test_descriptors_travel_with_their_reply)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 	unsigned nfds;
 
@@ -390,9 +375,8 @@ static void test_descriptors_travel_with_their_reply(void **state)
 }
 
 /* Five packets of two descriptors: the fifth waits until the client has read the others. */
-static void test_unread_descriptors(void **state)
+SCENE_TEST(test_unread_descriptors)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 	unsigned packets = 0, nfds;
 
@@ -426,9 +410,8 @@ static void test_unread_descriptors(void **state)
 }
 
 /* In one event: eight to a packet. */
-static void test_many_descriptors_at_once(void **state)
+SCENE_TEST(test_many_descriptors_at_once)
 {
-	struct scene *scene = *state;
 	unsigned total = 0, nfds;
 
 	for (uint64_t id = 1; id <= 10; id++)
@@ -450,10 +433,8 @@ static void test_many_descriptors_at_once(void **state)
 }
 
 /* They are closed with the packets that wait (teardown counts). */
-static void test_end_with_descriptors_waiting(void **state)
+SCENE_TEST(test_end_with_descriptors_waiting)
 {
-	struct scene *scene = *state;
-
 	for (uint64_t id = 1; id <= 10; id++) {
 		send_fds(scene, id);
 		zd_conns_flush(&scene->conns);
@@ -465,9 +446,8 @@ static void test_end_with_descriptors_waiting(void **state)
 	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
 }
 
-static void test_client_sends_descriptors(void **state)
+SCENE_TEST(test_client_sends_descriptors)
 {
-	struct scene *scene = *state;
 	int fds[2] = {0, 0};
 
 	assert_int_equal(zd_frame_send(scene->peer, "abc", 3, fds, 2, NULL), 0);
@@ -476,9 +456,8 @@ static void test_client_sends_descriptors(void **state)
 	expect_refusal(scene, ZEROD_E_PROTOCOL);
 }
 
-static void test_oversize_packet(void **state)
+SCENE_TEST(test_oversize_packet)
 {
-	struct scene *scene = *state;
 	char *bytes = calloc(1, ZD_MAX_PACKET_BYTES + 1);
 
 	assert_int_equal(send(scene->peer, bytes, ZD_MAX_PACKET_BYTES + 1, 0), ZD_MAX_PACKET_BYTES + 1);
@@ -490,10 +469,8 @@ static void test_oversize_packet(void **state)
 	expect_refusal(scene, ZEROD_E_LIMIT);
 }
 
-static void test_peer_closes(void **state)
+SCENE_TEST(test_peer_closes)
 {
-	struct scene *scene = *state;
-
 	(void)close(scene->peer);
 	scene->peer = -1;
 	pump(scene);
@@ -502,10 +479,8 @@ static void test_peer_closes(void **state)
 }
 
 /* A client that ends with replies unread resets the socket; its last packets count all the same. */
-static void test_peer_closes_with_packets_unread(void **state)
+SCENE_TEST(test_peer_closes_with_packets_unread)
 {
-	struct scene *scene = *state;
-
 	send_reply(scene, 1, 10);
 	zd_conns_flush(&scene->conns);
 	assert_int_equal(send(scene->peer, "hello", 5, 0), 5);
@@ -520,9 +495,8 @@ static void test_peer_closes_with_packets_unread(void **state)
 	assert_string_equal(scene->why.text, "the client closed the connection");
 }
 
-static void test_end_is_not_at_once(void **state)
+SCENE_TEST(test_end_is_not_at_once)
 {
-	struct scene *scene = *state;
 	Zd__DaemonPacket *packet;
 	struct zd_err why;
 
@@ -541,9 +515,8 @@ static void test_end_is_not_at_once(void **state)
 
 /* The process that connected ends, while a child of it keeps the socket open. */
 /* For another user's newcomer, since the one who says nothing has more connections than that user. */
-static void test_silent_ones_make_way(void **state)
+SCENE_TEST(test_silent_ones_make_way)
 {
-	struct scene *scene = *state;
 	int pair[2];
 
 	assert_false(zd_conns_make_way(&scene->conns, getuid() + 1)); /* that one has said hello */
@@ -559,9 +532,8 @@ static void test_silent_ones_make_way(void **state)
 	assert_false(zd_conns_make_way(&scene->conns, getuid() + 1));
 }
 
-static void test_process_ends(void **state)
+SCENE_TEST(test_process_ends)
 {
-	struct scene *scene = *state;
 	int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address = {
 	        .sun_family = AF_UNIX}; /* bound by the kernel, in the abstract namespace */
@@ -610,9 +582,8 @@ static void test_process_ends(void **state)
 	(void)close(listener);
 }
 
-static void test_groups(void **state)
+SCENE_TEST(test_groups)
 {
-	struct scene *scene = *state;
 	const struct zd_creds *creds = zd_conn_creds(scene->conn);
 	int sock = zd_conn_socket(scene->conn);
 	gid_t groups[64];
@@ -636,33 +607,8 @@ static int warm_up(void **state)
 	return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_flushed_comes_last),
-	        TEST(test_announced_alone),
-	        TEST(test_collected),
-	        TEST(test_as_few_packets_as_fit),
-	        TEST(test_full_packet),
-	        TEST(test_packet_arrives),
-	        TEST(test_backlog),
-	        TEST(test_a_long_backlog_is_kept),
-	        TEST(test_descriptors_travel_with_their_reply),
-	        TEST(test_unread_descriptors),
-	        TEST(test_many_descriptors_at_once),
-	        TEST(test_end_with_descriptors_waiting),
-	        TEST(test_client_sends_descriptors),
-	        TEST(test_oversize_packet),
-	        TEST(test_peer_closes),
-	        TEST(test_peer_closes_with_packets_unread),
-	        TEST(test_end_is_not_at_once),
-	        TEST(test_silent_ones_make_way),
-	        TEST(test_process_ends),
-	        TEST(test_groups),
-	};
-
 	(void)alarm(120);
-	return cmocka_run_group_tests(tests, warm_up, NULL);
+	return test_run(warm_up, NULL);
 }

@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_creds.c - who is at the other end of a socket, and whom the daemon can serve. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "server/creds.h"
 #include "server/keeper.h"
+#include "tests/support/test.h"
 
 #define SOME_UID    12345
 #define NOBODYS_UID 65534
@@ -62,14 +56,13 @@ static int check_elsewhere(int sock, int namespaces, const char *text)
 }
 
 /* The pidfd is that of the process that made the pair. */
-static void test_pidfd_is_the_peers(void **state)
+TEST(test_pidfd_is_the_peers)
 {
 	struct zd_creds creds;
 	struct zd_err err;
 	struct pollfd end = {.events = POLLIN};
 	int pair[2];
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	assert_int_equal(zd_creds_get(pair[0], &creds, &err), 0);
 	assert_int_equal(creds.pid, getpid());
@@ -84,13 +77,12 @@ static void test_pidfd_is_the_peers(void **state)
 }
 
 /* Where all users have a uid, overflowuid is nobody's own. */
-static void test_nobody_is_a_user(void **state)
+TEST(test_nobody_is_a_user)
 {
 	struct zd_creds creds;
 	struct zd_err err;
 	int pair[2];
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	open_pair(NOBODYS_UID, pair);
@@ -117,26 +109,23 @@ static void expect_refused(uid_t uid, int namespaces, const char *text)
 	assert_int_equal(found, -ZEROD_E_PERMISSION);
 }
 
-static void test_user_without_a_uid(void **state)
+TEST(test_user_without_a_uid)
 {
-	(void)state;
 	expect_refused(SOME_UID, CLONE_NEWUSER, "has no uid in the daemon's user namespace (uid 65534)");
 }
 
-static void test_process_without_a_pid(void **state)
+TEST(test_process_without_a_pid)
 {
-	(void)state;
 	expect_refused(0, CLONE_NEWPID, "outside the daemon's pid namespace (pid 0)");
 }
 
 /* As ps shows it; a number that is no process has none. */
-static void test_start_of_a_process(void **state)
+TEST(test_start_of_a_process)
 {
 	char line[1024];
 	unsigned long long started;
 	FILE *file = fopen("/proc/self/stat", "re");
 
-	(void)state;
 	assert_non_null(file);
 	assert_non_null(fgets(line, sizeof(line), file));
 	assert_int_equal(fclose(file), 0);
@@ -151,12 +140,6 @@ static void test_start_of_a_process(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_start_of_a_process),    cmocka_unit_test(test_pidfd_is_the_peers),
-	        cmocka_unit_test(test_nobody_is_a_user),      cmocka_unit_test(test_user_without_a_uid),
-	        cmocka_unit_test(test_process_without_a_pid),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

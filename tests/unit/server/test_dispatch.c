@@ -28,9 +28,8 @@ static void expect_hello_refused(struct scene *scene, uint32_t least, uint32_t m
 	(void)close(sock);
 }
 
-static void test_hello(void **state)
+SCENE_TEST(test_hello)
 {
-	struct scene *scene = *state;
 	int sock = scene_connect(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
@@ -58,9 +57,8 @@ static void test_hello(void **state)
 	(void)close(sock);
 }
 
-static void test_hello_refused(void **state)
+SCENE_TEST(test_hello_refused)
 {
-	struct scene *scene = *state;
 	char longest[ZD_MAX_NAME_BYTES + 2];
 	int sock;
 
@@ -81,9 +79,8 @@ static void test_hello_refused(void **state)
 	(void)close(sock);
 }
 
-static void test_hello_comes_first(void **state)
+SCENE_TEST(test_hello_comes_first)
 {
-	struct scene *scene = *state;
 	int sock = scene_connect(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Gather gather = ZD__GATHER__INIT;
@@ -102,9 +99,8 @@ static void test_hello_comes_first(void **state)
 
 /* All of a batch counts as after the hello that it begins with, and nothing of it after a hello that was
  * refused. */
-static void test_hello_in_a_batch(void **state)
+SCENE_TEST(test_hello_in_a_batch)
 {
-	struct scene *scene = *state;
 	Zd__Request first = ZD__REQUEST__INIT, second = ZD__REQUEST__INIT;
 	Zd__Request *batch[] = {&first, &second};
 	Zd__Hello hello = ZD__HELLO__INIT;
@@ -130,9 +126,8 @@ static void test_hello_in_a_batch(void **state)
 	}
 }
 
-static void test_request_id_0(void **state)
+SCENE_TEST(test_request_id_0)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Request *batch[] = {&request};
@@ -141,9 +136,8 @@ static void test_request_id_0(void **state)
 	scene_expect_refusal(scene, sock, ZEROD_E_PROTOCOL, "a request with the id 0");
 }
 
-static void test_garbage(void **state)
+SCENE_TEST(test_garbage)
 {
-	struct scene *scene = *state;
 	static const char *const packets[] = {"garbage", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
 	                                      "\x0a\x7f", "\x0a\x02\x08",
 	                                      "\x0a\x02\x08\x05\xff"}; /* behind a request */
@@ -160,9 +154,8 @@ static void test_garbage(void **state)
 }
 
 /* A packet of an unknown field alone: from a newer client, and nothing to answer. */
-static void test_unknown_field(void **state)
+SCENE_TEST(test_unknown_field)
 {
-	struct scene *scene = *state;
 	Zd__Request request = ZD__REQUEST__INIT;
 	int sock = scene_session(scene);
 
@@ -172,9 +165,8 @@ static void test_unknown_field(void **state)
 	(void)close(sock);
 }
 
-static void test_unknown_request(void **state)
+SCENE_TEST(test_unknown_request)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	/* requests { id: 9, field 99: "" } */
 	static const uint8_t packet[] = {0x0a, 0x05, 0x08, 0x09, 0x9a, 0x06, 0x00};
@@ -189,9 +181,8 @@ static void test_unknown_request(void **state)
 	(void)close(sock);
 }
 
-static void test_batch_limit(void **state)
+SCENE_TEST(test_batch_limit)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request requests[ZD_MAX_BATCH + 1];
 	Zd__Request *batch[ZD_MAX_BATCH + 1];
@@ -226,10 +217,9 @@ static void expect_error(struct scene *scene, int sock, Zd__Request *request, in
 }
 
 /* A request whose messages would need thirty times its bytes. The request before it is handled. */
-static void test_field_limit(void **state)
+SCENE_TEST(test_field_limit)
 {
 	static Zd__Fence fence = ZD__FENCE__INIT, *fences[32000];
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request first = ZD__REQUEST__INIT, second = ZD__REQUEST__INIT, *requests[] = {&first, &second};
 	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
@@ -259,9 +249,8 @@ static void test_field_limit(void **state)
 	(void)close(sock);
 }
 
-static void test_fences(void **state)
+SCENE_TEST(test_fences)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Release release = ZD__RELEASE__INIT;
@@ -294,9 +283,8 @@ static void test_fences(void **state)
 	(void)close(sock);
 }
 
-static void test_counts(void **state)
+SCENE_TEST(test_counts)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update = ZD__UPDATE_BEGIN__INIT;
@@ -358,9 +346,8 @@ static bool is_of_engine(unsigned body)
 
 /* Every request of the protocol, empty: each has a handler; and every request of the engine is one of the
  * protocol's. */
-static void test_every_request_has_a_handler(void **state)
+SCENE_TEST(test_every_request_has_a_handler)
 {
-	struct scene *scene = *state;
 	const ProtobufCMessageDescriptor *descriptor = &zd__request__descriptor;
 	int sock = scene_session(scene);
 	unsigned engine = 0, answered = 0;
@@ -405,9 +392,8 @@ static uint64_t next_random(uint64_t *seed)
 
 /* Valid packets with bytes changed, cut off and appended: the daemon answers or closes, and serves the next
  * one. */
-static void test_mutated_packets(void **state)
+SCENE_TEST(test_mutated_packets)
 {
-	struct scene *scene = *state;
 	uint64_t seed = 0x9e3779b97f4a7c15u;
 	uint8_t bytes[512];
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
@@ -447,23 +433,6 @@ static void test_mutated_packets(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_hello),
-	        TEST(test_hello_refused),
-	        TEST(test_hello_comes_first),
-	        TEST(test_hello_in_a_batch),
-	        TEST(test_request_id_0),
-	        TEST(test_garbage),
-	        TEST(test_unknown_field),
-	        TEST(test_unknown_request),
-	        TEST(test_batch_limit),
-	        TEST(test_field_limit),
-	        TEST(test_fences),
-	        TEST(test_counts),
-	        TEST(test_every_request_has_a_handler),
-	        TEST(test_mutated_packets),
-	};
-
 	(void)alarm(120);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -51,6 +51,8 @@ static int setup(void **state)
 	return rc;
 }
 
+#define ENDS_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, scene_teardown)
+
 static uint64_t newest_session(const struct scene *scene)
 {
 	const struct zd_api_session *session = scene->api.sessions;
@@ -104,9 +106,8 @@ static unsigned await_end(struct scene *scene, uint64_t id)
 	return iterations;
 }
 
-static void test_each_step_is_a_turn(void **state)
+ENDS_TEST(test_each_step_is_a_turn)
 {
-	struct scene *scene = *state;
 	uint64_t id;
 	int sock = large_session(scene, &id);
 
@@ -119,9 +120,8 @@ static void test_each_step_is_a_turn(void **state)
 }
 
 /* A request that was handled between two steps would complete the end at once. */
-static void test_requests_come_behind(void **state)
+ENDS_TEST(test_requests_come_behind)
 {
-	struct scene *scene = *state;
 	Zd__Request request = ZD__REQUEST__INIT, *batch[] = {&request};
 	Zd__Free body = ZD__FREE__INIT;
 	struct delivery delivery;
@@ -140,9 +140,8 @@ static void test_requests_come_behind(void **state)
 }
 
 /* In one packet with the request that kills the session, too. */
-static void test_requests_behind_a_kill_come_behind(void **state)
+ENDS_TEST(test_requests_behind_a_kill_come_behind)
 {
-	struct scene *scene = *state;
 	Zd__Request kill = ZD__REQUEST__INIT, behind = ZD__REQUEST__INIT, *batch[] = {&kill, &behind};
 	Zd__KillSession kill_session = ZD__KILL_SESSION__INIT;
 	Zd__Free body = ZD__FREE__INIT;
@@ -171,9 +170,8 @@ static void test_requests_behind_a_kill_come_behind(void **state)
 	(void)close(sock);
 }
 
-static void test_the_daemon_ends_between_two_steps(void **state)
+ENDS_TEST(test_the_daemon_ends_between_two_steps)
 {
-	struct scene *scene = *state;
 	uint64_t id;
 	int sock = large_session(scene, &id);
 
@@ -182,9 +180,8 @@ static void test_the_daemon_ends_between_two_steps(void **state)
 }
 
 /* No client sees what the end of another one does to the group before it sees the end of the daemon. */
-static void test_all_are_told_before_one_ends(void **state)
+ENDS_TEST(test_all_are_told_before_one_ends)
 {
-	struct scene *scene = *state;
 	struct delivery delivery;
 
 	told[0] = scene->witness;
@@ -201,18 +198,8 @@ static void test_all_are_told_before_one_ends(void **state)
 	memset(told, 0, sizeof(told));
 }
 
-#define ENDS_TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        ENDS_TEST(test_each_step_is_a_turn),
-	        ENDS_TEST(test_requests_come_behind),
-	        ENDS_TEST(test_requests_behind_a_kill_come_behind),
-	        ENDS_TEST(test_the_daemon_ends_between_two_steps),
-	        ENDS_TEST(test_all_are_told_before_one_ends),
-	};
-
 	(void)alarm(120);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

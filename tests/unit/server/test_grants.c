@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_grants.c - which devices a process is granted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "server/creds.h"
 #include "server/grants.h"
+#include "tests/support/test.h"
 
 #define ELSEWHERE 77777u
 
@@ -39,22 +34,23 @@ static int close_pair(void **state)
 	return close(pair->ends[1]);
 }
 
+#define PAIR_TEST(name) FIXTURE_TEST(name, struct pair *pair, open_pair, close_pair)
+
 static uint64_t devices(const struct pair *pair, const struct zd_grants *grants)
 {
 	return zd_grants_devices(grants, pair->ends[0], &pair->creds);
 }
 
-static void test_without_grants(void **state)
+PAIR_TEST(test_without_grants)
 {
 	static const struct zd_grants none;
 
-	assert_int_equal(devices(*state, &none), ZD_ALL_DEVICES);
+	assert_int_equal(devices(pair, &none), ZD_ALL_DEVICES);
 }
 
 /* All grants that apply count together; with one that does not, there is no device. */
-static void test_users_and_groups(void **state)
+PAIR_TEST(test_users_and_groups)
 {
-	struct pair *pair = *state;
 	struct zd_grants grants = {.count = 1,
 	                           .all = {{.kind = ZD_GRANT_USER, .uid = ELSEWHERE, .devices = 1}}};
 
@@ -71,13 +67,12 @@ static void test_users_and_groups(void **state)
 	assert_int_equal(devices(pair, &grants), 1 | 8);
 }
 
-static void test_paths(void **state)
+TEST(test_paths)
 {
 	static const char v2[] = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n";
 	static const char v1[] =
 	        "12:cpuset:/a\n11:hugetlb,devices:/slurm/uid_1000/job_42\n1:name=systemd:/a\n";
 
-	(void)state;
 	assert_true(zd_grants_in_cgroup(v2, "/system.slice/slurmstepd.scope/job_42"));
 	assert_true(zd_grants_in_cgroup(v2, "/system.slice/slurmstepd.scope/job_42/"));
 	assert_true(zd_grants_in_cgroup(v2, "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"));
@@ -92,12 +87,11 @@ static void test_paths(void **state)
 }
 
 /* The test's own control group, as /proc shows it. */
-static void test_own_cgroup(void **state)
+PAIR_TEST(test_own_cgroup)
 {
 	struct zd_grants grants = {.count = 2,
 	                           .all = {{.kind = ZD_GRANT_CGROUP, .cgroup = "/", .devices = 1},
 	                                   {.kind = ZD_GRANT_CGROUP, .cgroup = "/no/such", .devices = 2}}};
-	struct pair *pair = *state;
 	FILE *file = fopen("/proc/self/cgroup", "r");
 	char line[512];
 	bool known = false;
@@ -112,18 +106,4 @@ static void test_own_cgroup(void **state)
 	/* A process without a number here has no control group. */
 	pair->creds.pid = 0;
 	assert_int_equal(devices(pair, &grants), 0);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_pair, close_pair)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_without_grants),
-	        TEST(test_users_and_groups),
-	        TEST(test_paths),
-	        TEST(test_own_cgroup),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

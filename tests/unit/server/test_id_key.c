@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_id_key.c - files with the key of unique ids: which are read, and which are refused and why. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "server/id_key.h"
+#include "tests/support/test.h"
 
 static char folder[] = "/tmp/zerod-test-XXXXXX";
 static char path[64];
@@ -63,7 +57,7 @@ static void expect_refused(int status, const char *text)
 	assert_memory_equal(&key, &before, sizeof(key));
 }
 
-static void test_read(void **state)
+TEST(test_read)
 {
 	static const struct {
 		size_t count;
@@ -73,7 +67,6 @@ static void test_read(void **state)
 	             {ZD_ID_KEY_MOST_BYTES, 0600}};
 	struct zd_id_key keys[ZD_ARRAY_LEN(files)], again, other;
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(files); i++) {
 		write_key('k', files[i].count, files[i].mode);
 		assert_int_equal(zd_id_key_read(path, &keys[i], NULL), 0);
@@ -91,11 +84,10 @@ static void test_read(void **state)
 	assert_memory_not_equal(other.secret, other.name, sizeof(other.name));
 }
 
-static void test_modes(void **state)
+TEST(test_modes)
 {
 	static const mode_t others[] = {0440, 0640, 0604, 0620, 0602, 0610, 0601, 0666};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(others); i++) {
 		char text[32];
 
@@ -105,9 +97,8 @@ static void test_modes(void **state)
 	}
 }
 
-static void test_owner(void **state)
+TEST(test_owner)
 {
-	(void)state;
 	write_key('k', ZD_ID_KEY_LEAST_BYTES, 0600);
 	if (chown(path, geteuid() + 1, (gid_t)-1) < 0) {
 		print_message("# the files of others: only root can make one\n");
@@ -116,9 +107,8 @@ static void test_owner(void **state)
 	expect_refused(ZEROD_E_PERMISSION, "found one of uid");
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-	(void)state;
 	write_key('k', 0, 0600);
 	expect_refused(ZEROD_E_INVALID, "expected 32 to 4096 bytes, found 0");
 	write_key('k', ZD_ID_KEY_LEAST_BYTES - 1, 0600);
@@ -130,20 +120,18 @@ static void test_sizes(void **state)
 	expect_refused(ZEROD_E_INVALID, "expected random bytes, found one byte repeated");
 }
 
-static void test_no_file(void **state)
+TEST(test_no_file)
 {
-	(void)state;
 	(void)unlink(path);
 	expect_refused(ZEROD_E_NOT_FOUND, "no such file");
 	assert_int_equal(mkfifo(path, 0600), 0);
 	expect_refused(ZEROD_E_INVALID, "expected a regular file");
 }
 
-static void test_made(void **state)
+TEST(test_made)
 {
 	struct zd_id_key a, b;
 
-	(void)state;
 	char runtime[] = "/tmp/zerod-id-key-XXXXXX", file[64], other[64];
 	int fd;
 
@@ -175,10 +163,5 @@ static void test_made(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_read),  cmocka_unit_test(test_modes),   cmocka_unit_test(test_owner),
-	        cmocka_unit_test(test_sizes), cmocka_unit_test(test_no_file), cmocka_unit_test(test_made),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return test_run(setup, teardown);
 }

@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_listener.c - accepting, and what happens when descriptors run out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/log.h"
 #include "server/listener.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 #define CLIENTS 20
 
@@ -87,6 +82,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
+
 static int dial(const struct scene *scene)
 {
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -110,9 +107,8 @@ static void pump(struct scene *scene)
 		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 }
 
-static void test_accepts_all(void **state)
+SCENE_TEST(test_accepts_all)
 {
-	struct scene *scene = *state;
 	int socks[CLIENTS];
 
 	for (int i = 0; i < CLIENTS; i++)
@@ -125,9 +121,8 @@ static void test_accepts_all(void **state)
 
 /* No descriptor is left but the spare one: each connection is closed, and the next served when there are some
  * again. */
-static void test_descriptors_run_out(void **state)
+SCENE_TEST(test_descriptors_run_out)
 {
-	struct scene *scene = *state;
 	struct rlimit before, low;
 	int socks[CLIENTS], late, probe;
 
@@ -157,9 +152,8 @@ static void test_descriptors_run_out(void **state)
 }
 
 /* The spare one is lost too: the loop does not spin, and accepts when it can again. */
-static void test_spare_is_lost(void **state)
+SCENE_TEST(test_spare_is_lost)
 {
-	struct scene *scene = *state;
 	struct rlimit before, none;
 	int sock = dial(scene);
 
@@ -178,9 +172,8 @@ static void test_spare_is_lost(void **state)
 	(void)close(sock);
 }
 
-static void test_refused_above(void **state)
+SCENE_TEST(test_refused_above)
 {
-	struct scene *scene = *state;
 	int socks[CLIENTS];
 
 	scene->refuse = ZEROD_E_LIMIT;
@@ -194,17 +187,8 @@ static void test_refused_above(void **state)
 	assert_int_equal(log_lines, 1);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_accepts_all),
-	        TEST(test_descriptors_run_out),
-	        TEST(test_spare_is_lost),
-	        TEST(test_refused_above),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_log_limit.c - how many lines of the log one user's sessions may cause. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "server/log_limit.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 #define ALICE 1000u
 #define BOB   1001u
@@ -41,6 +36,8 @@ static int setup(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, NULL)
+
 static void close_limit(void)
 {
 	zd_log_limit_close(&limit);
@@ -57,9 +54,8 @@ static unsigned count_admitted(uid_t uid, enum zd_log_level level, unsigned line
 	return admitted;
 }
 
-static void test_others_keep_their_lines(void **state)
+SETUP_TEST(test_others_keep_their_lines)
 {
-	(void)state;
 	assert_int_equal(count_admitted(ALICE, ZD_LOG_INFO, 76000), ZD_LOG_LIMIT_LINES);
 	assert_int_equal(count_admitted(BOB, ZD_LOG_WARNING, 3), 3);
 	assert_int_equal(nreports, 0);
@@ -74,18 +70,16 @@ static void test_others_keep_their_lines(void **state)
 }
 
 /* Lines of a level that is not logged are no lines. */
-static void test_level(void **state)
+SETUP_TEST(test_level)
 {
-	(void)state;
 	assert_int_equal(count_admitted(ALICE, ZD_LOG_DEBUG, 1000), 0);
 	assert_int_equal(count_admitted(ALICE, ZD_LOG_INFO, 1), 1);
 	close_limit();
 	assert_int_equal(nreports, 0);
 }
 
-static void test_end_reports(void **state)
+SETUP_TEST(test_end_reports)
 {
-	(void)state;
 	(void)count_admitted(ALICE, ZD_LOG_INFO, ZD_LOG_LIMIT_LINES + 2);
 	close_limit();
 	assert_int_equal(nreports, 1);
@@ -94,12 +88,6 @@ static void test_end_reports(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup(test_others_keep_their_lines, setup),
-	        cmocka_unit_test_setup(test_level, setup),
-	        cmocka_unit_test_setup(test_end_reports, setup),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

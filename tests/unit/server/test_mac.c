@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_mac.c - HMAC-SHA-256 by the official vectors: RFC 4231, all seven, and the truncated one to its 16
  * bytes. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "server/mac.h"
+#include "tests/support/test.h"
 
 #define MOST 160u
 
@@ -69,9 +62,8 @@ static size_t expand(const struct bytes *from, uint8_t to[MOST])
 	return count;
 }
 
-static void test_vectors(void **state)
+TEST(test_vectors)
 {
-	(void)state;
 	for (size_t v = 0; v < ZD_ARRAY_LEN(vectors); v++) {
 		const struct bytes expected_hex = {.hex = vectors[v].mac};
 		uint8_t key[MOST], data[MOST], expected[MOST], mac[ZD_MAC_BYTES];
@@ -89,11 +81,10 @@ static void test_vectors(void **state)
 	}
 }
 
-static void test_equal(void **state)
+TEST(test_equal)
 {
 	uint8_t a[ZD_MAC_BYTES], b[ZD_MAC_BYTES];
 
-	(void)state;
 	memset(a, 0x5a, sizeof(a));
 	memcpy(b, a, sizeof(b));
 	assert_true(zd_mac_equal(a, b));
@@ -102,11 +93,4 @@ static void test_equal(void **state)
 		assert_false(zd_mac_equal(a, b));
 		b[bit / 8] = a[bit / 8];
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_vectors), cmocka_unit_test(test_equal)};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

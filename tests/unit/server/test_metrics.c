@@ -29,9 +29,8 @@ static const Zd__Metric *find(const Zd__MetricsReply *reply, const char *name)
 	return NULL;
 }
 
-static void test_form(void **state)
+SCENE_TEST(test_form)
 {
-	struct scene *scene = *state;
 	struct delivery delivery = ask(scene, scene->witness);
 	const Zd__MetricsReply *reply = delivery.packet->replies[0]->metrics;
 
@@ -55,9 +54,8 @@ static void test_form(void **state)
 }
 
 /* Requests that never get to the engine are counted, too. */
-static void test_rejected_requests(void **state)
+SCENE_TEST(test_rejected_requests)
 {
-	struct scene *scene = *state;
 	Zd__Request request = ZD__REQUEST__INIT;
 	struct delivery delivery;
 
@@ -69,9 +67,10 @@ static void test_rejected_requests(void **state)
 }
 
 /* With all the devices that a daemon may have, and the largest numbers, it is one packet. */
-static void test_size(void **state)
+TEST(test_size)
 {
-	struct scene *scene = calloc(1, sizeof(*scene));
+	void *fixture = calloc(1, sizeof(struct scene));
+	struct scene *scene = fixture;
 	struct zd_bridge_config config = {
 	        .backend = &zd_backend_host, .ndevices = ZD_MAX_DEVICES, .arena_bytes = 1 << 20};
 	struct zd_api_limits limits = default_limits();
@@ -79,7 +78,6 @@ static void test_size(void **state)
 	struct zd_err err;
 	size_t nbytes;
 
-	(void)state;
 	assert_non_null(scene);
 	assert_int_equal(zd_loop_init(&scene->loop, &err), 0);
 	assert_int_equal(zd_api_open(&scene->api, &scene->loop, &config, &limits, &err), 0);
@@ -95,16 +93,5 @@ static void test_size(void **state)
 	print_message("at most %zu bytes\n", nbytes);
 	assert_true(nbytes <= ZD_MAX_PACKET_BYTES);
 	delivery_free(&delivery);
-	state = (void **)&scene;
-	(void)scene_teardown(state);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_form),
-	        TEST(test_rejected_requests),
-	        cmocka_unit_test(test_size),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	(void)scene_teardown(&fixture);
 }

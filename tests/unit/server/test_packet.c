@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_packet.c - packets that are built field by field are what the library would have made of the whole
  * message. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "server/packet.h"
+#include "tests/support/test.h"
 
 #define MAX_REPLIES 8
 
@@ -32,12 +26,11 @@ static void expect_same(Zd__Reply **replies, size_t count)
 	zd_packet_free(packet);
 }
 
-static void test_plain(void **state)
+TEST(test_plain)
 {
 	static const int statuses[] = {0, -1, -31, -63, -64, -65, 1, 63, 64, INT32_MIN, INT32_MAX};
 	static const uint64_t ids[] = {0, 1, 127, 128, 1u << 14, UINT64_MAX};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
 		for (size_t j = 0; j < sizeof(ids) / sizeof(ids[0]); j++) {
 			Zd__Reply reply = ZD__REPLY__INIT;
@@ -60,7 +53,7 @@ static void test_plain(void **state)
 	}
 }
 
-static void test_bodies(void **state)
+TEST(test_bodies)
 {
 	Zd__Reply reply[MAX_REPLIES];
 	Zd__Reply *replies[MAX_REPLIES];
@@ -74,7 +67,6 @@ static void test_bodies(void **state)
 	Zd__DaemonStatusReply status = ZD__DAEMON_STATUS_REPLY__INIT;
 	Zd__Usage usage = ZD__USAGE__INIT;
 
-	(void)state;
 	for (size_t i = 0; i < MAX_REPLIES; i++) {
 		reply[i] = (Zd__Reply)ZD__REPLY__INIT;
 		reply[i].id = 1000 + i;
@@ -109,7 +101,7 @@ static void test_bodies(void **state)
 }
 
 /* Up to the last byte, and not one further. */
-static void test_room(void **state)
+TEST(test_room)
 {
 	struct zd_packet *packet = zd_packet_new();
 	Zd__Reply reply = ZD__REPLY__INIT;
@@ -117,7 +109,6 @@ static void test_room(void **state)
 	size_t most = ZD_MAX_PACKET_BYTES - 8;
 	char *text = malloc(ZD_MAX_PACKET_BYTES);
 
-	(void)state;
 	assert_non_null(text);
 	memset(text, 'x', ZD_MAX_PACKET_BYTES);
 	reply.error = text;
@@ -132,14 +123,13 @@ static void test_room(void **state)
 	zd_packet_free(packet);
 }
 
-static void test_descriptors(void **state)
+TEST(test_descriptors)
 {
 	struct zd_packet *packet = zd_packet_new(), *copy;
 	Zd__Segment segment = ZD__SEGMENT__INIT;
 	Zd__DaemonPacket *message;
 	int fds[2] = {open("/dev/null", O_RDONLY), open("/dev/null", O_RDONLY)};
 
-	(void)state;
 	segment.id = UINT32_MAX;
 	segment.device = UINT32_MAX;
 	segment.bytes = UINT64_MAX;
@@ -159,16 +149,4 @@ static void test_descriptors(void **state)
 	zd_packet_free(copy);
 	assert_int_equal(fcntl(fds[0], F_GETFD), -1);
 	assert_int_equal(fcntl(fds[1], F_GETFD), -1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_plain),
-	        cmocka_unit_test(test_bodies),
-	        cmocka_unit_test(test_room),
-	        cmocka_unit_test(test_descriptors),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_polling.c - what the loop looks at while it is awake: anything in memory, and the rings of connections
  * and channels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -17,6 +10,7 @@
 #include "server/channel.h"
 #include "server/conn.h"
 #include "server/loop.h"
+#include "tests/support/test.h"
 
 #define LATE_MS 2000u /* for who sleeps and should not */
 
@@ -184,6 +178,10 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define WITHOUT_SPINNING_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup_without_spinning, teardown)
+
+#define SCENE_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, teardown)
+
 static void run_loop(struct scene *scene, unsigned times)
 {
 	while (times-- > 0)
@@ -229,9 +227,8 @@ static void list_thing(struct scene *scene, struct thing *thing)
 	zd_loop_list(&scene->loop, &thing->poll_source);
 }
 
-static void test_looked_at_until_the_loop_sleeps(void **state)
+SCENE_TEST(test_looked_at_until_the_loop_sleeps)
 {
-	struct scene *scene = *state;
 	struct thing thing = {.pending = true};
 
 	list_thing(scene, &thing);
@@ -248,9 +245,8 @@ static void test_looked_at_until_the_loop_sleeps(void **state)
 	zd_loop_drop(&scene->loop, &thing.poll_source);
 }
 
-static void test_what_comes_just_before_a_sleep(void **state)
+SCENE_TEST(test_what_comes_just_before_a_sleep)
 {
-	struct scene *scene = *state;
 	struct thing thing = {.when_unseen = true};
 
 	list_thing(scene, &thing);
@@ -272,9 +268,8 @@ static void on_soon(uv_timer_t *timer)
 }
 
 /* Before the sleep that the loop had in mind when the turn began. */
-static void test_listed_by_a_timer(void **state)
+SCENE_TEST(test_listed_by_a_timer)
 {
-	struct scene *scene = *state;
 	struct thing thing = {.loop = &scene->loop};
 	uv_timer_t soon;
 
@@ -293,9 +288,8 @@ static void test_listed_by_a_timer(void **state)
 	run_loop(scene, 1);
 }
 
-static void test_taking_one_may_drop_all(void **state)
+SCENE_TEST(test_taking_one_may_drop_all)
 {
-	struct scene *scene = *state;
 	struct thing things[3] = {{.pending = true}, {.pending = true}, {.pending = true}};
 
 	for (unsigned i = 0; i < 3; i++) {
@@ -307,9 +301,8 @@ static void test_taking_one_may_drop_all(void **state)
 	assert_int_equal(things[0].ntaken + things[1].ntaken + things[2].ntaken, 1);
 }
 
-static void test_nothing_is_listed_where_nobody_spins(void **state)
+WITHOUT_SPINNING_TEST(test_nothing_is_listed_where_nobody_spins)
 {
-	struct scene *scene = *state;
 	struct thing thing = {.pending = true};
 
 	list_thing(scene, &thing);
@@ -350,10 +343,8 @@ static int recv_one(struct scene *scene, struct zd_endpoint *link)
 	return zd_endpoint_try_recv(link, scene->in, sizeof(scene->in), &scene->nbytes, fds, &nfds, NULL);
 }
 
-static void test_requests_and_replies(void **state)
+SCENE_TEST(test_requests_and_replies)
 {
-	struct scene *scene = *state;
-
 	say(&scene->peer, "one");
 	say(&scene->peer, "two");
 	assert_int_equal(scene->peer.nsent, 0);
@@ -369,10 +360,8 @@ static void test_requests_and_replies(void **state)
 }
 
 /* A packet by the socket is the sign to look again. */
-static void test_after_a_sleep(void **state)
+SCENE_TEST(test_after_a_sleep)
 {
-	struct scene *scene = *state;
-
 	sleep_once(scene);
 	say(&scene->peer, "by the socket");
 	assert_int_equal(scene->peer.nsent, 1);
@@ -384,9 +373,8 @@ static void test_after_a_sleep(void **state)
 	assert_string_equal(scene->last, "by the ring");
 }
 
-static void test_not_read_from_while_it_does_not_read(void **state)
+SCENE_TEST(test_not_read_from_while_it_does_not_read)
 {
-	struct scene *scene = *state;
 	unsigned nreplies = 0;
 
 	for (uint64_t id = 1; id <= 100; id++)
@@ -408,10 +396,8 @@ static void test_not_read_from_while_it_does_not_read(void **state)
 	assert_int_equal(scene->nrequests, 1);
 }
 
-static void test_a_ring_that_makes_no_sense(void **state)
+SCENE_TEST(test_a_ring_that_makes_no_sense)
 {
-	struct scene *scene = *state;
-
 	atomic_store(&scene->rings->requests.tail, UINT64_MAX);
 	run_loop(scene, 2);
 	assert_null(scene->conn);
@@ -421,10 +407,8 @@ static void test_a_ring_that_makes_no_sense(void **state)
 	assert_int_equal(scene->nrequests, 0);
 }
 
-static void test_closed_with_requests_in_the_ring(void **state)
+SCENE_TEST(test_closed_with_requests_in_the_ring)
 {
-	struct scene *scene = *state;
-
 	say(&scene->peer, "one");
 	say(&scene->peer, "two");
 	(void)shutdown(scene->peer.sock, SHUT_RDWR);
@@ -436,10 +420,8 @@ static void test_closed_with_requests_in_the_ring(void **state)
 
 /* ---- Channels ------------------------------------------------------------------------------------------ */
 
-static void test_works_and_answers(void **state)
+SCENE_TEST(test_works_and_answers)
 {
-	struct scene *scene = *state;
-
 	/* The first comes by the socket: nobody has listed the ring yet. */
 	say(&scene->worker, "one");
 	assert_int_equal(scene->worker.nsent, 1);
@@ -455,10 +437,8 @@ static void test_works_and_answers(void **state)
 	assert_int_equal(scene->nbytes, 4);
 }
 
-static void test_a_channel_that_is_closed(void **state)
+SCENE_TEST(test_a_channel_that_is_closed)
 {
-	struct scene *scene = *state;
-
 	say(&scene->worker, "one");
 	run_loop(scene, 1);
 	say(&scene->worker, "two");
@@ -470,10 +450,8 @@ static void test_a_channel_that_is_closed(void **state)
 	assert_int_equal(scene->nanswers, 1);
 }
 
-static void test_a_channel_that_makes_no_sense(void **state)
+SCENE_TEST(test_a_channel_that_makes_no_sense)
 {
-	struct scene *scene = *state;
-
 	say(&scene->worker, "one");
 	run_loop(scene, 1);
 	atomic_store(&scene->rings->answers.tail, UINT64_MAX);
@@ -483,12 +461,9 @@ static void test_a_channel_that_makes_no_sense(void **state)
 	assert_int_equal(atomic_load(&scene->rings->answers.polling), 0);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
 /* Its owner may empty the rings at once. */
-static void test_last_words_by_the_socket(void **state)
+SCENE_TEST(test_last_words_by_the_socket)
 {
-	struct scene *scene = *state;
 	int fds[ZD_MAX_PACKET_FDS];
 	unsigned nfds;
 	struct zd_err why;
@@ -501,27 +476,4 @@ static void test_last_words_by_the_socket(void **state)
 	assert_int_equal(zd_endpoint_try_recv(&scene->peer, scene->in, sizeof(scene->in), &scene->nbytes, fds,
 	                                      &nfds, NULL),
 	                 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        TEST(test_looked_at_until_the_loop_sleeps),
-	        TEST(test_what_comes_just_before_a_sleep),
-	        TEST(test_listed_by_a_timer),
-	        TEST(test_taking_one_may_drop_all),
-	        cmocka_unit_test_setup_teardown(test_nothing_is_listed_where_nobody_spins,
-	                                        setup_without_spinning, teardown),
-	        TEST(test_requests_and_replies),
-	        TEST(test_after_a_sleep),
-	        TEST(test_not_read_from_while_it_does_not_read),
-	        TEST(test_a_ring_that_makes_no_sense),
-	        TEST(test_closed_with_requests_in_the_ring),
-	        TEST(test_last_words_by_the_socket),
-	        TEST(test_works_and_answers),
-	        TEST(test_a_channel_that_is_closed),
-	        TEST(test_a_channel_that_makes_no_sense),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_registry.c - the file of the journal: what another daemon reads, and what it refuses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "server/registry.h"
+#include "tests/support/test.h"
 
 #define HEADER_BYTES 4096
 #define HALF         (HEADER_BYTES + (1L << 30)) /* where the first packet is: in the second half */
@@ -93,13 +87,12 @@ static void expect_refused(int fd, const char *why)
 	assert_int_equal(registry.fd, -1);
 }
 
-static void test_reads_what_was_written(void **state)
+TEST(test_reads_what_was_written)
 {
 	int fd = new_file();
 	struct zd_registry registry;
 	struct zd_err err;
 
-	(void)state;
 	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
 	/* Another daemon goes on with it, in the other half and then in the first one again. */
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
@@ -115,13 +108,12 @@ static void test_reads_what_was_written(void **state)
 
 /* A daemon that is killed while it writes all anew leaves what was in use. Events between have their records
  * in both halves. */
-static void test_is_written_anew_in_parts(void **state)
+TEST(test_is_written_anew_in_parts)
 {
 	int fd = new_file();
 	struct zd_registry registry;
 	struct zd_err err;
 
-	(void)state;
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
 	zd_registry_begin(&registry);
 	rewrite(&registry, 2);
@@ -137,14 +129,13 @@ static void test_is_written_anew_in_parts(void **state)
 }
 
 /* The memory of the former half is freed bit by bit. */
-static void test_frees_what_was_replaced(void **state)
+TEST(test_frees_what_was_replaced)
 {
 	static uint8_t large[1 << 20];
 	struct zd_registry registry;
 	struct zd_err err;
 	struct stat before, after;
 
-	(void)state;
 	fill_records();
 	assert_int_equal(zd_registry_new(&registry, &err), 0);
 	replace(&registry, 0);
@@ -161,25 +152,23 @@ static void test_frees_what_was_replaced(void **state)
 }
 
 /* A daemon that was killed inside an append has left bytes behind the last packet. */
-static void test_ignores_half_a_packet(void **state)
+TEST(test_ignores_half_a_packet)
 {
 	int fd = new_file();
 	uint64_t garbage = 7;
 
-	(void)state;
 	assert_int_equal(pwrite(fd, &garbage, sizeof(garbage), HALF + PACKETS), 8);
 	expect(fd, (const uint8_t *const[]){records[0], records[1]}, 2);
 	(void)close(fd);
 }
 
 /* Every byte of the header's first words and of all packets matters. */
-static void test_refuses_any_changed_byte(void **state)
+TEST(test_refuses_any_changed_byte)
 {
 	int fd = new_file();
 	off_t end = HALF + PACKETS;
 	uint8_t byte, changed;
 
-	(void)state;
 	for (off_t at = 0; at < end; at = at == 15 ? HALF : at + 1) {
 		struct zd_registry registry;
 		struct zd_err err;
@@ -205,11 +194,10 @@ static void set_version(int fd, uint32_t version)
 	assert_int_equal(pwrite(fd, &check, sizeof(check), 12), 4);
 }
 
-static void test_refuses_other_versions(void **state)
+TEST(test_refuses_other_versions)
 {
 	int fd = new_file();
 
-	(void)state;
 	set_version(fd, 7);
 	expect_refused(fd, "has version 7; this daemon reads 5 to 6");
 	set_version(fd, 4);
@@ -218,14 +206,13 @@ static void test_refuses_other_versions(void **state)
 }
 
 /* The file has the newer version from the first record of this daemon on, and not before. */
-static void test_reads_a_former_version(void **state)
+TEST(test_reads_a_former_version)
 {
 	struct zd_registry registry;
 	struct zd_err err;
 	uint32_t version;
 	int fd = new_file();
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		set_version(fd, 5);
 		expect(fd, (const uint8_t *const[]){records[0], records[1], records[2]}, 2 + i);
@@ -244,12 +231,11 @@ static void test_reads_a_former_version(void **state)
 	(void)close(fd);
 }
 
-static void test_refuses_a_cut_file(void **state)
+TEST(test_refuses_a_cut_file)
 {
 	int fd = memfd_create("cut", MFD_CLOEXEC);
 	uint64_t used = UINT64_C(1) << 40;
 
-	(void)state;
 	assert_int_equal(ftruncate(fd, HEADER_BYTES), 0);
 	expect_refused(fd, "it is cut");
 	(void)close(fd);
@@ -266,13 +252,12 @@ static void test_refuses_a_cut_file(void **state)
 	(void)close(fd);
 }
 
-static void test_is_given_up(void **state)
+TEST(test_is_given_up)
 {
 	struct zd_registry registry;
 	struct zd_err err;
 	int fd = new_file();
 
-	(void)state;
 	assert_int_equal(zd_registry_open(&registry, dup(fd), &err), 0);
 	zd_registry_give_up(&registry, "the store is gone");
 	zd_registry_close(&registry);
@@ -281,13 +266,12 @@ static void test_is_given_up(void **state)
 }
 
 /* Appends are for what is small beside the first packet. */
-static void test_is_full_some_day(void **state)
+TEST(test_is_full_some_day)
 {
 	struct zd_registry registry;
 	struct zd_err err;
 	unsigned count = 0;
 
-	(void)state;
 	fill_records();
 	assert_int_equal(zd_registry_new(&registry, &err), 0);
 	replace(&registry, 0);
@@ -295,22 +279,4 @@ static void test_is_full_some_day(void **state)
 		zd_registry_append(&registry, records[1], RECORDS);
 	assert_in_range(count, 1000, 1000000);
 	zd_registry_close(&registry);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_reads_what_was_written),
-	        cmocka_unit_test(test_is_written_anew_in_parts),
-	        cmocka_unit_test(test_frees_what_was_replaced),
-	        cmocka_unit_test(test_ignores_half_a_packet),
-	        cmocka_unit_test(test_refuses_any_changed_byte),
-	        cmocka_unit_test(test_refuses_other_versions),
-	        cmocka_unit_test(test_reads_a_former_version),
-	        cmocka_unit_test(test_refuses_a_cut_file),
-	        cmocka_unit_test(test_is_given_up),
-	        cmocka_unit_test(test_is_full_some_day),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,19 +9,13 @@
  */
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "proto/endpoint.h"
 #include "tests/support/rounds.h"
+#include "tests/support/test.h"
 
 #include "server/loop.c" /* NOLINT(bugprone-suspicious-include): for may_sleep() */
 
@@ -108,46 +102,9 @@ static void run_rounds(struct race *race, void (*look)(struct race *race), bool 
 	assert_false(is_lost);
 }
 
-/* ---- A thread of its own ------------------------------------------------------------------------------- */
-
-static void look_at_link(struct race *race)
-{
-	zd_endpoint_start_polling(&race->reader);
-}
-
-static bool rest_at_link(struct race *race)
-{
-	return zd_endpoint_rest(&race->reader);
-}
-
-static void test_a_link_comes_to_rest(void **state)
-{
-	run_rounds(*state, look_at_link, rest_at_link);
-}
-
-/* ---- The loop ------------------------------------------------------------------------------------------ */
-
 static bool link_has(const void *arg)
 {
 	return zd_endpoint_is_due(&((const struct race *)arg)->reader);
-}
-
-static void look_by_loop(struct race *race)
-{
-	zd_loop_list(&race->loop, &race->poll_source);
-}
-
-static bool rest_of_loop(struct race *race)
-{
-	return may_sleep(&race->loop);
-}
-
-static void test_the_loop_comes_to_rest(void **state)
-{
-	struct race *race = *state;
-
-	run_rounds(race, look_by_loop, rest_of_loop);
-	zd_loop_drop(&race->loop, &race->poll_source);
 }
 
 static int setup(void **state)
@@ -181,12 +138,39 @@ static int teardown(void **state)
 	return 0;
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_a_link_comes_to_rest, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_the_loop_comes_to_rest, setup, teardown),
-	};
+#define RACE_TEST(name) FIXTURE_TEST(name, struct race *race, setup, teardown)
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+/* ---- A thread of its own ------------------------------------------------------------------------------- */
+
+static void look_at_link(struct race *race)
+{
+	zd_endpoint_start_polling(&race->reader);
+}
+
+static bool rest_at_link(struct race *race)
+{
+	return zd_endpoint_rest(&race->reader);
+}
+
+RACE_TEST(test_a_link_comes_to_rest)
+{
+	run_rounds(race, look_at_link, rest_at_link);
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------ */
+
+static void look_by_loop(struct race *race)
+{
+	zd_loop_list(&race->loop, &race->poll_source);
+}
+
+static bool rest_of_loop(struct race *race)
+{
+	return may_sleep(&race->loop);
+}
+
+RACE_TEST(test_the_loop_comes_to_rest)
+{
+	run_rounds(race, look_by_loop, rest_of_loop);
+	zd_loop_drop(&race->loop, &race->poll_source);
 }

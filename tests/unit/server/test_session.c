@@ -69,9 +69,8 @@ static struct rank make_rank(struct scene *scene)
 }
 
 /* A segment's descriptor comes once, with the first reply that names it. */
-static void test_segments_come_once(void **state)
+SCENE_TEST(test_segments_come_once)
 {
-	struct scene *scene = *state;
 	struct rank rank = {.sock = scene_connect(scene)};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
@@ -114,9 +113,8 @@ static void test_segments_come_once(void **state)
 }
 
 /* 32 pairs in one packet: 64 replies, in order and in one packet. */
-static void test_batch_of_pairs(void **state)
+SCENE_TEST(test_batch_of_pairs)
 {
-	struct scene *scene = *state;
 	struct rank rank = make_rank(scene);
 	Zd__Request requests[64];
 	Zd__Request *batch[64];
@@ -165,9 +163,8 @@ static void test_batch_of_pairs(void **state)
 	(void)close(rank.sock);
 }
 
-static void test_list_is_paged(void **state)
+SCENE_TEST(test_list_is_paged)
 {
-	struct scene *scene = *state;
 	struct rank rank = {.sock = scene_session(scene)};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__List list = ZD__LIST__INIT;
@@ -215,9 +212,8 @@ static void test_list_is_paged(void **state)
 	(void)close(rank.sock);
 }
 
-static void test_every_table(void **state)
+SCENE_TEST(test_every_table)
 {
-	struct scene *scene = *state;
 	struct rank rank = make_rank(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__List list = ZD__LIST__INIT;
@@ -249,9 +245,8 @@ static void test_every_table(void **state)
 	(void)close(rank.sock);
 }
 
-static void test_status(void **state)
+SCENE_TEST(test_status)
 {
-	struct scene *scene = *state;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
 	const Zd__DaemonStatusReply *reply;
@@ -291,9 +286,8 @@ static uint64_t session_id(struct scene *scene, int sock, const char *name)
 	return id;
 }
 
-static void test_killed_session(void **state)
+SCENE_TEST(test_killed_session)
 {
-	struct scene *scene = *state;
 	int victim = scene_connect(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__KillSession kill_session = ZD__KILL_SESSION__INIT;
@@ -308,9 +302,8 @@ static void test_killed_session(void **state)
 }
 
 /* A client goes away with a request outstanding: nothing of it is left, and no reply is looked for it. */
-static void test_gone_while_waiting(void **state)
+SCENE_TEST(test_gone_while_waiting)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Request *batch[] = {&request};
@@ -332,9 +325,8 @@ static void test_gone_while_waiting(void **state)
 	zd_engine_check(scene->api.bridge.engine);
 }
 
-static void test_deadline(void **state)
+SCENE_TEST(test_deadline)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
@@ -361,9 +353,8 @@ static void test_deadline(void **state)
 	(void)close(sock);
 }
 
-static void test_max_sessions(void **state)
+SCENE_TEST(test_max_sessions)
 {
-	struct scene *scene = *state;
 	struct zd_api_limits limits = default_limits();
 	int first = scene_session(scene), second = scene_connect(scene);
 
@@ -381,12 +372,11 @@ static void test_max_sessions(void **state)
 }
 
 /* So that one can come in and end others. */
-static void test_room_for_administrators(void **state)
+TEST(test_room_for_administrators)
 {
 	static const uint32_t rooms[][2] = {{1, 1}, {2, 1},   {7, 6},     {8, 7},
 	                                    {9, 7}, {64, 56}, {200, 192}, {1024, 1016}};
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(rooms); i++) {
 		struct zd_api_limits limits = {.max_sessions = rooms[i][0]};
 
@@ -450,9 +440,8 @@ static void expect_drained(struct scene *scene, const char *by, bool ends)
 }
 
 /* Sessions open during a drain, to look and to end it. */
-static void test_drained_by_a_session(void **state)
+SCENE_TEST(test_drained_by_a_session)
 {
-	struct scene *scene = *state;
 	struct zd_api_session *witness = zd_api_session_find(&scene->api,
 	                                                     session_id(scene, scene->witness, "test"));
 	struct rank rank = make_rank(scene);
@@ -492,9 +481,8 @@ static void count_call(void *arg)
 	(*(int *)arg)++;
 }
 
-static void test_drain(void **state)
+SCENE_TEST(test_drain)
 {
-	struct scene *scene = *state;
 	struct rank rank = make_rank(scene);
 	int late = scene_connect(scene), drained = 0;
 
@@ -521,9 +509,8 @@ static void test_drain(void **state)
 }
 
 /* A rank that waits for another one is told of the daemon's end, not of the other one's. */
-static void test_end_is_told_to_all(void **state)
+SCENE_TEST(test_end_is_told_to_all)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Request *batch[] = {&request};
@@ -562,9 +549,8 @@ static void test_end_is_told_to_all(void **state)
 	(void)close(sock);
 }
 
-static void test_drain_without_sessions(void **state)
+SCENE_TEST(test_drain_without_sessions)
 {
-	struct scene *scene = *state;
 	int drained = 0;
 
 	(void)close(scene->witness);
@@ -576,9 +562,8 @@ static void test_drain_without_sessions(void **state)
 }
 
 /* Connections that say nothing are bounded too. */
-static void test_connections_without_hello(void **state)
+SCENE_TEST(test_connections_without_hello)
 {
-	struct scene *scene = *state;
 	struct zd_api_limits limits = default_limits();
 	int socks[200], accepted = 0;
 
@@ -604,24 +589,6 @@ static void test_connections_without_hello(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_segments_come_once),
-	        TEST(test_batch_of_pairs),
-	        TEST(test_list_is_paged),
-	        TEST(test_every_table),
-	        TEST(test_status),
-	        TEST(test_killed_session),
-	        TEST(test_gone_while_waiting),
-	        TEST(test_deadline),
-	        TEST(test_max_sessions),
-	        TEST(test_room_for_administrators),
-	        TEST(test_drained_by_a_session),
-	        TEST(test_drain),
-	        TEST(test_end_is_told_to_all),
-	        TEST(test_drain_without_sessions),
-	        TEST(test_connections_without_hello),
-	};
-
 	(void)alarm(120);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -5,7 +5,6 @@
  * A user is a uid, and socket pairs have that of the process. So tests of several users change it, and need
  * root.
  */
-
 #include "api_scene.h"
 #include "base/mem.h"
 #include "server/session.h"
@@ -21,6 +20,8 @@ static int setup(void **state)
 	scene->api.conns.users.turn_ns = 0;
 	return rc;
 }
+
+#define USER_TEST(name) FIXTURE_TEST(name, struct scene *scene, setup, scene_teardown)
 
 static int session_of(struct scene *scene, uid_t uid)
 {
@@ -81,9 +82,8 @@ static void finish(struct scene *scene)
 	while (scene->api.conns.users.nwith_tasks > 0);
 }
 
-static void test_one_request_a_turn(void **state)
+USER_TEST(test_one_request_a_turn)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	uint64_t last = 0;
 
@@ -98,9 +98,8 @@ static void test_one_request_a_turn(void **state)
 }
 
 /* Further packets of a client are handled behind the rest of its first one. */
-static void test_order_of_one_client(void **state)
+USER_TEST(test_order_of_one_client)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 
 	send_batch(sock, 1, 20);
@@ -113,9 +112,8 @@ static void test_order_of_one_client(void **state)
 	(void)close(sock);
 }
 
-static void test_connections_take_turns(void **state)
+USER_TEST(test_connections_take_turns)
 {
-	struct scene *scene = *state;
 	int socks[3];
 	uint64_t last[3] = {0, 0, 0};
 
@@ -137,9 +135,8 @@ static void test_connections_take_turns(void **state)
 }
 
 /* Ten connections of one user have one request handled for each request of the other user's connection. */
-static void test_users_take_turns(void **state)
+USER_TEST(test_users_take_turns)
 {
-	struct scene *scene = *state;
 	int floods[10], other;
 	uint64_t last[10] = {0}, total = 0, done = 0;
 
@@ -165,9 +162,8 @@ static void test_users_take_turns(void **state)
 }
 
 /* An interruption costs time, so a packet is interrupted only for others. */
-static void test_no_interruption_for_nobody(void **state)
+USER_TEST(test_no_interruption_for_nobody)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene), other = scene_session(scene);
 	uint64_t last;
 
@@ -214,9 +210,8 @@ static uint64_t handled_in_a_turn(struct scene *scene, Zd__Request *request)
 }
 
 /* The clock is read after some plain requests, or after each one that may be long. */
-static void test_cost_of_requests(void **state)
+USER_TEST(test_cost_of_requests)
 {
-	struct scene *scene = *state;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Free plain = ZD__FREE__INIT;
 	Zd__List list = ZD__LIST__INIT;
@@ -237,10 +232,9 @@ static void test_cost_of_requests(void **state)
 }
 
 /* The rest of a packet is checked as its begin is: a zero byte in a name. */
-static void test_rest_is_checked(void **state)
+USER_TEST(test_rest_is_checked)
 {
 	static const char text[] = "jobXname";
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request first = ZD__REQUEST__INIT, second = ZD__REQUEST__INIT, *batch[] = {&first, &second};
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
@@ -276,9 +270,8 @@ static void test_rest_is_checked(void **state)
 }
 
 /* A request with the id 0 ends the connection; what follows it in the packet is dropped. */
-static void test_rest_of_an_ended_connection(void **state)
+USER_TEST(test_rest_of_an_ended_connection)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	Zd__Request requests[3] = {ZD__REQUEST__INIT, ZD__REQUEST__INIT, ZD__REQUEST__INIT}, *batch[3];
 	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
@@ -298,9 +291,8 @@ static void test_rest_of_an_ended_connection(void **state)
 }
 
 /* The rest of its packet may be dropped, since no reply can be sent. Nothing of it is left behind. */
-static void test_client_closes_behind_its_packet(void **state)
+USER_TEST(test_client_closes_behind_its_packet)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 	struct zd_engine_totals before, after;
 
@@ -338,9 +330,8 @@ int __wrap_uv_poll_stop(uv_poll_t *handle)
 
 /* Each is a system call. The socket of a client that has sent its next packets before their turns is not
  * polled until a turn finds none. */
-static void test_busy_clients_are_not_polled(void **state)
+USER_TEST(test_busy_clients_are_not_polled)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene);
 
 	finish(scene);
@@ -357,9 +348,8 @@ static void test_busy_clients_are_not_polled(void **state)
 /* ---- Several users ------------------------------------------------------------------------------------- */
 
 /* Of a long turn only the first slice is safe from a user that has just been served. */
-static void test_slices(void **state)
+USER_TEST(test_slices)
 {
-	struct scene *scene = *state;
 	struct zd_users *users = &scene->api.conns.users;
 	int flood, other;
 	uint64_t last;
@@ -416,9 +406,8 @@ static size_t rows_of_a_page(struct scene *scene, int sock, size_t count)
 }
 
 /* A page of a listing is one request, which no turn divides. */
-static void test_pages_beside_another_user(void **state)
+USER_TEST(test_pages_beside_another_user)
 {
-	struct scene *scene = *state;
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Alloc alloc = ZD__ALLOC__INIT;
 	int other;
@@ -492,9 +481,8 @@ static unsigned turns_of_update(struct scene *scene, int sock, uint64_t *units, 
 }
 
 /* Their units are found in steps; the requests of a packet keep their order. */
-static void test_updates_beside_another_user(void **state)
+USER_TEST(test_updates_beside_another_user)
 {
-	struct scene *scene = *state;
 	uint64_t units[600]; /* two steps find them */
 	int other;
 
@@ -510,9 +498,8 @@ static void test_updates_beside_another_user(void **state)
 }
 
 /* A connection that is accepted uses up its user's turn. */
-static void test_accepts_are_charged(void **state)
+USER_TEST(test_accepts_are_charged)
 {
-	struct scene *scene = *state;
 	struct zd_user *user = zd_user_get(&scene->api.conns.users, geteuid());
 	int accepted;
 
@@ -529,9 +516,8 @@ static void test_accepts_are_charged(void **state)
 }
 
 /* Ends are tasks of the turn, so other users' requests are handled in between. */
-static void test_ends_take_turns(void **state)
+USER_TEST(test_ends_take_turns)
 {
-	struct scene *scene = *state;
 	int ending[20], other;
 	unsigned before, left;
 
@@ -566,9 +552,8 @@ static uint64_t newest_session(const struct scene *scene)
 }
 
 /* One event ends several connections: each has a turn. */
-static void test_ends_of_one_event(void **state)
+USER_TEST(test_ends_of_one_event)
 {
-	struct scene *scene = *state;
 	Zd__Request requests[ZD_USER_LONG_REQUEST], *batch[ZD_USER_LONG_REQUEST];
 	Zd__KillSession kills[ZD_USER_LONG_REQUEST];
 	int admin = scene_session(scene), ending[ZD_USER_LONG_REQUEST];
@@ -599,9 +584,8 @@ static void test_ends_of_one_event(void **state)
 }
 
 /* The daemon closes before the ends' turns. */
-static void test_close_before_ends(void **state)
+USER_TEST(test_close_before_ends)
 {
-	struct scene *scene = *state;
 	int ending[20];
 
 	for (int i = 0; i < 20; i++)
@@ -656,9 +640,8 @@ static bool is_answered(struct scene *scene, int sock)
 }
 
 /* None of the user's connections is served above the limit, others' are. Nothing is lost. */
-static void test_unread_replies_block_their_user(void **state)
+USER_TEST(test_unread_replies_block_their_user)
 {
-	struct scene *scene = *state;
 	int sock = scene_session(scene), second = scene_session(scene), other = -1;
 	uint64_t last = 0;
 
@@ -683,9 +666,8 @@ static void test_unread_replies_block_their_user(void **state)
 	(void)close(other);
 }
 
-static void test_user_goes_on_above_the_limit(void **state)
+USER_TEST(test_user_goes_on_above_the_limit)
 {
-	struct scene *scene = *state;
 	struct zd_api_limits limits = default_limits();
 	int sock = scene_session(scene), second = scene_session(scene), third = scene_session(scene);
 
@@ -709,33 +691,4 @@ static void test_user_goes_on_above_the_limit(void **state)
 		turn(scene);
 	(void)close(second);
 	(void)close(third);
-}
-
-int main(void)
-{
-#undef TEST
-#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, scene_teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_one_request_a_turn),
-	        TEST(test_order_of_one_client),
-	        TEST(test_connections_take_turns),
-	        TEST(test_users_take_turns),
-	        TEST(test_no_interruption_for_nobody),
-	        TEST(test_cost_of_requests),
-	        TEST(test_rest_is_checked),
-	        TEST(test_rest_of_an_ended_connection),
-	        TEST(test_client_closes_behind_its_packet),
-	        TEST(test_busy_clients_are_not_polled),
-	        TEST(test_slices),
-	        TEST(test_pages_beside_another_user),
-	        TEST(test_updates_beside_another_user),
-	        TEST(test_accepts_are_charged),
-	        TEST(test_ends_take_turns),
-	        TEST(test_ends_of_one_event),
-	        TEST(test_close_before_ends),
-	        TEST(test_unread_replies_block_their_user),
-	        TEST(test_user_goes_on_above_the_limit),
-	};
-
-	return cmocka_run_group_tests_name("server/user", tests, NULL, NULL);
 }

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_wire.c - what is found in packed messages before these are unpacked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
 #include "server/wire.h"
+#include "tests/support/test.h"
 
 static uint8_t bytes[ZD_MAX_PACKET_BYTES];
 
@@ -23,7 +15,7 @@ static bool count(const char *packed, size_t nbytes, unsigned most, unsigned *co
 	return zd_wire_count(zd_wire_of((const uint8_t *)packed, nbytes), most, count);
 }
 
-static void test_count(void **state)
+TEST(test_count)
 {
 	/* Two requests, a number, 32 and 64 bits. */
 	static const char fields[] = "\x0a\x02\x08\x05\x0a\x00\x10\x81\x01\x1d\x01\x02\x03\x04\x21\x01\x02"
@@ -31,7 +23,6 @@ static void test_count(void **state)
 	static const size_t ends[] = {0, 4, 6, 9, 14, 23};
 	unsigned got, next = 0;
 
-	(void)state;
 	for (size_t nbytes = 0; nbytes < sizeof(fields); nbytes++) {
 		bool at_end = nbytes == ends[next];
 
@@ -65,14 +56,13 @@ static void expect_fields(const Zd__Request *request, unsigned number)
 	assert_false(search(request, number - 1, &zero));
 }
 
-static void test_fields(void **state)
+TEST(test_fields)
 {
 	static const uint64_t units[] = {1, 127, 128, UINT64_MAX, 1, 2, 3, 1u << 20, 9, 10, 11, 12, 1u << 30};
 	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence, &fence, &fence};
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
 
-	(void)state;
 	request.id = 1;
 	expect_fields(&request, 1);
 	request.deadline_ms = 1;
@@ -92,7 +82,7 @@ static void test_fields(void **state)
 }
 
 /* The registration of a unit with as many views as there may be. */
-static void test_largest_requests(void **state)
+TEST(test_largest_requests)
 {
 	uint64_t shape[ZD_MAX_DIMS] = {2, 2, 2, 2, 2, 2, 2, UINT64_MAX};
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -100,7 +90,6 @@ static void test_largest_requests(void **state)
 	Zd__View view = ZD__VIEW__INIT, *views[ZD_MAX_VIEWS];
 	const ProtobufCFieldDescriptor *zero;
 
-	(void)state;
 	view.name = (char *)"view";
 	view.offset_numel = 1;
 	view.shape = shape;
@@ -116,23 +105,21 @@ static void test_largest_requests(void **state)
 }
 
 /* Also with the field "99" between them, which is unknown. */
-static void test_two_bodies(void **state)
+TEST(test_two_bodies)
 {
 	static const char one[] = "\x08\x01\xc2\x02\x00\x9a\x06\x00",
 	                  two[] = "\x08\x01\xc2\x02\x00\x9a\x06\x00\xca\x02\x00";
 	const ProtobufCFieldDescriptor *zero;
 
-	(void)state;
 	assert_true(zd_wire_search(zd_wire_of((const uint8_t *)one, sizeof(one) - 1), 4, &zero));
 	assert_false(zd_wire_search(zd_wire_of((const uint8_t *)two, sizeof(two) - 1), 9, &zero));
 }
 
 /* So a second message that is not repeated is a second body. */
-static void test_bodies_have_no_single_messages(void **state)
+TEST(test_bodies_have_no_single_messages)
 {
 	const ProtobufCMessageDescriptor *request = &zd__request__descriptor;
 
-	(void)state;
 	for (unsigned i = 0; i < request->n_fields; i++) {
 		const ProtobufCMessageDescriptor *body = request->fields[i].descriptor;
 
@@ -144,7 +131,7 @@ static void test_bodies_have_no_single_messages(void **state)
 	}
 }
 
-static void test_zero_bytes(void **state)
+TEST(test_zero_bytes)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitRegister body = ZD__UNIT_REGISTER__INIT;
@@ -153,7 +140,6 @@ static void test_zero_bytes(void **state)
 	size_t nbytes;
 	uint8_t *at;
 
-	(void)state;
 	request.id = 1;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &body;
@@ -199,9 +185,8 @@ static void check_memory(unsigned body_field, const char *field, size_t field_by
 	zd_arena_deinit(&arena);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-	(void)state;
 	check_memory(0, "\x9a\x06", 3); /* unknown fields */
 	check_memory(0, "\x08\x01", 2);
 	check_memory(ZD__REQUEST__BODY_UNIT_REGISTER, "\x2a", 2); /* empty views */
@@ -212,19 +197,4 @@ static void test_memory(void **state)
 	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x12", 2);     /* empty fences */
 	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x08\x01", 2); /* units, not packed */
 	check_memory(ZD__REQUEST__BODY_PUBLISH, "\x0a", 2);     /* empty lists of units */
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_count),
-	        cmocka_unit_test(test_fields),
-	        cmocka_unit_test(test_largest_requests),
-	        cmocka_unit_test(test_two_bodies),
-	        cmocka_unit_test(test_bodies_have_no_single_messages),
-	        cmocka_unit_test(test_zero_bytes),
-	        cmocka_unit_test(test_memory),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,16 +30,18 @@ static int open_counted(void **state)
 	return scene_open_works(state, &counted);
 }
 
+#define COUNTED_TEST(name) FIXTURE_TEST(name, struct scene *scene, open_counted, scene_teardown)
+
 /* ---- Tests: done --------------------------------------------------------------------------------------- */
 
-static void test_process_sums(void **state)
+COUNTED_TEST(test_process_sums)
 {
 	const Zd__StepBeginReply *info;
 	const Zd__Sum *sum;
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 3);
 	packet = await_sum(&peer);
@@ -61,7 +63,7 @@ static void test_process_sums(void **state)
 }
 
 /* Nothing ends before its fence. */
-static void test_fence_is_waited_for(void **state)
+COUNTED_TEST(test_fence_is_waited_for)
 {
 	Zd__Fence fence = fence_of(511, 7);
 	Zd__WorkPacket *packet;
@@ -69,7 +71,7 @@ static void test_fence_is_waited_for(void **state)
 	struct peer peer;
 	uint64_t end;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 3);
 	packet = await_sum(&peer);
@@ -87,7 +89,7 @@ static void test_fence_is_waited_for(void **state)
 }
 
 /* Nor is one watched that has passed when the answer comes. */
-static void test_passed_fence_is_not_watched(void **state)
+COUNTED_TEST(test_passed_fence_is_not_watched)
 {
 	Zd__Fence fence = fence_of(511, 7);
 	const Zd__StepBeginReply *info;
@@ -95,7 +97,7 @@ static void test_passed_fence_is_not_watched(void **state)
 	Zd__WorkDone done;
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 3);
 	packet = await_sum(&peer);
@@ -111,7 +113,7 @@ static void test_passed_fence_is_not_watched(void **state)
 	close_peer(&peer);
 }
 
-static void test_results_are_the_clients_word(void **state)
+COUNTED_TEST(test_results_are_the_clients_word)
 {
 	static const struct {
 		struct zd_work_result result;
@@ -127,7 +129,7 @@ static void test_results_are_the_clients_word(void **state)
 		Zd__WorkPacket *packet;
 		struct peer peer;
 
-		greet(*state, &peer, ZD_FEATURE_WORK);
+		greet(scene, &peer, ZD_FEATURE_WORK);
 		begin_backward(&peer, "job");
 		reduce(&peer, peer.unit, 1);
 		packet = await_sum(&peer);
@@ -138,14 +140,14 @@ static void test_results_are_the_clients_word(void **state)
 	}
 }
 
-static void test_waits_name_the_process(void **state)
+COUNTED_TEST(test_waits_name_the_process)
 {
 	static const char text[] = "unit 'w' is to be summed by rank 0's process";
 	const Zd__ListReply *list;
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 1);
 	packet = await_sum(&peer);
@@ -160,14 +162,14 @@ static void test_waits_name_the_process(void **state)
 }
 
 /* As many as there are slots; the next one when a result has been read. */
-static void test_no_more_than_there_are_slots(void **state)
+COUNTED_TEST(test_no_more_than_there_are_slots)
 {
 	Zd__WorkPacket *packets[ZD_WORK_SLOTS + 1];
 	uint64_t units[ZD_WORK_SLOTS + 1], slots = 0;
 	struct peer peer;
 	char name[16];
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	peer.group = call(&peer, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("many"),
 	                             .group = RAW_TEXT("world"), .world_size = 1))
 	                     ->group_join->group;
@@ -187,7 +189,7 @@ static void test_no_more_than_there_are_slots(void **state)
 		slots |= 1ull << packets[i]->works[0]->sum->slot;
 	}
 	assert_true(slots == UINT64_MAX);
-	turn(*state, 10);
+	turn(scene, 10);
 	assert_null(read_channel(&peer));
 	sum_and_answer(&peer, packets[5]->works[0], (struct zd_work_result){.sum_squares = 4}, 1);
 	packets[ZD_WORK_SLOTS] = await_sum(&peer);
@@ -204,13 +206,13 @@ static void test_no_more_than_there_are_slots(void **state)
 
 /* ---- Tests: not done ----------------------------------------------------------------------------------- */
 
-static void test_backend_sums_for_who_cannot(void **state)
+COUNTED_TEST(test_backend_sums_for_who_cannot)
 {
 	Zd__WorkDone done = ZD__WORK_DONE__INIT;
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 2);
 	packet = await_sum(&peer);
@@ -224,14 +226,14 @@ static void test_backend_sums_for_who_cannot(void **state)
 }
 
 /* The target may hold a part of the sum. */
-static void test_sum_that_failed_halfway(void **state)
+COUNTED_TEST(test_sum_that_failed_halfway)
 {
 	Zd__WorkDone done = ZD__WORK_DONE__INIT;
 	const Zd__Reply *reply;
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 2);
 	packet = await_sum(&peer);
@@ -249,7 +251,7 @@ static void test_sum_that_failed_halfway(void **state)
 	close_peer(&peer);
 }
 
-static void test_backend_sums_without_a_channel(void **state)
+COUNTED_TEST(test_backend_sums_without_a_channel)
 {
 	static const char *const features[] = {NULL, "other", ZD_FEATURE_WORK};
 	struct peer peer;
@@ -257,7 +259,7 @@ static void test_backend_sums_without_a_channel(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		/* The last one's backend asks nobody: its channel is for segments alone. */
 		counted.owners_sum = i < 2;
-		greet(*state, &peer, features[i]);
+		greet(scene, &peer, features[i]);
 		assert_int_equal(peer.channel >= 0, i == 2);
 		assert_int_equal(find_reply(&peer, 1)->hello->n_features, i == 2);
 		begin_backward(&peer, "job");
@@ -283,7 +285,7 @@ static void expect_end(struct peer *peer, const char *text)
 	close_peer(peer);
 }
 
-static void test_answers_that_cannot_be(void **state)
+COUNTED_TEST(test_answers_that_cannot_be)
 {
 	static const struct {
 		int status;
@@ -306,7 +308,7 @@ static void test_answers_that_cannot_be(void **state)
 		Zd__WorkDone done;
 		struct peer peer;
 
-		greet(*state, &peer, ZD_FEATURE_WORK);
+		greet(scene, &peer, ZD_FEATURE_WORK);
 		begin_backward(&peer, "job");
 		reduce(&peer, peer.unit, 2);
 		packet = await_sum(&peer);
@@ -320,14 +322,14 @@ static void test_answers_that_cannot_be(void **state)
 	assert_int_equal(nwatches_until_gone, ZD_ARRAY_LEN(cases));
 }
 
-static void test_second_answer(void **state)
+COUNTED_TEST(test_second_answer)
 {
 	Zd__Fence fence = fence_of(3, 1);
 	Zd__WorkPacket *packet;
 	Zd__WorkDone done;
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 2);
 	packet = await_sum(&peer);
@@ -339,15 +341,15 @@ static void test_second_answer(void **state)
 }
 
 /* The session to which the work belongs is unharmed. */
-static void test_answer_to_anothers_work(void **state)
+COUNTED_TEST(test_answer_to_anothers_work)
 {
 	Zd__Fence fence = fence_of(3, 1);
 	struct peer peer, other;
 	Zd__WorkPacket *packet;
 	Zd__WorkDone done;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
-	greet(*state, &other, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
+	greet(scene, &other, ZD_FEATURE_WORK);
 	begin_backward(&peer, "job");
 	reduce(&peer, peer.unit, 2);
 	packet = await_sum(&peer);
@@ -360,35 +362,34 @@ static void test_answer_to_anothers_work(void **state)
 	close_peer(&peer);
 }
 
-static void test_packet_that_is_none(void **state)
+COUNTED_TEST(test_packet_that_is_none)
 {
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	scene_send_bytes(peer.channel, "\xff\xff", 2);
 	expect_end(&peer, "a packet of 2 bytes on the work channel");
 }
 
 /* ---- Tests: ends --------------------------------------------------------------------------------------- */
 
-static void test_channel_ends_the_session(void **state)
+COUNTED_TEST(test_channel_ends_the_session)
 {
 	struct peer peer;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	(void)close(peer.channel);
 	peer.channel = -1;
 	while (!peer.ended)
 		if (!read_connection(&peer) && !peer.ended)
 			(void)zd_loop_run_once(&peer.scene->loop, true);
-	scene_check_witness(*state);
+	scene_check_witness(scene);
 	close_peer(&peer);
 }
 
 /* Not before the process can use no device any more, which the backend tells. */
-static void test_session_ends_under_a_sum(void **state)
+COUNTED_TEST(test_session_ends_under_a_sum)
 {
-	struct scene *scene = *state;
 	struct zd_engine_totals totals;
 	Zd__WorkPacket *packet;
 	struct peer peer;
@@ -420,13 +421,13 @@ static void test_session_ends_under_a_sum(void **state)
 
 /* Once the work channel announces a number of retired segments, the connection has announced those
  * segments. */
-static void test_retired_segments_are_pointed_at(void **state)
+COUNTED_TEST(test_retired_segments_are_pointed_at)
 {
 	Zd__WorkPacket *packet;
 	struct peer peer;
 	uint64_t allocation, trim;
 
-	greet(*state, &peer, ZD_FEATURE_WORK);
+	greet(scene, &peer, ZD_FEATURE_WORK);
 	for (unsigned round = 1; round <= 2; round++) {
 		allocation = call(&peer, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("job"), .bytes = 4096))
 		                     ->alloc->allocation;
@@ -445,30 +446,4 @@ static void test_retired_segments_are_pointed_at(void **state)
 		free_packet(packet);
 	}
 	close_peer(&peer);
-}
-
-#define COUNTED_TEST(name) cmocka_unit_test_setup_teardown(name, open_counted, scene_teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        COUNTED_TEST(test_process_sums),
-	        COUNTED_TEST(test_fence_is_waited_for),
-	        COUNTED_TEST(test_passed_fence_is_not_watched),
-	        COUNTED_TEST(test_results_are_the_clients_word),
-	        COUNTED_TEST(test_waits_name_the_process),
-	        COUNTED_TEST(test_no_more_than_there_are_slots),
-	        COUNTED_TEST(test_backend_sums_for_who_cannot),
-	        COUNTED_TEST(test_sum_that_failed_halfway),
-	        COUNTED_TEST(test_backend_sums_without_a_channel),
-	        COUNTED_TEST(test_answers_that_cannot_be),
-	        COUNTED_TEST(test_second_answer),
-	        COUNTED_TEST(test_answer_to_anothers_work),
-	        COUNTED_TEST(test_packet_that_is_none),
-	        COUNTED_TEST(test_channel_ends_the_session),
-	        COUNTED_TEST(test_session_ends_under_a_sum),
-	        COUNTED_TEST(test_retired_segments_are_pointed_at),
-	};
-
-	return cmocka_run_group_tests_name("work", tests, NULL, NULL);
 }

@@ -58,6 +58,8 @@ static int open_held(void **state)
 	return scene_open_works(state, &wrapped);
 }
 
+#define HELD_TEST(name) FIXTURE_TEST(name, struct scene *scene, open_held, scene_teardown)
+
 /* ---- Two ranks ----------------------------------------------------------------------------------------- */
 
 static const char *const both[] = {ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD};
@@ -161,7 +163,7 @@ static void refuse(struct peer *peer, const Zd__Work *work)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-static void test_features(void **state)
+HELD_TEST(test_features)
 {
 	static const struct {
 		const char *features[3];
@@ -176,7 +178,6 @@ static void test_features(void **state)
 	        {{ZD_FEATURE_WORK_AHEAD, "other", ZD_FEATURE_WORK}, 3, false, 2},
 	        {{ZD_FEATURE_WORK, ZD_FEATURE_WORK_AHEAD}, 2, true, 1},
 	};
-	struct scene *scene = *state;
 
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		const Zd__HelloReply *hello;
@@ -197,9 +198,8 @@ static void test_features(void **state)
 }
 
 /* One fence each: that of the copy which brings the other rank's piece. */
-static void test_fences_are_those_of_the_pieces(void **state)
+HELD_TEST(test_fences_are_those_of_the_pieces)
 {
-	struct scene *scene = *state;
 	struct peer peers[RANKS];
 
 	reduce_held(scene, peers, both, 2);
@@ -233,9 +233,8 @@ static void test_fences_are_those_of_the_pieces(void **state)
 }
 
 /* A client without the feature for fences gets its sums when the pieces have arrived. */
-static void test_nobody_else_is_asked_ahead(void **state)
+HELD_TEST(test_nobody_else_is_asked_ahead)
 {
-	struct scene *scene = *state;
 	struct peer peers[RANKS];
 
 	reduce_held(scene, peers, both, 1);
@@ -255,9 +254,8 @@ static void test_nobody_else_is_asked_ahead(void **state)
 }
 
 /* Not by the backend, which has nobody who would wait: it is asked for again when the pieces are there. */
-static void test_refused_sum_comes_again(void **state)
+HELD_TEST(test_refused_sum_comes_again)
 {
-	struct scene *scene = *state;
 	struct peer peers[RANKS];
 	Zd__WorkPacket *packet;
 
@@ -286,18 +284,4 @@ static void test_refused_sum_comes_again(void **state)
 	assert_int_equal(nrefused, RANKS);
 	for (uint32_t i = 0; i < RANKS; i++)
 		close_peer(&peers[i]);
-}
-
-#define HELD_TEST(name) cmocka_unit_test_setup_teardown(name, open_held, scene_teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        HELD_TEST(test_features),
-	        HELD_TEST(test_fences_are_those_of_the_pieces),
-	        HELD_TEST(test_nobody_else_is_asked_ahead),
-	        HELD_TEST(test_refused_sum_comes_again),
-	};
-
-	return cmocka_run_group_tests_name("work ahead", tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_id.c - what an id on the command line names, and what people see of ids. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "client/zeroctl/ctl.h"
 
 #include "proto/limits.h"
+#include "tests/support/test.h"
 
 #define ID(owner, number) ((json_int_t)(owner) << (ZD_ID_NUMBER_BITS + ZD_ID_KIND_BITS) | (number))
 
@@ -61,9 +56,8 @@ static json_int_t find(const char *text)
 	return status ? status : (json_int_t)id;
 }
 
-static void test_an_id_is_a_number_or_a_users(void **state)
+TEST(test_an_id_is_a_number_or_a_users)
 {
-	(void)state;
 	assert_int_equal(find("1"), ID(7, 1));
 	assert_int_equal(find("root/2"), ID(7, 2));
 	assert_int_equal(find("0/2"), ID(7, 2));
@@ -75,11 +69,10 @@ static void test_an_id_is_a_number_or_a_users(void **state)
 		assert_int_equal(find(none[i]), 0);
 }
 
-static void test_a_name_may_be_the_id_of_another(void **state)
+TEST(test_a_name_may_be_the_id_of_another)
 {
 	json_t *rows = some_rows();
 	uint64_t id;
-	(void)state;
 	assert_int_equal(zd_ctl_choose_id(rows, json_array_get(rows, 0), "1", &id), 0);
 	assert_int_equal(id, ID(7, 1));
 	assert_int_equal(zd_ctl_choose_id(rows, json_array_get(rows, 0), "x", &id), 0);
@@ -91,25 +84,14 @@ static void test_a_name_may_be_the_id_of_another(void **state)
 	json_decref(rows);
 }
 
-static void test_people_see_numbers(void **state)
+TEST(test_people_see_numbers)
 {
 	json_t *shown = json_pack("{s:I,s:[{s:I,s:I}],s:I}", "id", ID(7, 3), "rows", "session", ID(9, 4),
 	                          "bytes", ID(9, 4), "parent", (json_int_t)0);
 	json_t *wanted = json_pack("{s:i,s:[{s:i,s:I}],s:i}", "id", 3, "rows", "session", 4, "bytes",
 	                           ID(9, 4), "parent", 0);
-	(void)state;
 	zd_ctl_show_ids(shown);
 	assert_true(json_equal(shown, wanted));
 	json_decref(shown);
 	json_decref(wanted);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_an_id_is_a_number_or_a_users),
-	        cmocka_unit_test(test_a_name_may_be_the_id_of_another),
-	        cmocka_unit_test(test_people_see_numbers),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,19 +2,13 @@
 /*
  * Text and HTTP of `zeroctl metrics`, from families that a daemon might send.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <zerod.h>
 
 #include "client/zeroctl/metrics.h"
+#include "tests/support/test.h"
 
 static Zd__MetricsReply reply = ZD__METRICS_REPLY__INIT;
 static Zd__Metric metric;
@@ -23,11 +17,10 @@ static char *labels[2], *values[2];
 static uint64_t bounds[2], counts[3];
 
 /* One family of one sample. */
-static int setup(void **state)
+static void reset(void)
 {
 	static Zd__Metric *metrics[] = {&metric};
 	static Zd__Sample *samples[] = {&sample};
-	(void)state;
 	metric = (Zd__Metric)ZD__METRIC__INIT;
 	sample = (Zd__Sample)ZD__SAMPLE__INIT;
 	metric.name = (char *)"thing";
@@ -42,8 +35,16 @@ static int setup(void **state)
 	sample.counts = counts;
 	reply.metrics = metrics;
 	reply.n_metrics = 1;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	reset();
 	return 0;
 }
+
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, NULL)
 
 static void expect(enum zd_ctl_metrics_format format, const char *text)
 {
@@ -71,17 +72,15 @@ static void expect_rejected(void)
 
 /* ---- Text ---------------------------------------------------------------------------------------------- */
 
-static void test_a_gauge(void **state)
+SETUP_TEST(test_a_gauge)
 {
-	(void)state;
 	sample.value = UINT64_MAX;
 	expect_text("# TYPE zerod_thing gauge\n# HELP zerod_thing Things\n"
 	            "zerod_thing 18446744073709551615\n# EOF\n");
 }
 
-static void test_a_counter_of_seconds(void **state)
+SETUP_TEST(test_a_counter_of_seconds)
 {
-	(void)state;
 	metric.type = ZD__METRIC_TYPE__COUNTER;
 	metric.unit = (char *)"seconds";
 	metric.parts = 1000000000;
@@ -93,9 +92,8 @@ static void test_a_counter_of_seconds(void **state)
 	            "# HELP zerod_thing_seconds Things\nzerod_thing_seconds_total 3\n# EOF\n");
 }
 
-static void test_labels_and_help_are_escaped(void **state)
+SETUP_TEST(test_labels_and_help_are_escaped)
 {
-	(void)state;
 	metric.help = (char *)"a \\ b\nc \"d\"";
 	metric.n_labels = sample.n_labels = 2;
 	labels[0] = (char *)"device";
@@ -106,9 +104,8 @@ static void test_labels_and_help_are_escaped(void **state)
 	            "zerod_thing{device=\"0\",purpose=\"x\\\"} 5\\n\\\\\"} 0\n# EOF\n");
 }
 
-static void test_buckets_add_up(void **state)
+SETUP_TEST(test_buckets_add_up)
 {
-	(void)state;
 	metric.type = ZD__METRIC_TYPE__HISTOGRAM;
 	metric.unit = (char *)"seconds";
 	metric.parts = 1000000000;
@@ -127,24 +124,22 @@ static void test_buckets_add_up(void **state)
 	            "zerod_thing_seconds_sum 41\n# EOF\n");
 }
 
-static void test_a_later_daemons_type_is_unknown(void **state)
+SETUP_TEST(test_a_later_daemons_type_is_unknown)
 {
-	(void)state;
 	metric.type = (Zd__MetricType)9;
 	expect_text("# TYPE zerod_thing unknown\n# HELP zerod_thing Things\nzerod_thing 0\n# EOF\n");
 }
 
 /* A counter is called as its samples are, and quotes of a help text are no escapes. */
-static void test_the_older_format(void **state)
+SETUP_TEST(test_the_older_format)
 {
-	(void)state;
 	metric.type = ZD__METRIC_TYPE__COUNTER;
 	metric.unit = (char *)"seconds";
 	metric.help = (char *)"a \\ \"b\"";
 	expect(ZD_CTL_PROMETHEUS,
 	       "# TYPE zerod_thing_seconds_total counter\n"
 	       "# HELP zerod_thing_seconds_total a \\\\ \"b\"\nzerod_thing_seconds_total 0\n");
-	setup(state);
+	reset();
 	metric.type = ZD__METRIC_TYPE__INFO;
 	expect(ZD_CTL_PROMETHEUS,
 	       "# TYPE zerod_thing_info gauge\n# HELP zerod_thing_info Things\nzerod_thing_info 0\n");
@@ -152,22 +147,21 @@ static void test_the_older_format(void **state)
 	expect(ZD_CTL_PROMETHEUS, "# TYPE zerod_thing untyped\n# HELP zerod_thing Things\nzerod_thing 0\n");
 }
 
-static void test_what_makes_no_sense_is_rejected(void **state)
+SETUP_TEST(test_what_makes_no_sense_is_rejected)
 {
-	(void)state;
 	metric.parts = 0;
 	expect_rejected();
-	setup(state);
+	reset();
 	metric.name = (char *)"a b";
 	expect_rejected();
 	metric.name = (char *)"7a";
 	expect_rejected();
 	metric.name = (char *)"";
 	expect_rejected();
-	setup(state);
+	reset();
 	metric.unit = (char *)"s\n";
 	expect_rejected();
-	setup(state);
+	reset();
 	metric.n_labels = 1;
 	labels[0] = (char *)"device";
 	expect_rejected(); /* the sample has no value for it */
@@ -175,7 +169,7 @@ static void test_what_makes_no_sense_is_rejected(void **state)
 	values[0] = (char *)"0";
 	labels[0] = (char *)"de vice";
 	expect_rejected();
-	setup(state);
+	reset();
 	metric.type = ZD__METRIC_TYPE__HISTOGRAM;
 	metric.n_bounds = 2;
 	sample.n_counts = 2;
@@ -184,7 +178,7 @@ static void test_what_makes_no_sense_is_rejected(void **state)
 
 /* ---- HTTP ---------------------------------------------------------------------------------------------- */
 
-static void test_statuses(void **state)
+TEST(test_statuses)
 {
 	static const struct {
 		const char *request;
@@ -211,7 +205,6 @@ static void test_statuses(void **state)
 	        {"GET /metrics HTTP/1.1\r\nHost: a\r\n", 0, false},
 	        {"", 0, false},
 	};
-	(void)state;
 	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
 		bool head = false;
 		assert_int_equal(zd_ctl_http_status(requests[i].request, strlen(requests[i].request), &head),
@@ -221,28 +214,26 @@ static void test_statuses(void **state)
 }
 
 /* Each beginning of a request waits for the rest. */
-static void test_a_request_comes_in_parts(void **state)
+TEST(test_a_request_comes_in_parts)
 {
 	static const char request[] = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 	bool head;
-	(void)state;
 	for (size_t nbytes = 0; nbytes < sizeof(request) - 1; nbytes++)
 		assert_int_equal(zd_ctl_http_status(request, nbytes, &head), 0);
 	assert_int_equal(zd_ctl_http_status(request, sizeof(request) - 1, &head), 200);
 }
 
-static void test_a_request_is_bounded(void **state)
+TEST(test_a_request_is_bounded)
 {
 	static char request[ZD_CTL_HTTP_MAX_BYTES];
 	bool head = true;
-	(void)state;
 	memset(request, 'a', sizeof(request));
 	assert_int_equal(zd_ctl_http_status(request, sizeof(request) - 1, &head), 0);
 	assert_int_equal(zd_ctl_http_status(request, sizeof(request), &head), 400);
 	assert_false(head);
 }
 
-static void test_formats_are_chosen_by_weight(void **state)
+TEST(test_formats_are_chosen_by_weight)
 {
 	static const struct {
 		const char *accept;
@@ -260,7 +251,6 @@ static void test_formats_are_chosen_by_weight(void **state)
 	         ZD_CTL_PROMETHEUS},
 	        {"Accept: application/openmetrics-text;q=0\r\n", ZD_CTL_PROMETHEUS},
 	};
-	(void)state;
 	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
 		char text[512];
 		snprintf(text, sizeof(text), "GET /metrics HTTP/1.1\r\n%s\r\n", requests[i].accept);
@@ -304,10 +294,9 @@ static void serve(const char *request, size_t nbytes, int (*make)(FILE *, enum z
 
 #define OK_HEADERS "HTTP/1.1 200 OK\r\nVary: Accept\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8"
 
-static void test_answers(void **state)
+TEST(test_answers)
 {
 	char text[512];
-	(void)state;
 	SERVE("GET /metrics HTTP/1.1\r\n\r\n", make_three, text);
 	assert_string_equal(text, OK_HEADERS "\r\nContent-Length: 3\r\nConnection: close\r\n\r\na=1");
 	SERVE("HEAD /metrics HTTP/1.1\r\n\r\n", make_three, text);
@@ -324,44 +313,21 @@ static void test_answers(void **state)
 }
 
 /* More than a request may have is read and dropped, so that the peer sees the answer. */
-static void test_the_peer_of_a_large_request_gets_its_answer(void **state)
+TEST(test_the_peer_of_a_large_request_gets_its_answer)
 {
 	static char request[3 * ZD_CTL_HTTP_MAX_BYTES];
 	char text[512];
-	(void)state;
 	memset(request, 'a', sizeof(request));
 	serve(request, sizeof(request), make_three, text);
 	assert_memory_equal(text, "HTTP/1.1 400", 12);
 }
 
-static void test_a_peer_that_has_gone_is_no_failure(void **state)
+TEST(test_a_peer_that_has_gone_is_no_failure)
 {
 	int pair[2];
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
 	assert_int_equal(send(pair[0], "GET /metrics HTTP/1.1\r\n\r\n", 25, 0), 25);
 	close(pair[0]);
 	assert_int_equal(zd_ctl_http_serve(pair[1], pair[1], make_three, NULL), 0);
 	close(pair[1]);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup(test_a_gauge, setup),
-	        cmocka_unit_test_setup(test_a_counter_of_seconds, setup),
-	        cmocka_unit_test_setup(test_labels_and_help_are_escaped, setup),
-	        cmocka_unit_test_setup(test_buckets_add_up, setup),
-	        cmocka_unit_test_setup(test_a_later_daemons_type_is_unknown, setup),
-	        cmocka_unit_test_setup(test_the_older_format, setup),
-	        cmocka_unit_test_setup(test_what_makes_no_sense_is_rejected, setup),
-	        cmocka_unit_test(test_statuses),
-	        cmocka_unit_test(test_a_request_comes_in_parts),
-	        cmocka_unit_test(test_a_request_is_bounded),
-	        cmocka_unit_test(test_formats_are_chosen_by_weight),
-	        cmocka_unit_test(test_answers),
-	        cmocka_unit_test(test_the_peer_of_a_large_request_gets_its_answer),
-	        cmocka_unit_test(test_a_peer_that_has_gone_is_no_failure),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

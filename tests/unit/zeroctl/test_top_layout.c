@@ -3,15 +3,8 @@
  * Pictures of `zeroctl top`: nothing is wider than the picture at any size, columns that matter least are
  * left out first, and keys change what is seen.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <locale.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 #include <zerod.h>
 
 #include "client/zeroctl/ctl.h"
@@ -55,6 +48,8 @@ static int teardown(void **state)
 	screen = NULL;
 	return 0;
 }
+
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
 
 /* Makes the picture, checks its sizes, and keeps it as a text. */
 static void draw(size_t columns, size_t nlines)
@@ -109,9 +104,8 @@ static void press(const char *keys)
 
 /* ---- Sizes --------------------------------------------------------------------------------------------- */
 
-static void test_60x12(void **state)
+SETUP_TEST(test_60x12)
 {
-	(void)state;
 	draw(60, 12);
 	expect_line(0, "zerod 0.1.0, host, SERVING, up 2.0 s, every 2 s");
 	expect_line(1, "DEV  MEMORY                    USED    GATHERED  HISTORY    ");
@@ -123,9 +117,8 @@ static void test_60x12(void **state)
 	expect_line(11, "q quit  h help  / filter  < > sort  p pause  r reverse");
 }
 
-static void test_80x24_has_more_columns(void **state)
+SETUP_TEST(test_80x24_has_more_columns)
 {
-	(void)state;
 	draw(80, 24);
 	expect("USER");
 	expect("PID");
@@ -136,9 +129,8 @@ static void test_80x24_has_more_columns(void **state)
 	expect("Tab pane");
 }
 
-static void test_200x50_cuts_nothing(void **state)
+SETUP_TEST(test_200x50_cuts_nothing)
 {
-	(void)state;
 	draw(200, 50);
 	expect("#gathered =shards +other");
 	expect("[#####==========++.....................]");
@@ -148,9 +140,8 @@ static void test_200x50_cuts_nothing(void **state)
 	expect_not(" of 30");
 }
 
-static void test_the_least_size(void **state)
+SETUP_TEST(test_the_least_size)
 {
-	(void)state;
 	draw(ZD_TOP_LEAST_COLUMNS, ZD_TOP_LEAST_LINES);
 	expect("NAME");
 	expect("HELD");
@@ -165,9 +156,8 @@ static void test_the_least_size(void **state)
 	draw(0, 0);
 }
 
-static void test_no_size_is_overrun(void **state)
+SETUP_TEST(test_no_size_is_overrun)
 {
-	(void)state;
 	for (int mode = 0; mode < 4; mode++) {
 		view.mode = (enum zd_top_mode)mode;
 		for (size_t columns = 1; columns < 130; columns += 3)
@@ -176,18 +166,16 @@ static void test_no_size_is_overrun(void **state)
 	}
 }
 
-static void test_an_empty_model_is_drawn(void **state)
+SETUP_TEST(test_an_empty_model_is_drawn)
 {
-	(void)state;
 	zd_top_model_deinit(&scene.model);
 	zd_top_set_trouble(&scene.model, "no daemon listens on /run/x");
 	draw(60, 12);
 	expect_line(0, "no daemon, trying every 2 s: no daemon listens on /run/x");
 }
 
-static void test_wide_characters_count_as_two_columns(void **state)
+SETUP_TEST(test_wide_characters_count_as_two_columns)
 {
-	(void)state;
 	scene.daemon_pid++;
 	top_scene_device(&scene, 0, 0);
 	top_scene_session(&scene, 1, "\u6a21\u578b\u8bad\u7ec3\u5668\u6a21\u578b\u8bad\u7ec3\u5668", 0);
@@ -203,9 +191,8 @@ static void test_wide_characters_count_as_two_columns(void **state)
 	expect("\u2026");
 }
 
-static void test_each_part_has_a_character(void **state)
+SETUP_TEST(test_each_part_has_a_character)
 {
-	(void)state;
 	scene.model.devices[1].gathered_bytes = 1;
 	scene.model.devices[1].kept_bytes = 1;
 	scene.model.devices[1].other_bytes = 1;
@@ -218,9 +205,8 @@ static void test_each_part_has_a_character(void **state)
 
 /* ---- Keys ---------------------------------------------------------------------------------------------- */
 
-static void test_a_filter_is_typed(void **state)
+SETUP_TEST(test_a_filter_is_typed)
 {
-	(void)state;
 	press("/Trainer.2x");
 	assert_true(zd_top_press(&view, ZD_TOP_KEY_BACKSPACE));
 	draw(80, 24);
@@ -250,9 +236,8 @@ static void test_a_filter_is_typed(void **state)
 	draw(40, 8);
 }
 
-static void test_a_delay_is_typed(void **state)
+SETUP_TEST(test_a_delay_is_typed)
 {
-	(void)state;
 	press("d0.5");
 	draw(60, 12);
 	expect("delay in seconds: 0.5_");
@@ -269,9 +254,8 @@ static void test_a_delay_is_typed(void **state)
 	assert_true(view.delay_s == 0.5);
 }
 
-static void test_sort_reverse_pause_help_quit(void **state)
+SETUP_TEST(test_sort_reverse_pause_help_quit)
 {
-	(void)state;
 	press("s");
 	assert_int_equal(view.sort, ZD_TOP_NAME);
 	assert_false(view.descending);
@@ -302,9 +286,8 @@ static void test_sort_reverse_pause_help_quit(void **state)
 	assert_false(zd_top_press(&view, 'q'));
 }
 
-static void test_panes_scroll_to_their_ends(void **state)
+SETUP_TEST(test_panes_scroll_to_their_ends)
 {
-	(void)state;
 	draw(60, 12);
 	expect("1-4 of 30");
 	assert_true(zd_top_press(&view, ZD_TOP_KEY_PAGE_DOWN));
@@ -331,7 +314,7 @@ static void test_panes_scroll_to_their_ends(void **state)
 	assert_int_equal(view.pane, ZD_TOP_SESSIONS);
 }
 
-static void test_numbers_are_short(void **state)
+SETUP_TEST(test_numbers_are_short)
 {
 	static const struct {
 		double value;
@@ -345,7 +328,6 @@ static void test_numbers_are_short(void **state)
 	        {12345678, "11.8 MiB", "12.3M"},
 	        {123456789012345.0, "112 TiB", "123457G"},
 	};
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		char *bytes = zd_top_bytes(cases[i].value), *count = zd_top_count(cases[i].value);
 		assert_string_equal(bytes, cases[i].bytes);
@@ -357,22 +339,6 @@ static void test_numbers_are_short(void **state)
 
 int main(void)
 {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_60x12),
-	        TEST(test_80x24_has_more_columns),
-	        TEST(test_200x50_cuts_nothing),
-	        TEST(test_the_least_size),
-	        TEST(test_no_size_is_overrun),
-	        TEST(test_an_empty_model_is_drawn),
-	        TEST(test_wide_characters_count_as_two_columns),
-	        TEST(test_each_part_has_a_character),
-	        TEST(test_a_filter_is_typed),
-	        TEST(test_a_delay_is_typed),
-	        TEST(test_sort_reverse_pause_help_quit),
-	        TEST(test_panes_scroll_to_their_ends),
-	        TEST(test_numbers_are_short),
-	};
 	(void)setlocale(LC_CTYPE, "C.UTF-8");
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

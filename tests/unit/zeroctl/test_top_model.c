@@ -2,14 +2,8 @@
 /*
  * The model of `zeroctl top`: rates, the order of sessions, the filter, what each session has, and waits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <locale.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
 #include <zerod.h>
 
 #include "client/zeroctl/top.h"
@@ -31,6 +25,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
+
 static void expect_order(const char *ids)
 {
 	char text[128] = "";
@@ -49,9 +45,8 @@ static struct zd_top_session *session(uint64_t id)
 
 /* ---- Rates --------------------------------------------------------------------------------------------- */
 
-static void test_rates_are_differences_over_the_time_between(void **state)
+SETUP_TEST(test_rates_are_differences_over_the_time_between)
 {
-	(void)state;
 	top_scene_device(&scene, 0, 1000);
 	top_scene_session(&scene, 7, "a", 100);
 	top_scene_take(&scene, 1.0);
@@ -71,9 +66,8 @@ static void test_rates_are_differences_over_the_time_between(void **state)
 	assert_true(session(7)->rate == 0);
 }
 
-static void test_a_counter_that_has_fallen_gives_no_rate(void **state)
+SETUP_TEST(test_a_counter_that_has_fallen_gives_no_rate)
 {
-	(void)state;
 	top_scene_device(&scene, 0, 4000);
 	top_scene_session(&scene, 7, "a", 100);
 	top_scene_take(&scene, 1.0);
@@ -89,9 +83,8 @@ static void test_a_counter_that_has_fallen_gives_no_rate(void **state)
 	assert_true(session(7)->rate == 2);
 }
 
-static void test_another_daemon_begins_anew(void **state)
+SETUP_TEST(test_another_daemon_begins_anew)
 {
-	(void)state;
 	top_scene_device(&scene, 0, 1000);
 	top_scene_session(&scene, 7, "a", 100);
 	top_scene_take(&scene, 1.0);
@@ -104,11 +97,10 @@ static void test_another_daemon_begins_anew(void **state)
 	assert_string_equal(session(7)->name, "another");
 }
 
-static void test_the_history_keeps_the_latest_rates(void **state)
+SETUP_TEST(test_the_history_keeps_the_latest_rates)
 {
 	const unsigned count = ZD_TOP_HISTORY + 5;
 	uint64_t total = 0;
-	(void)state;
 	for (unsigned i = 0; i <= count; i++) {
 		total += i;
 		top_scene_device(&scene, 0, total);
@@ -119,9 +111,8 @@ static void test_the_history_keeps_the_latest_rates(void **state)
 	assert_true(scene.model.devices[0].rates[0] == count - ZD_TOP_HISTORY + 1);
 }
 
-static void test_a_device_that_goes_takes_nothing_along(void **state)
+SETUP_TEST(test_a_device_that_goes_takes_nothing_along)
 {
-	(void)state;
 	top_scene_device(&scene, 0, 1000);
 	top_scene_device(&scene, 1, 1000);
 	top_scene_take(&scene, 1.0);
@@ -142,9 +133,8 @@ static void take_four(double at_s, unsigned a, unsigned b, unsigned c, unsigned 
 	top_scene_take(&scene, at_s);
 }
 
-static void test_equal_rows_keep_their_order(void **state)
+SETUP_TEST(test_equal_rows_keep_their_order)
 {
-	(void)state;
 	take_four(1, 0, 0, 0, 0);
 	expect_order("1 2 3 4");
 	take_four(2, 0, 5, 0, 9);
@@ -164,9 +154,8 @@ static void test_equal_rows_keep_their_order(void **state)
 	expect_order("4 2 1 3");
 }
 
-static void test_new_rows_follow_and_gone_ones_leave_no_gap(void **state)
+SETUP_TEST(test_new_rows_follow_and_gone_ones_leave_no_gap)
 {
-	(void)state;
 	take_four(1, 0, 0, 0, 0);
 	zd_top_sort(&scene.model, ZD_TOP_ID, true);
 	expect_order("4 3 2 1");
@@ -180,9 +169,8 @@ static void test_new_rows_follow_and_gone_ones_leave_no_gap(void **state)
 	expect_order("3 1 5 6");
 }
 
-static void test_numbers_are_sorted_as_numbers_and_ranks_as_ranks(void **state)
+SETUP_TEST(test_numbers_are_sorted_as_numbers_and_ranks_as_ranks)
 {
-	(void)state;
 	top_scene_session(&scene, 2, "n", 0);
 	top_scene_session(&scene, 10, "n", 0);
 	top_scene_member(&scene, "job", "world", 10, 2);
@@ -194,11 +182,10 @@ static void test_numbers_are_sorted_as_numbers_and_ranks_as_ranks(void **state)
 	expect_order("2 10");
 }
 
-static void test_columns_are_named_by_their_titles(void **state)
+SETUP_TEST(test_columns_are_named_by_their_titles)
 {
 	enum zd_top_column column;
 	bool descending;
-	(void)state;
 	assert_int_equal(zd_top_parse_sort("-held", &column, &descending), 0);
 	assert_int_equal(column, ZD_TOP_HELD);
 	assert_true(descending);
@@ -208,9 +195,8 @@ static void test_columns_are_named_by_their_titles(void **state)
 	assert_int_equal(zd_top_parse_sort("size", &column, &descending), ZEROD_E_INVALID);
 }
 
-static void test_a_filter_finds_name_user_and_job(void **state)
+SETUP_TEST(test_a_filter_finds_name_user_and_job)
 {
-	(void)state;
 	assert_true(zd_top_matches("", "", "", ""));
 	assert_true(zd_top_matches("TRAIN", "my trainer", "", ""));
 	assert_true(zd_top_matches("ali", "", "Alice", ""));
@@ -220,9 +206,8 @@ static void test_a_filter_finds_name_user_and_job(void **state)
 
 /* ---- What sessions have -------------------------------------------------------------------------------- */
 
-static void test_a_session_holds_allocations_and_buffers(void **state)
+SETUP_TEST(test_a_session_holds_allocations_and_buffers)
 {
-	(void)state;
 	top_scene_session(&scene, 1, "a", 0);
 	top_scene_session(&scene, 2, "b", 0);
 	top_scene_member(&scene, "job", "world", 0, 1);
@@ -242,9 +227,8 @@ static void test_a_session_holds_allocations_and_buffers(void **state)
 	assert_int_equal(scene.model.devices[0].gathered_bytes, TOP_GATHERED);
 }
 
-static void test_a_wait_names_the_session_of_its_rank(void **state)
+SETUP_TEST(test_a_wait_names_the_session_of_its_rank)
 {
-	(void)state;
 	top_scene_session(&scene, 1, "a", 0);
 	top_scene_session(&scene, 2, "b", 0);
 	top_scene_member(&scene, "job", "world", 0, 1);
@@ -259,9 +243,8 @@ static void test_a_wait_names_the_session_of_its_rank(void **state)
 	                    "[rank 1: session 2, pid 1002]");
 }
 
-static void test_a_group_waits_for_the_ranks_that_it_misses(void **state)
+SETUP_TEST(test_a_group_waits_for_the_ranks_that_it_misses)
 {
-	(void)state;
 	scene.group_state = "FORMING";
 	top_scene_session(&scene, 1, "a", 0);
 	top_scene_member(&scene, "job", "world", 0, 1);
@@ -273,9 +256,8 @@ static void test_a_group_waits_for_the_ranks_that_it_misses(void **state)
 	assert_string_equal(scene.model.waits[0].text, "FORMING: to be joined by rank 1, 2");
 }
 
-static void test_names_are_escaped(void **state)
+SETUP_TEST(test_names_are_escaped)
 {
-	(void)state;
 	top_scene_session(&scene, 1, "a\u202eb\u200b\x1b[2J", 0);
 	top_scene_member(&scene, "j\u202e", "w\u2066", 0, 1);
 	top_scene_wait(&scene, "rank 0 of '\u202e'");
@@ -296,23 +278,6 @@ static void test_names_are_escaped(void **state)
 
 int main(void)
 {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-	const struct CMUnitTest tests[] = {
-	        TEST(test_rates_are_differences_over_the_time_between),
-	        TEST(test_a_counter_that_has_fallen_gives_no_rate),
-	        TEST(test_another_daemon_begins_anew),
-	        TEST(test_the_history_keeps_the_latest_rates),
-	        TEST(test_a_device_that_goes_takes_nothing_along),
-	        TEST(test_equal_rows_keep_their_order),
-	        TEST(test_new_rows_follow_and_gone_ones_leave_no_gap),
-	        TEST(test_numbers_are_sorted_as_numbers_and_ranks_as_ranks),
-	        TEST(test_columns_are_named_by_their_titles),
-	        TEST(test_a_filter_finds_name_user_and_job),
-	        TEST(test_a_session_holds_allocations_and_buffers),
-	        TEST(test_a_wait_names_the_session_of_its_rank),
-	        TEST(test_a_group_waits_for_the_ranks_that_it_misses),
-	        TEST(test_names_are_escaped),
-	};
 	(void)setlocale(LC_CTYPE, "C.UTF-8");
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -6,11 +6,10 @@
 #ifndef ZD_TEST_TOP_SCENE_H
 #define ZD_TEST_TOP_SCENE_H
 
-#include <string.h>
-
 #include <jansson.h>
 
 #include "client/zeroctl/top.h"
+#include "tests/support/test.h"
 
 /* Bytes of each device. */
 #define TOP_ARENA       (1 << 30)

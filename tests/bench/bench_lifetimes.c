@@ -19,7 +19,6 @@
 #include "tests/contract/contract_reduce.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define RANKS          2u
 #define LAYERS         36u
@@ -316,9 +315,9 @@ static void test_fallbacks_cost_their_own_set(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_targets_are_gone_before_the_optimizer),
-	        CONTRACT_TEST(test_held_views_cost_nothing),
-	        CONTRACT_TEST(test_fallbacks_cost_their_own_set),
+	        cmocka_unit_test_teardown(test_targets_are_gone_before_the_optimizer, contract_teardown),
+	        cmocka_unit_test_teardown(test_held_views_cost_nothing, contract_teardown),
+	        cmocka_unit_test_teardown(test_fallbacks_cost_their_own_set, contract_teardown),
 	};
 
 	if (argc > 1)

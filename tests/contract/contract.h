@@ -32,18 +32,11 @@
 #ifndef ZD_TESTS_CONTRACT_H
 #define ZD_TESTS_CONTRACT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <zerod.h>
 #include <zerod_cuda.h>
 #include <zerod_host.h>
 #include "tests/support/options.h"
+#include "tests/support/test.h"
 
 #define CONTRACT_RANKS   8
 #define CONTRACT_DAEMONS 2
@@ -95,7 +88,7 @@ struct contract *contract_open(const struct contract_options *options);
 void contract_close(struct contract *c);
 /* Ends what a failed test left. */
 int contract_teardown(void **state);
-#define CONTRACT_TEST(fn) cmocka_unit_test_teardown(fn, contract_teardown)
+#define CONTRACT_TEST(name) TEST_DEFINE(name, void, , name(), NULL, contract_teardown)
 
 uint32_t contract_daemon_of(const struct contract_rank *rank);
 /* The index of the rank's device in its daemon. */

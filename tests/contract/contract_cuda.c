@@ -9,10 +9,8 @@
  * would wait for the stream, and so would allocating beside a shut gate.
  */
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include <zerod_cuda.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "client/lib/segments/cuda_context.h"

@@ -5,8 +5,6 @@
 
 #include <zerod_host.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"

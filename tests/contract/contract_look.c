@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract_look.c - the daemon's listings, for what zerod.h does not show. */
 #include <stdio.h>
-#include <string.h>
 
 #include "client/lib/conn/request.h"
 #include "contract_internal.h"

@@ -2,8 +2,6 @@
 /* contract_ranks.c - where the ranks of a test are: in how many daemons, on which devices, and how bytes
  * travel between them. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "contract_internal.h"
 

@@ -2,8 +2,6 @@
 /* contract_reduce.c - gradients of known values, and what they come to. */
 #include "contract_reduce.h"
 
-#include <stdlib.h>
-
 #include "base/dtype.h"
 #include "base/mem.h"
 

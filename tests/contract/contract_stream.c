@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract_stream.c - streams, gates and copies of a test, whatever backend runs them. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/mem.h"
 #include "contract_internal.h"
 

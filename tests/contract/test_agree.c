@@ -33,14 +33,13 @@ static void agree_on_many(struct contract_rank *rank, void *arg)
 		CHECK(values[i] == 3.0 + RANKS * i);
 }
 
-static void test_every_operation(void **state)
+CONTRACT_TEST(test_every_operation)
 {
 	static struct round rounds[] = {{ZEROD_AGREE_SUM, 6.0, -1.5},
 	                                {ZEROD_AGREE_MAX, 3.0, 0.0},
 	                                {ZEROD_AGREE_MIN, 1.0, -1.0},
 	                                {ZEROD_AGREE_SUM, 6.0, -1.5}};
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED); /* groups that span daemons are refused */
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS});
@@ -61,12 +60,11 @@ static void differ(struct contract_rank *rank, void *arg)
 	CHECK(values[0] == 7 && values[1] == 8);
 }
 
-static void test_ranks_that_differ(void **state)
+CONTRACT_TEST(test_ranks_that_differ)
 {
 	static struct round round = {ZEROD_AGREE_MAX, 3.0, 0.0};
 	double values[ZEROD_MAX_AGREED + 1] = {0};
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS});
@@ -81,14 +79,4 @@ static void test_ranks_that_differ(void **state)
 	contract_run(c, differ, NULL);
 	contract_run(c, agree, &round);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_every_operation),
-	        CONTRACT_TEST(test_ranks_that_differ),
-	};
-
-	return cmocka_run_group_tests_name("scalars that ranks agree on", tests, NULL, NULL);
 }

@@ -7,8 +7,6 @@
 #include "contract_reduce.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -87,12 +85,11 @@ static bool on_gpus(void)
 
 /* The copies of most layers have not begun when the rank ends whose shards they read; on GPUs they may have.
  * The last layer is gathered behind that. */
-static void test_a_peer_ends_under_a_forward(void **state)
+CONTRACT_TEST(test_a_peer_ends_under_a_forward)
 {
 	double value = 1.0;
 	struct forward f;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_forward(&f, NULL, NUMEL, true, UNITS, 0);
 	for (uint32_t i = 0; i < UNITS - 1; i++)
@@ -126,9 +123,8 @@ static void one_block_in_a_row(const char *arena, uint32_t flags)
 	close_forward(&f);
 }
 
-static void test_one_block_is_promised_in_a_row(void **state)
+CONTRACT_TEST(test_one_block_is_promised_in_a_row)
 {
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	one_block_in_a_row("36M", ZEROD_UNIT_COPIED);
 	one_block_in_a_row("30M", 0);
@@ -138,7 +134,7 @@ static void test_one_block_is_promised_in_a_row(void **state)
 
 /* Rank 0 has begun its gathers and ended its backward, and makes no call until rank 1 is through with its own
  * step, the publishes that rank 0 waits for among it. */
-static void test_a_rank_that_makes_no_call(void **state)
+CONTRACT_TEST(test_a_rank_that_makes_no_call)
 {
 	struct contract *c;
 	struct contract_rank *silent, *other;
@@ -147,7 +143,6 @@ static void test_a_rank_that_makes_no_call(void **state)
 	zerod_ticket gathered, ended;
 	void *data;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(NULL);
 	silent = &c->ranks[0];
@@ -175,15 +170,4 @@ static void test_a_rank_that_makes_no_call(void **state)
 	OK(silent->client, zerod_wait(silent->client, ended, NULL, NULL));
 	contract_expect_step(c, (struct contract_sum[]){{&units[0], 3, 1}, {&units[1], 3, 1}}, 2);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_a_peer_ends_under_a_forward),
-	        CONTRACT_TEST(test_one_block_is_promised_in_a_row),
-	        CONTRACT_TEST(test_a_rank_that_makes_no_call),
-	};
-
-	return cmocka_run_group_tests_name("contract: ahead of the streams", tests, NULL, NULL);
 }

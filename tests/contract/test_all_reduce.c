@@ -42,12 +42,11 @@ static void reduce_all(struct world *w, const struct contract_unit *unit, float 
 
 #define MICRO_STEPS 3u
 
-static void test_whole_sums_beside_slices(void **state)
+CONTRACT_TEST(test_whole_sums_beside_slices)
 {
 	struct contract_unit whole, sliced;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	whole_unit(w.c, "whole", NUMEL, &whole);
 	contract_plain_unit(w.c, "sliced", NUMEL, &sliced);
@@ -66,7 +65,7 @@ static void test_whole_sums_beside_slices(void **state)
 	contract_close(w.c);
 }
 
-static void test_whole_sums_of_awkward_sizes(void **state)
+CONTRACT_TEST(test_whole_sums_of_awkward_sizes)
 {
 	static const uint64_t sizes[] = {1, 3, 64, 65, 257, 1009};
 	enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
@@ -74,7 +73,6 @@ static void test_whole_sums_of_awkward_sizes(void **state)
 	struct contract_sum sums[SIZES];
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t k = 0; k < SIZES; k++) {
 		char name[8] = {'u', (char)('a' + k)};
@@ -91,13 +89,12 @@ static void test_whole_sums_of_awkward_sizes(void **state)
 }
 
 /* Ranks without a gradient get the sum of the others; where nobody has one it is zero. */
-static void test_whole_sums_of_some_ranks(void **state)
+CONTRACT_TEST(test_whole_sums_of_some_ranks)
 {
 	struct contract_unit some, none;
 	struct contract_sum sums[] = {{&some, 1u << 1 | 1u << 2, 2}, {&none, 0, 1}};
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	whole_unit(w.c, "some", NUMEL, &some);
 	whole_unit(w.c, "none", NUMEL, &none);
@@ -116,14 +113,13 @@ static void test_whole_sums_of_some_ranks(void **state)
 	contract_close(w.c);
 }
 
-static void test_mean_and_overwrite_of_the_whole(void **state)
+CONTRACT_TEST(test_mean_and_overwrite_of_the_whole)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);
 	struct contract_unit whole;
 	struct contract_sum sum;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	whole_unit(w.c, "whole", NUMEL, &whole);
 	sum = (struct contract_sum){&whole, CONTRACT_ALL(w.c), 0.5f};
@@ -155,12 +151,11 @@ static void check_targets(struct contract_rank *rank, void *arg)
 }
 
 /* The whole has its place in the flat target, and is charged. */
-static void test_target_holds_the_whole(void **state)
+CONTRACT_TEST(test_target_holds_the_whole)
 {
 	struct contract_unit whole, sliced, *units[] = {&whole, &sliced};
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	whole_unit(w.c, "whole", NUMEL, &whole);
 	contract_plain_unit(w.c, "sliced", NUMEL, &sliced);
@@ -173,17 +168,4 @@ static void test_target_holds_the_whole(void **state)
 	contract_run(w.c, check_targets, units);
 	assert_int_equal(contract_devices(w.c).target_bytes, 0);
 	contract_close(w.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_whole_sums_beside_slices),
-	        CONTRACT_TEST(test_whole_sums_of_awkward_sizes),
-	        CONTRACT_TEST(test_whole_sums_of_some_ranks),
-	        CONTRACT_TEST(test_mean_and_overwrite_of_the_whole),
-	        CONTRACT_TEST(test_target_holds_the_whole),
-	};
-
-	return cmocka_run_group_tests_name("contract: whole gradients on all ranks", tests, NULL, NULL);
 }

@@ -3,8 +3,6 @@
  * test_alone.c - a rank that is alone with its units: it gathers its own shards, and its calls still run
  * ahead of its streams.
  */
-#include <stdlib.h>
-
 #include "contract_reduce.h"
 
 #define NUMEL 1000u
@@ -44,7 +42,7 @@ static void *gather(struct world *w, zerod_stream *stream)
 }
 
 /* The stream that publishes stands still: gathers of the version return, by this stream and by another. */
-static void test_gather_returns_before_its_publish(void **state)
+CONTRACT_TEST(test_gather_returns_before_its_publish)
 {
 	uint8_t bytes[2][NUMEL * 4 + 256];
 	struct contract_gate *gate;
@@ -52,7 +50,6 @@ static void test_gather_returns_before_its_publish(void **state)
 	struct world w;
 	void *data;
 
-	(void)state;
 	open_world(&w);
 	for (uint64_t version = 2; version <= 3; version++) {
 		OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, NULL));
@@ -84,14 +81,13 @@ static void wait_and_compare(struct contract_rank *rank, void *arg)
 }
 
 /* A thread without a stream waits for the publish itself. */
-static void test_a_thread_waits_for_the_publish(void **state)
+CONTRACT_TEST(test_a_thread_waits_for_the_publish)
 {
 	struct contract_task *task;
 	struct contract_gate *gate;
 	zerod_ticket ticket;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, NULL));
 	gate = contract_block(w.rank, w.stream);
@@ -106,7 +102,7 @@ static void test_a_thread_waits_for_the_publish(void **state)
 
 /* A consumer stands still: the update is granted, written and published on another stream behind it, and the
  * new version is gathered, without waiting for it. */
-static void test_update_is_granted_before_its_consumers_are_through(void **state)
+CONTRACT_TEST(test_update_is_granted_before_its_consumers_are_through)
 {
 	uint8_t bytes[2][NUMEL * 4 + 256];
 	zerod_ticket granted, published;
@@ -114,7 +110,6 @@ static void test_update_is_granted_before_its_consumers_are_through(void **state
 	struct world w;
 	void *data;
 
-	(void)state;
 	open_world(&w);
 	gate = contract_block(w.rank, w.stream);
 	data = gather(&w, w.stream);
@@ -138,14 +133,13 @@ static void test_update_is_granted_before_its_consumers_are_through(void **state
 }
 
 /* Its version never comes, and the streams that went on are told so. */
-static void test_a_publish_that_fails(void **state)
+CONTRACT_TEST(test_a_publish_that_fails)
 {
 	struct zerod_publish_options brief = ZEROD_INIT(brief);
 	struct contract_gate *gate;
 	zerod_ticket ticket;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	brief.deadline_ms = 50;
 	OK(w.rank->client, zerod_update_begin(w.unit.at, 1, NULL, NULL));
@@ -253,13 +247,12 @@ static void enqueue_step(struct model *m, float factor, zerod_ticket *ended, zer
 
 /* The stream stands still behind a step whose sums are known, in front of its publish: no call of the next
  * one waits for it. */
-static void test_no_call_of_a_step_waits_for_the_stream(void **state)
+CONTRACT_TEST(test_no_call_of_a_step_waits_for_the_stream)
 {
 	struct contract_gate *gate;
 	zerod_ticket ends[2], publishes[2];
 	static struct model m[1];
 
-	(void)state;
 	open_model(m);
 	enqueue_step(m, 1, &ends[0], &publishes[0]);
 	OK(m->rank->client, zerod_wait(m->rank->client, ends[0], NULL, NULL));
@@ -284,13 +277,5 @@ int main(void)
 {
 	(void)setenv("ZEROD_RUN_AHEAD", "1",
 	             1); /* streams are held here, and pageable memory is not copied to */
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_gather_returns_before_its_publish),
-	        CONTRACT_TEST(test_a_thread_waits_for_the_publish),
-	        CONTRACT_TEST(test_update_is_granted_before_its_consumers_are_through),
-	        CONTRACT_TEST(test_a_publish_that_fails),
-	        CONTRACT_TEST(test_no_call_of_a_step_waits_for_the_stream),
-	};
-
-	return cmocka_run_group_tests_name("one rank alone", tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -7,8 +7,6 @@
  */
 #include "contract_reduce.h"
 
-#include <string.h>
-
 #define NUMEL 1000u
 
 /* ---- Nothing has changed ------------------------------------------------------------------------------- */
@@ -47,7 +45,7 @@ static void open_units(struct contract **c, struct contract_unit *unit, struct c
 
 /* ---- Releases ------------------------------------------------------------------------------------------ */
 
-static void test_release_of_what_is_not_held(void **state)
+CONTRACT_TEST(test_release_of_what_is_not_held)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_unit unit, other;
@@ -55,7 +53,6 @@ static void test_release_of_what_is_not_held(void **state)
 	struct contract *c;
 	void *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD,
@@ -74,7 +71,7 @@ static void test_release_of_what_is_not_held(void **state)
 	contract_close(c);
 }
 
-static void test_detached_release_of_what_is_not_held(void **state)
+CONTRACT_TEST(test_detached_release_of_what_is_not_held)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_release_options options = ZEROD_INIT(options);
@@ -85,7 +82,6 @@ static void test_detached_release_of_what_is_not_held(void **state)
 	zerod_ticket ticket;
 	void *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	options.flags = ZEROD_RELEASE_DETACHED;
@@ -192,13 +188,12 @@ static void expect_windows_end(struct contract *c, const struct freeing *f)
 	FREES(f, zerod_bucket_destroy(bucket));
 }
 
-static void test_what_frees_always_frees(void **state)
+CONTRACT_TEST(test_what_frees_always_frees)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
 	struct freeing f = {.rank = &c->ranks[0]};
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &f.held);
 	contract_plain_unit(c, "v", NUMEL, &f.absent);
 	contract_publish_all(c, &f.held);
@@ -215,7 +210,7 @@ static void replace(struct contract_rank *rank, void *arg)
 }
 
 /* The leases of a session end with it: the session that replaces it has nothing to release. */
-static void test_release_after_the_sessions_end(void **state)
+CONTRACT_TEST(test_release_after_the_sessions_end)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -223,7 +218,6 @@ static void test_release_after_the_sessions_end(void **state)
 	struct contract_rank *rank;
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	(void)contract_gather(rank, &unit, "plan");
@@ -251,7 +245,7 @@ static void touch(struct contract_rank *rank, struct contract_unit *unit, zerod_
 	contract_others_release(rank, unit, NULL);
 }
 
-static void test_scope_ended_twice(void **state)
+CONTRACT_TEST(test_scope_ended_twice)
 {
 	const zerod_scope none = {0};
 	struct contract_unit unit, other;
@@ -259,7 +253,6 @@ static void test_scope_ended_twice(void **state)
 	struct contract *c;
 	zerod_scope claim, forward;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
@@ -282,7 +275,7 @@ static void test_scope_ended_twice(void **state)
 }
 
 /* It holds what it has, in everybody's sight, for as long as the rank is there and no longer. */
-static void test_scope_never_ended(void **state)
+CONTRACT_TEST(test_scope_never_ended)
 {
 	const zerod_scope none = {0};
 	struct contract_unit unit, other;
@@ -290,7 +283,6 @@ static void test_scope_never_ended(void **state)
 	struct contract *c;
 	zerod_scope claim;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
@@ -304,7 +296,7 @@ static void test_scope_never_ended(void **state)
 	contract_close(c);
 }
 
-static void test_claim_for_an_unknown_scope(void **state)
+CONTRACT_TEST(test_claim_for_an_unknown_scope)
 {
 	const zerod_scope unknown = {123456};
 	struct zerod_gather_options options = ZEROD_INIT(options);
@@ -312,7 +304,6 @@ static void test_claim_for_an_unknown_scope(void **state)
 	struct contract_rank *rank;
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	REFUSED(c, rank->client, zerod_forward_end(rank->client, unknown, 1, NULL, 0, NULL),
@@ -327,7 +318,7 @@ static void test_claim_for_an_unknown_scope(void **state)
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
 
-static void test_producers_of_another_session(void **state)
+CONTRACT_TEST(test_producers_of_another_session)
 {
 	struct contract_unit unit, other;
 	struct contract *c;
@@ -336,7 +327,6 @@ static void test_producers_of_another_session(void **state)
 	zerod_stream *foreign;
 	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	foreign = contract_stream(&c->ranks[1]);
 	for (uint32_t i = 0; i < 2; i++)
@@ -354,7 +344,7 @@ static void test_producers_of_another_session(void **state)
 }
 
 /* Shards and target fit; the gradient in float32 is larger than the device. */
-static void test_reserve_larger_than_any_bucket(void **state)
+CONTRACT_TEST(test_reserve_larger_than_any_bucket)
 {
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -366,7 +356,6 @@ static void test_reserve_larger_than_any_bucket(void **state)
 	struct zerod_entry entry = {.struct_size = sizeof(entry), .id = 7};
 	zerod_bucket *bucket;
 
-	(void)state;
 	options.name = "huge";
 	options.dtype = ZEROD_UINT8;
 	options.numel = 5u << 20;
@@ -383,7 +372,7 @@ static void test_reserve_larger_than_any_bucket(void **state)
 }
 
 /* The other rank has not committed, so the first commit is there to be repeated. */
-static void test_entry_submitted_twice(void **state)
+CONTRACT_TEST(test_entry_submitted_twice)
 {
 	struct contract_unit unit, other;
 	struct contract *c;
@@ -391,7 +380,6 @@ static void test_entry_submitted_twice(void **state)
 	zerod_bucket *buckets[2];
 	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -415,14 +403,13 @@ static void commit_first_step(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_commit(rank->group, 1, NULL));
 }
 
-static void test_step_committed_twice(void **state)
+CONTRACT_TEST(test_step_committed_twice)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	contract_run(c, commit_first_step, NULL);
@@ -436,14 +423,13 @@ static void test_step_committed_twice(void **state)
 
 /* ---- Lists of units ------------------------------------------------------------------------------------ */
 
-static void test_unit_given_twice(void **state)
+CONTRACT_TEST(test_unit_given_twice)
 {
 	static const float data[NUMEL];
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	zerod_unit *twice[] = {other.at[0], unit.at[0], unit.at[0]};
@@ -461,13 +447,12 @@ static void test_unit_given_twice(void **state)
 }
 
 /* No client is known then, so that the text is for every client. */
-static void test_no_units(void **state)
+CONTRACT_TEST(test_no_units)
 {
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE, "unit 'w'");
@@ -483,7 +468,7 @@ static void test_no_units(void **state)
 	contract_close(c);
 }
 
-static void test_views_of_one_name(void **state)
+CONTRACT_TEST(test_views_of_one_name)
 {
 	static const struct zerod_view views[] = {
 	        {.struct_size = sizeof(struct zerod_view), .name = "bias", .ndim = 1, .shape = {4}},
@@ -494,7 +479,6 @@ static void test_views_of_one_name(void **state)
 	struct contract *c;
 	zerod_unit *handle;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	options.name = "layer";
 	options.dtype = ZEROD_FLOAT32;
@@ -511,14 +495,13 @@ static void test_views_of_one_name(void **state)
 }
 
 /* Its gradient is in the target until the step has ended. */
-static void test_unregister_before_the_step(void **state)
+CONTRACT_TEST(test_unregister_before_the_step)
 {
 	struct contract_unit unit, other;
 	struct contract *c;
 	struct contract_sum sum = {&unit, 3, 1};
 	zerod_bucket *buckets[2];
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -537,7 +520,7 @@ static void test_unregister_before_the_step(void **state)
 /* ---- Reserved fields ----------------------------------------------------------------------------------- */
 
 /* A later version may give them a meaning, which a program that sets one expects. */
-static void test_reserved_fields(void **state)
+CONTRACT_TEST(test_reserved_fields)
 {
 	struct zerod_wait_options wait = ZEROD_INIT(wait);
 	struct zerod_group_options join = ZEROD_INIT(join);
@@ -554,7 +537,6 @@ static void test_reserved_fields(void **state)
 	zerod_unit *handle;
 	void *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	client = c->ranks[0].client;
 	group = c->ranks[0].group;
@@ -591,7 +573,7 @@ static void test_reserved_fields(void **state)
 #define NFLOAT8S 2 /* dtypes of gradients, but not of their sums */
 
 /* Sums are taken in float32, into floating point. */
-static void test_dtypes_that_no_target_holds(void **state)
+CONTRACT_TEST(test_dtypes_that_no_target_holds)
 {
 	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT8_E4M3, ZEROD_FLOAT8_E5M2, ZEROD_INT8,
 	                                          ZEROD_INT16,       ZEROD_INT32,       ZEROD_INT64,
@@ -603,7 +585,6 @@ static void test_dtypes_that_no_target_holds(void **state)
 	struct contract *c;
 	zerod_bucket *bucket = NULL;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
@@ -619,29 +600,4 @@ static void test_dtypes_that_no_target_holds(void **state)
 	contract_backward_all(c, 3, false); /* none was begun */
 	contract_backward_end_all(c);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_release_of_what_is_not_held),
-	        CONTRACT_TEST(test_detached_release_of_what_is_not_held),
-	        CONTRACT_TEST(test_what_frees_always_frees),
-	        CONTRACT_TEST(test_release_after_the_sessions_end),
-	        CONTRACT_TEST(test_scope_ended_twice),
-	        CONTRACT_TEST(test_scope_never_ended),
-	        CONTRACT_TEST(test_claim_for_an_unknown_scope),
-	        CONTRACT_TEST(test_producers_of_another_session),
-	        CONTRACT_TEST(test_reserve_larger_than_any_bucket),
-	        CONTRACT_TEST(test_entry_submitted_twice),
-	        CONTRACT_TEST(test_step_committed_twice),
-	        CONTRACT_TEST(test_unit_given_twice),
-	        CONTRACT_TEST(test_no_units),
-	        CONTRACT_TEST(test_views_of_one_name),
-	        CONTRACT_TEST(test_unregister_before_the_step),
-	        CONTRACT_TEST(test_reserved_fields),
-	        CONTRACT_TEST(test_dtypes_that_no_target_holds),
-	};
-
-	return cmocka_run_group_tests_name("bad requests: named, and without effect", tests, NULL, NULL);
 }

@@ -14,11 +14,10 @@ static void wait_twice(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
 }
 
-static void test_all_pass(void **state)
+CONTRACT_TEST(test_all_pass)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
 
-	(void)state;
 	contract_run(c, wait_twice, NULL);
 	contract_run(c, wait_twice, NULL);
 	contract_close(c);
@@ -33,11 +32,10 @@ static void wait_and_leave(struct contract_rank *rank, void *arg)
 	rank->group = NULL;
 }
 
-static void test_ranks_leave_behind_it(void **state)
+CONTRACT_TEST(test_ranks_leave_behind_it)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
 
-	(void)state;
 	contract_run(c, wait_and_leave, NULL);
 	contract_close(c);
 }
@@ -53,7 +51,7 @@ static void reach_once(struct contract_rank *rank, void *arg)
 		OK(rank->client, zerod_group_barrier(rank->group, NULL, NULL));
 }
 
-static void test_deadline_names_the_missing_rank(void **state)
+CONTRACT_TEST(test_deadline_names_the_missing_rank)
 {
 	contract_needs(CONTRACT_ONE_SIDED); /* elsewhere it is the group's end */
 	contract_needs(CONTRACT_ONE_DAEMON);
@@ -62,7 +60,6 @@ static void test_deadline_names_the_missing_rank(void **state)
 	struct contract_rank *first = &c->ranks[0], *second = &c->ranks[1];
 	zerod_ticket late, stays;
 
-	(void)state;
 	soon.deadline_ms = 1;
 	flagged.struct_size = 1;
 	FAILS(first->client, zerod_group_barrier(first->group, &flagged, NULL), ZEROD_E_INVALID,
@@ -81,14 +78,13 @@ static void test_deadline_names_the_missing_rank(void **state)
 	contract_close(c);
 }
 
-static void test_lost_rank_is_named(void **state)
+CONTRACT_TEST(test_lost_rank_is_named)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	zerod_ticket ticket;
 
-	(void)state;
 	OK(rank->client, zerod_group_barrier(rank->group, NULL, &ticket));
 	AWAIT(contract_somebody_waits(c, "rank 1 to reach the barrier"));
 	contract_leave(&c->ranks[1]);
@@ -97,14 +93,13 @@ static void test_lost_rank_is_named(void **state)
 	contract_close(c);
 }
 
-static void test_a_ticket_takes_no_stream(void **state)
+CONTRACT_TEST(test_a_ticket_takes_no_stream)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
 	struct contract_rank *rank = &c->ranks[0];
 	zerod_stream *stream = contract_stream(rank);
 	zerod_ticket ticket;
 
-	(void)state;
 	OK(rank->client, zerod_group_barrier(rank->group, NULL, &ticket));
 	FAILS(rank->client, zerod_wait(rank->client, ticket, stream, NULL), ZEROD_E_INVALID,
 	      "the ticket of a barrier");
@@ -119,14 +114,13 @@ static int third_time(void *context)
 	return ++*calls == 3 || *calls == 6;
 }
 
-static void test_a_rank_gives_up(void **state)
+CONTRACT_TEST(test_a_rank_gives_up)
 {
 	int calls = 6; /* while the ranks join */
 	struct contract_options options = {.interrupted = third_time, .interrupted_context = &calls};
 	struct zerod_wait_options never = ZEROD_INIT(never);
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(&options);
@@ -144,18 +138,4 @@ static void test_a_rank_gives_up(void **state)
 	/* neither of them counts */
 	contract_run(c, wait_twice, NULL);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_all_pass),
-	        CONTRACT_TEST(test_ranks_leave_behind_it),
-	        CONTRACT_TEST(test_deadline_names_the_missing_rank),
-	        CONTRACT_TEST(test_a_rank_gives_up),
-	        CONTRACT_TEST(test_lost_rank_is_named),
-	        CONTRACT_TEST(test_a_ticket_takes_no_stream),
-	};
-
-	return cmocka_run_group_tests_name("barriers", tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@ static const struct zerod_wait_options soon = {.struct_size = sizeof(soon), .dea
 static const zerod_scope none;
 
 /* A stream still writes the entry that is given up. */
-static void test_abandon(void **state)
+CONTRACT_TEST(test_abandon)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -20,7 +20,6 @@ static void test_abandon(void **state)
 	struct contract_gate *gate;
 	struct contract_unit unit;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_backward_all(c, 3, false);
 	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry));
@@ -69,14 +68,13 @@ static void finish(struct world *w, zerod_ticket ticket)
 }
 
 /* The scope is what it was, and so is the claim. */
-static void test_forward_and_claim(void **state)
+CONTRACT_TEST(test_forward_and_claim)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	zerod_ticket ticket;
 	zerod_scope scope;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	OK(w.rank->client, zerod_forward_begin(w.rank->group, none, NULL, 0, &scope));
 	ticket = gather_ahead(&w, scope);
@@ -94,7 +92,7 @@ static void test_forward_and_claim(void **state)
 }
 
 /* It still holds its version; the gather ends with the rank. */
-static void test_context(void **state)
+CONTRACT_TEST(test_context)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_gather_options options = ZEROD_INIT(options);
@@ -102,7 +100,6 @@ static void test_context(void **state)
 	struct world w;
 	void *data;
 
-	(void)state;
 	open_world(&w);
 	OK(w.rank->client, zerod_context_begin(&w.unit.at[0], 1, NULL, &context));
 	(void)gather_ahead(&w, context);
@@ -120,30 +117,17 @@ static void reach(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_group_barrier(rank->group, NULL, NULL));
 }
 
-static void test_the_default_may_change(void **state)
+CONTRACT_TEST(test_the_default_may_change)
 {
 	contract_needs(CONTRACT_ONE_SIDED); /* elsewhere a deadline is the group's end */
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 
-	(void)state;
 	FAILS(NULL, zerod_set_deadline(NULL, 1), ZEROD_E_INVALID, "NULL");
 	OK(rank->client, zerod_set_deadline(rank->client, 1));
 	FAILS(rank->client, zerod_group_barrier(rank->group, NULL, NULL), ZEROD_E_DEADLINE, "rank 1");
 	OK(rank->client, zerod_set_deadline(rank->client, 0));
 	contract_run(c, reach, NULL);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_abandon),
-	        CONTRACT_TEST(test_forward_and_claim),
-	        CONTRACT_TEST(test_context),
-	        CONTRACT_TEST(test_the_default_may_change),
-	};
-
-	return cmocka_run_group_tests_name("deadlines: of calls that end something", tests, NULL, NULL);
 }

@@ -5,8 +5,6 @@
  */
 #include "contract_reduce.h"
 
-#include <string.h>
-
 #define RANKS 3u
 #define DEAD  2u
 #define NUMEL 1000u
@@ -104,31 +102,28 @@ static void expect_told_once(uint32_t committed, contract_fn *waits, const char 
 }
 
 /* The dead rank's gradient is missing. */
-static void test_death_before_its_gradient(void **state)
+CONTRACT_TEST(test_death_before_its_gradient)
 {
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	expect_told_once(DEAD, end_and_be_told, "1 reduction, first unit 'w' (rank 2)");
 }
 
 /* All gradients are there, and may be summed already: no step takes them all the same. */
-static void test_death_behind_its_gradient(void **state)
+CONTRACT_TEST(test_death_behind_its_gradient)
 {
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	expect_told_once(RANKS, step_and_be_told, "rank 1 to begin the step");
 }
 
 /* Rank 1 has ended its backward, and never waits for the ticket: its step is refused with the reason, and not
  * with the state that the death has left. */
-static void test_death_behind_an_end_nobody_waits_for(void **state)
+CONTRACT_TEST(test_death_behind_an_end_nobody_waits_for)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct contract_rank *rank;
 	zerod_ticket ended;
 	struct scene s;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_scene(&s, DEAD);
 	rank = &s.c->ranks[1];
@@ -161,13 +156,12 @@ static void expect_published_anew(struct scene *s, zerod_ticket ticket)
 	contract_release(rank, &s->unit, NULL);
 }
 
-static void test_silence_outside_a_backward(void **state)
+CONTRACT_TEST(test_silence_outside_a_backward)
 {
 	struct contract_rank *rank;
 	zerod_ticket ticket;
 	struct scene s;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_ranks(&s);
 	rank = &s.c->ranks[1];
@@ -181,13 +175,12 @@ static void test_silence_outside_a_backward(void **state)
 	contract_close(s.c);
 }
 
-static void test_two_deaths_in_a_row(void **state)
+CONTRACT_TEST(test_two_deaths_in_a_row)
 {
 	static double value = 1.0;
 	struct contract_rank *rank;
 	struct scene s;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_ranks(&s);
 	rank = &s.c->ranks[1];
@@ -205,14 +198,13 @@ static void test_two_deaths_in_a_row(void **state)
 /* ---- Between a gather and its wait --------------------------------------------------------------------- */
 
 /* An answered gather has its bytes, and those of one version, whatever became of the rank that had them. */
-static void test_death_behind_a_gathers_answer(void **state)
+CONTRACT_TEST(test_death_behind_a_gathers_answer)
 {
 	struct contract_rank *rank;
 	zerod_ticket ticket, next;
 	struct scene s;
 	void *data;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_ranks(&s);
 	rank = &s.c->ranks[1];
@@ -231,13 +223,12 @@ static void test_death_behind_a_gathers_answer(void **state)
 }
 
 /* One that is not answered yet tells of the death at its wait, also when the rank is replaced by then. */
-static void test_death_before_a_gathers_answer(void **state)
+CONTRACT_TEST(test_death_before_a_gathers_answer)
 {
 	struct contract_rank *rank;
 	zerod_ticket ticket, next;
 	struct scene s;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_ranks(&s);
 	rank = &s.c->ranks[1];
@@ -251,19 +242,4 @@ static void test_death_before_a_gathers_answer(void **state)
 	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &next));
 	expect_published_anew(&s, next);
 	contract_close(s.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_death_before_its_gradient),
-	        CONTRACT_TEST(test_death_behind_its_gradient),
-	        CONTRACT_TEST(test_death_behind_an_end_nobody_waits_for),
-	        CONTRACT_TEST(test_silence_outside_a_backward),
-	        CONTRACT_TEST(test_two_deaths_in_a_row),
-	        CONTRACT_TEST(test_death_behind_a_gathers_answer),
-	        CONTRACT_TEST(test_death_before_a_gathers_answer),
-	};
-
-	return cmocka_run_group_tests_name("contract: deaths", tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 #include "contract.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define DEVICES 2u
 
@@ -73,14 +72,13 @@ static void expect_refusal(struct contract *c, const char *uuid, uint32_t number
 	FAILS(c->observers[0], zerod_group_join(c->observers[0], &options, &group), status, text);
 }
 
-static void test_names_and_prefixes(void **state)
+CONTRACT_TEST(test_names_and_prefixes)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(&(struct contract_options){.devices = DEVICES});
 	struct names names;
 	char prefix[64];
 
-	(void)state;
 	if (!has_devices(c)) { /* one GPU */
 		contract_close(c);
 		skip();
@@ -96,14 +94,13 @@ static void test_names_and_prefixes(void **state)
 	contract_close(c);
 }
 
-static void test_refusals(void **state)
+CONTRACT_TEST(test_refusals)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(&(struct contract_options){.devices = DEVICES});
 	struct names names;
 	char text[256], common[64];
 
-	(void)state;
 	if (!has_devices(c)) { /* one GPU */
 		contract_close(c);
 		skip();
@@ -123,14 +120,4 @@ static void test_refusals(void **state)
 	expect_refusal(c, "MIG-12345678-1234-1234-1234-123456789abc", 0, ZEROD_E_UNSUPPORTED,
 	               "'MIG-12345678-1234-1234-1234-123456789abc' is a MIG instance");
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_names_and_prefixes),
-	        CONTRACT_TEST(test_refusals),
-	};
-
-	return cmocka_run_group_tests_name("devices by name", tests, NULL, NULL);
 }

@@ -4,8 +4,6 @@
  */
 #include "contract.h"
 
-#include <string.h>
-
 #define BYTES 5000u
 
 static int keep(zerod_client *client, uint64_t bytes, zerod_allocation **buffer, void **data)
@@ -19,7 +17,7 @@ static int keep(zerod_client *client, uint64_t bytes, zerod_allocation **buffer,
 	return zerod_alloc(client, &options, buffer, data);
 }
 
-static void test_later_session_finds_the_bytes(void **state)
+CONTRACT_TEST(test_later_session_finds_the_bytes)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	static uint8_t written[BYTES], read[BYTES];
@@ -28,7 +26,6 @@ static void test_later_session_finds_the_bytes(void **state)
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	for (uint32_t i = 0; i < BYTES; i++)
 		written[i] = (uint8_t)(i * 7 + 1);
 	OK(first, keep(first, BYTES, &buffer, &data));
@@ -50,7 +47,7 @@ static void test_later_session_finds_the_bytes(void **state)
 	contract_close(c);
 }
 
-static void test_size_that_differs(void **state)
+CONTRACT_TEST(test_size_that_differs)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.flags = ZEROD_GROUP_DURABLE});
@@ -58,7 +55,6 @@ static void test_size_that_differs(void **state)
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	OK(first, keep(first, BYTES, &buffer, &data));
 	contract_leave(&c->ranks[0]);
 	AWAIT(keep(second, 2 * BYTES, &buffer, &data) == ZEROD_E_MISMATCH);
@@ -150,7 +146,7 @@ static void be_told(struct contract_rank *rank)
 
 /* State and weights of a commit are there after a death; a death inside an update is torn, and
  * says so, although the state's bytes are there. */
-static void test_state_is_in_the_commit(void **state)
+CONTRACT_TEST(test_state_is_in_the_commit)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct trainer t = {.c = contract_open(&(struct contract_options){.flags = ZEROD_GROUP_DURABLE})};
@@ -158,7 +154,6 @@ static void test_state_is_in_the_commit(void **state)
 	struct zerod_group_info info;
 	zerod_allocation *buffer;
 
-	(void)state;
 	contract_plain_unit(t.c, "w", NUMEL, &t.unit);
 	OK(rank->client, keep(rank->client, BYTES, &buffer, &t.state));
 	take_step(&t, 1, 11);
@@ -183,26 +178,13 @@ static void test_state_is_in_the_commit(void **state)
 	contract_close(t.c);
 }
 
-static void test_job_that_is_not_durable(void **state)
+CONTRACT_TEST(test_job_that_is_not_durable)
 {
 	struct contract *c = contract_open(NULL);
 	zerod_client *client = c->ranks[0].client;
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	FAILS(client, keep(client, BYTES, &buffer, &data), ZEROD_E_STATE, "is not durable");
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_later_session_finds_the_bytes),
-	        CONTRACT_TEST(test_size_that_differs),
-	        CONTRACT_TEST(test_state_is_in_the_commit),
-	        CONTRACT_TEST(test_job_that_is_not_durable),
-	};
-
-	return cmocka_run_group_tests_name("contract: durable allocations", tests, NULL, NULL);
 }

@@ -6,8 +6,6 @@
 #include "contract_reduce.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define NUMEL 1003u
 
@@ -72,26 +70,23 @@ static void expect_reads(uint32_t world_size)
 	contract_close(s.c);
 }
 
-static void test_the_last_of_two_reads(void **state)
+CONTRACT_TEST(test_the_last_of_two_reads)
 {
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	expect_reads(2);
 }
 
-static void test_the_last_of_four_reads(void **state)
+CONTRACT_TEST(test_the_last_of_four_reads)
 {
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	expect_reads(4);
 }
 
-static void test_a_version_that_will_not_come(void **state)
+CONTRACT_TEST(test_a_version_that_will_not_come)
 {
 	struct scene s;
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_scene(&s, 2);
 	contract_publish(s.rank, &s.units[0]);
@@ -111,11 +106,10 @@ static void begin_step(struct contract_rank *rank, void *arg)
 }
 
 /* Rank 1 ends when its own last step is over. Rank 0 has begun the step, and goes on with it. */
-static void test_the_last_step_of_the_slower_rank(void **state)
+CONTRACT_TEST(test_the_last_step_of_the_slower_rank)
 {
 	struct scene s;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	open_scene(&s, 2);
 	contract_backward_all(s.c, 3, true);
@@ -135,15 +129,4 @@ static void test_the_last_step_of_the_slower_rank(void **state)
 	FAILS(s.rank->client, zerod_update_begin(s.units[0].at, 1, NULL, NULL), ZEROD_E_PEER_LOST,
 	      "rank 1 (pid");
 	contract_close(s.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_the_last_of_two_reads),
-	        CONTRACT_TEST(test_the_last_of_four_reads),
-	        CONTRACT_TEST(test_a_version_that_will_not_come),
-	        CONTRACT_TEST(test_the_last_step_of_the_slower_rank),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

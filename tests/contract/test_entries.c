@@ -3,16 +3,13 @@
  * test_entries.c - gradients that are handed over without blocking: streams that wait for room, tickets and
  * detached requests, gradients in memory of the caller's, and what the daemon zeroes.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "contract_reduce.h"
 
 #define NUMEL 1000u
 #define UNITS 6u
 
 /* The stream stands still, and every unit's gradient goes through the same slot all the same. */
-static void test_a_stream_waits_for_the_slot(void **state)
+CONTRACT_TEST(test_a_stream_waits_for_the_slot)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
@@ -24,7 +21,6 @@ static void test_a_stream_waits_for_the_slot(void **state)
 	struct contract_gate *gate;
 	zerod_bucket *bucket;
 
-	(void)state;
 	options.stream = contract_stream(rank);
 	for (uint32_t i = 0; i < UNITS; i++) {
 		char name[] = {(char)('a' + (char)i), '\0'};
@@ -52,7 +48,7 @@ static void test_a_stream_waits_for_the_slot(void **state)
 }
 
 /* Room that did not come in time is neither held nor lost: the rank reserves the unit later, or skips it. */
-static void test_a_deadline_in_a_reservation(void **state)
+CONTRACT_TEST(test_a_deadline_in_a_reservation)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -65,7 +61,6 @@ static void test_a_deadline_in_a_reservation(void **state)
 	struct contract_gate *gate;
 	zerod_stream *stream;
 
-	(void)state;
 	contract_plain_unit(c, "a", NUMEL, &units[0]);
 	contract_plain_unit(c, "b", NUMEL, &units[1]);
 	contract_plain_unit(c, "c", NUMEL, &units[2]);
@@ -95,7 +90,7 @@ static void test_a_deadline_in_a_reservation(void **state)
 }
 
 /* The caller's own memory, as the stream reaches it: an entry of another unit's, which is not submitted. */
-static void test_reduce_from_memory(void **state)
+CONTRACT_TEST(test_reduce_from_memory)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
@@ -104,7 +99,6 @@ static void test_reduce_from_memory(void **state)
 	struct contract_sum sums[] = {{&unit, CONTRACT_ALL(c), 3}, {&source, CONTRACT_ALL(c), 3}};
 	zerod_bucket *buckets[2];
 
-	(void)state;
 	detached.flags = ZEROD_REDUCE_DETACHED;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_plain_unit(c, "source", NUMEL, &source);
@@ -136,7 +130,7 @@ static void test_reduce_from_memory(void **state)
 }
 
 /* A detached submit that is refused: the next call says so, with the unit's name. */
-static void test_a_detached_commit_is_refused(void **state)
+CONTRACT_TEST(test_a_detached_commit_is_refused)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
 	struct contract_rank *rank = &c->ranks[0];
@@ -147,7 +141,6 @@ static void test_a_detached_commit_is_refused(void **state)
 	const uint32_t absent[] = {7};
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
 	contract_backward_all(c, 3, true);
@@ -172,13 +165,12 @@ static void test_a_detached_commit_is_refused(void **state)
 }
 
 /* A unit that all ranks skip, and nothing else, leaves zeros and a step that succeeds. */
-static void test_a_unit_that_was_only_skipped(void **state)
+CONTRACT_TEST(test_a_unit_that_was_only_skipped)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, 0, 1};
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_backward_all(c, 3, true);
 	for (uint32_t i = 0; i < 2; i++)
@@ -219,7 +211,7 @@ static void give_half(struct contract_rank *rank, zerod_bucket *bucket, zerod_un
 }
 
 /* One rank gives two gradients of a unit, the other one, or none. */
-static void test_ranks_accumulate(void **state)
+CONTRACT_TEST(test_ranks_accumulate)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -228,7 +220,6 @@ static void test_ranks_accumulate(void **state)
 	zerod_bucket *buckets[2];
 	zerod_ticket tickets[2];
 
-	(void)state;
 	contract_plain_unit(c, "tied", NUMEL, &tied);
 	contract_plain_unit(c, "skipped", NUMEL, &skipped);
 	for (uint32_t i = 0; i < 2; i++)
@@ -248,7 +239,7 @@ static void test_ranks_accumulate(void **state)
 }
 
 /* Every stream that wrote the entry is awaited, not only those of the last commit. */
-static void test_all_producers_are_awaited(void **state)
+CONTRACT_TEST(test_all_producers_are_awaited)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
 	struct contract_rank *rank = &c->ranks[0];
@@ -258,7 +249,6 @@ static void test_all_producers_are_awaited(void **state)
 	struct contract_unit unit;
 	const struct contract_sum sum = {&unit, 1, 2};
 
-	(void)state;
 	end.deadline_ms = 20;
 	contract_plain_unit(c, "tied", NUMEL, &unit);
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
@@ -274,7 +264,7 @@ static void test_all_producers_are_awaited(void **state)
 }
 
 /* Gradients that cannot be accumulated into the same sum are rejected. */
-static void test_what_does_not_accumulate(void **state)
+CONTRACT_TEST(test_what_does_not_accumulate)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
 	struct contract_rank *rank = &c->ranks[0];
@@ -284,7 +274,6 @@ static void test_what_does_not_accumulate(void **state)
 	struct contract_unit unit, once;
 	const uint32_t absent = 0;
 
-	(void)state;
 	more.flags = ZEROD_RESERVE_ACCUMULATE;
 	contract_plain_unit(c, "tied", NUMEL, &unit);
 	contract_plain_unit(c, "once", NUMEL, &once);
@@ -318,14 +307,13 @@ static void test_what_does_not_accumulate(void **state)
 }
 
 /* The group fails: the end of the backward gives the entry back all the same. */
-static void test_a_failed_group_gets_it_back(void **state)
+CONTRACT_TEST(test_a_failed_group_gets_it_back)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct contract_unit unit, other;
 
-	(void)state;
 	contract_plain_unit(c, "tied", NUMEL, &unit);
 	contract_plain_unit(c, "other", NUMEL, &other);
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
@@ -343,17 +331,5 @@ int main(void)
 {
 	(void)setenv("ZEROD_RUN_AHEAD", "1",
 	             1); /* streams are held here, and pageable memory is not copied to */
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_a_stream_waits_for_the_slot),
-	        CONTRACT_TEST(test_a_deadline_in_a_reservation),
-	        CONTRACT_TEST(test_reduce_from_memory),
-	        CONTRACT_TEST(test_a_detached_commit_is_refused),
-	        CONTRACT_TEST(test_a_unit_that_was_only_skipped),
-	        CONTRACT_TEST(test_ranks_accumulate),
-	        CONTRACT_TEST(test_all_producers_are_awaited),
-	        CONTRACT_TEST(test_what_does_not_accumulate),
-	        CONTRACT_TEST(test_a_failed_group_gets_it_back),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

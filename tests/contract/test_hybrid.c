@@ -51,12 +51,11 @@ static void gather_in_own_order(struct contract_rank *rank, void *arg)
 	}
 }
 
-static void test_ranks_gather_in_any_order(void **state)
+CONTRACT_TEST(test_ranks_gather_in_any_order)
 {
 	contract_needs(CONTRACT_TWO_DAEMONS);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t round = 0; round < 3; round++) {
 		publish(&w);
@@ -66,14 +65,13 @@ static void test_ranks_gather_in_any_order(void **state)
 }
 
 /* The other daemon has not even published. */
-static void test_rank_gathers_from_its_daemon_alone(void **state)
+CONTRACT_TEST(test_rank_gathers_from_its_daemon_alone)
 {
 	contract_needs(CONTRACT_TWO_DAEMONS);
 	struct contract_rank *rank;
 	struct contract_unit *unit;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	unit = &w.units[0];
 	rank = &w.c->ranks[RANKS - 1];
@@ -89,12 +87,11 @@ static void test_rank_gathers_from_its_daemon_alone(void **state)
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-static void test_sums_are_over_all_daemons(void **state)
+CONTRACT_TEST(test_sums_are_over_all_daemons)
 {
 	contract_needs(CONTRACT_TWO_DAEMONS);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t step = 1; step <= 3; step++) {
 		struct contract_sum sums[UNITS];
@@ -113,15 +110,4 @@ static void test_sums_are_over_all_daemons(void **state)
 		contract_expect_step(w.c, sums, UNITS);
 	}
 	contract_close(w.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_ranks_gather_in_any_order),
-	        CONTRACT_TEST(test_rank_gathers_from_its_daemon_alone),
-	        CONTRACT_TEST(test_sums_are_over_all_daemons),
-	};
-
-	return cmocka_run_group_tests_name("contract: hybrid groups", tests, NULL, NULL);
 }

@@ -5,9 +5,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/mem.h"
 
 #define MIB   (1024ull * 1024)
@@ -70,14 +67,13 @@ static void release(struct world *w, struct contract_unit *unit, zerod_stream **
 }
 
 /* The rank's shard is a part of what it has gathered, and is charged once. */
-static void test_own_part_is_the_shard(void **state)
+CONTRACT_TEST(test_own_part_is_the_shard)
 {
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct contract_unit unit;
 	struct world w;
 	uint8_t *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	add(&w, "w", 0, ZEROD_NO_SLOT, &unit);
 	OK(w.rank->client, zerod_shard_get(unit.at[1], &shard));
@@ -90,14 +86,13 @@ static void test_own_part_is_the_shard(void **state)
 }
 
 /* Nobody writes what the rank itself holds: neither by force, nor while it waits for the lease. */
-static void test_held_shards_are_not_written(void **state)
+CONTRACT_TEST(test_held_shards_are_not_written)
 {
 	struct zerod_wait_options waits = ZEROD_INIT(waits);
 	struct contract_unit unit;
 	zerod_ticket update;
 	struct world w;
 
-	(void)state;
 	open_world(&w, NULL);
 	add(&w, "w", 0, ZEROD_NO_SLOT, &unit);
 	waits.flags = ZEROD_WAIT_LEASES;
@@ -155,27 +150,24 @@ static void write_behind_a_viewer(uint32_t flags)
 	close_world(&w);
 }
 
-static void test_writers_wait_for_viewers(void **state)
+CONTRACT_TEST(test_writers_wait_for_viewers)
 {
-	(void)state;
 	write_behind_a_viewer(0);
 }
 
-static void test_a_persistent_buffer_is_refreshed_behind_its_viewers(void **state)
+CONTRACT_TEST(test_a_persistent_buffer_is_refreshed_behind_its_viewers)
 {
-	(void)state;
 	write_behind_a_viewer(ZEROD_UNIT_PERSISTENT);
 }
 
 /* Each unit has one address in its slot, the second time too; a copy is placed beside the frames. */
-static void test_slots(void **state)
+CONTRACT_TEST(test_slots)
 {
 	static const uint32_t flags[] = {0, 0, ZEROD_UNIT_COPIED};
 	struct contract_unit units[3];
 	void *data[3] = {NULL};
 	struct world w;
 
-	(void)state;
 	open_world(&w, NULL);
 	for (uint32_t i = 0; i < 3; i++)
 		add(&w, names[i], flags[i], 1, &units[i]);
@@ -194,13 +186,12 @@ static void test_slots(void **state)
 }
 
 /* Memory that is given back takes all addresses with it at which it was. */
-static void test_frames_that_retire(void **state)
+CONTRACT_TEST(test_frames_that_retire)
 {
 	struct contract_unit units[8];
 	uint64_t freed = 0;
 	struct world w;
 
-	(void)state;
 	open_world(&w, "256M");
 	for (uint32_t i = 0; i < 8; i++)
 		add(&w, names[i], 0, ZEROD_NO_SLOT, &units[i]);
@@ -212,17 +203,4 @@ static void test_frames_that_retire(void **state)
 		CHECK(freed >= 2 * SLICE);
 	}
 	close_world(&w);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_own_part_is_the_shard),
-	        CONTRACT_TEST(test_held_shards_are_not_written),
-	        CONTRACT_TEST(test_writers_wait_for_viewers),
-	        CONTRACT_TEST(test_a_persistent_buffer_is_refreshed_behind_its_viewers),
-	        CONTRACT_TEST(test_slots),
-	        CONTRACT_TEST(test_frames_that_retire),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

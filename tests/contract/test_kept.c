@@ -8,8 +8,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
-
 #include "base/mem.h"
 
 #define NUMEL 1000u
@@ -176,31 +174,17 @@ static void expect_of_all_asks(const struct keeper *keeper)
 		expect_the_newest(keeper, asks[i], i == 0 ? 4 : 2);
 }
 
-static void test_persistent(void **state)
+CONTRACT_TEST(test_persistent)
 {
-	(void)state;
 	expect_of_all_asks(&keepers[0]);
 }
 
-static void test_prefetched(void **state)
+CONTRACT_TEST(test_prefetched)
 {
-	(void)state;
 	expect_of_all_asks(&keepers[1]);
 }
 
-static void test_leased_under_another_tag(void **state)
+CONTRACT_TEST(test_leased_under_another_tag)
 {
-	(void)state;
 	expect_of_all_asks(&keepers[2]);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_persistent),
-	        CONTRACT_TEST(test_prefetched),
-	        CONTRACT_TEST(test_leased_under_another_tag),
-	};
-
-	return cmocka_run_group_tests_name("contract: kept buffers behind a publish", tests, NULL, NULL);
 }

@@ -9,8 +9,6 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -36,13 +34,12 @@ static void gather_in_own_order(struct contract_rank *rank, void *arg)
 	}
 }
 
-static void test_ranks_gather_in_different_orders(void **state)
+CONTRACT_TEST(test_ranks_gather_in_different_orders)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	struct orders orders;
 
-	(void)state;
 	for (uint32_t i = 0; i < UNITS; i++) {
 		char name[8] = {'u', (char)('a' + i)};
 
@@ -79,14 +76,13 @@ static void gather_again_and_again(struct contract_rank *rank, void *arg)
 
 /* The last release of one is not the last of all: whoever holds it finds its bytes, and in the end there are
  * none. */
-static void test_threads_gather_one_unit(void **state)
+CONTRACT_TEST(test_threads_gather_one_unit)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.fresh = true});
 	struct contract_task *tasks[THREADS];
 	struct threads threads = {0};
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &threads.unit);
 	contract_publish_all(c, &threads.unit);
 	for (uint32_t i = 0; i < THREADS; i++)
@@ -101,13 +97,12 @@ static void test_threads_gather_one_unit(void **state)
 
 /* One rank gathers and has a gradient; the others only say that they have none, and one never touches the
  * unit at all. */
-static void test_expert_used_by_one_rank(void **state)
+CONTRACT_TEST(test_expert_used_by_one_rank)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 3});
 	struct contract_unit expert, unused;
 	struct contract_sum sums[] = {{&expert, 1u << 1, 2}, {&unused, 0, 1}};
 
-	(void)state;
 	contract_plain_unit(c, "expert", NUMEL, &expert);
 	contract_plain_unit(c, "unused", NUMEL, &unused);
 	contract_publish_all(c, &expert);
@@ -135,14 +130,13 @@ static void end_with_mismatch(struct contract_rank *rank, void *arg)
 }
 
 /* A rank that forgets to say so is named, and nobody hangs. */
-static void test_forgotten_skip_is_named(void **state)
+CONTRACT_TEST(test_forgotten_skip_is_named)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
 	struct contract_unit expert;
 	struct contract_task *task;
 
-	(void)state;
 	contract_plain_unit(c, "expert", NUMEL, &expert);
 	contract_backward_all(c, 3, true);
 	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &expert, 1, NULL);
@@ -166,7 +160,7 @@ static void join_group_again(struct contract_rank *rank, void *arg)
 }
 
 /* Its peers are told at once, and gather on; all that it held is gone but its shard; another may come. */
-static void test_rank_that_leaves_early(void **state)
+CONTRACT_TEST(test_rank_that_leaves_early)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	if (contract_on_host()) /* whose shards stay charged to one device */
@@ -180,7 +174,6 @@ static void test_rank_that_leaves_early(void **state)
 	uint32_t device = contract_device_of(&c->ranks[1]); /* on one GPU also rank 0's */
 	uint64_t shard_bytes;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	shard_bytes = contract_device(c, device).shard_bytes;
 	contract_publish_all(c, &unit);
@@ -213,12 +206,11 @@ static void test_rank_that_leaves_early(void **state)
 
 /* ---- Shapes and dtypes --------------------------------------------------------------------------------- */
 
-static void test_units_of_awkward_sizes(void **state)
+CONTRACT_TEST(test_units_of_awkward_sizes)
 {
 	static const uint64_t sizes[] = {1, 2, 3, 63, 64, 65, 127, 251, 256, 257, 1009, 4099};
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 
-	(void)state;
 	for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
 		struct contract_unit unit;
 		char name[8] = {'u', (char)('a' + k)};
@@ -245,13 +237,12 @@ static void test_units_of_awkward_sizes(void **state)
 }
 
 /* Ranks that own nothing of a unit take part in everything. */
-static void test_unit_smaller_than_the_world(void **state)
+CONTRACT_TEST(test_unit_smaller_than_the_world)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 3};
 
-	(void)state;
 	contract_plain_unit(c, "scale", 1, &unit);
 	for (uint64_t version = 1; version < 4; version++) {
 		contract_publish_all(c, &unit);
@@ -269,12 +260,11 @@ static void test_unit_smaller_than_the_world(void **state)
 
 /* A shard's block that was full of something else: the tail behind its elements is zero, and no publish
  * writes it. */
-static void test_padding_of_a_used_block_is_zero(void **state)
+CONTRACT_TEST(test_padding_of_a_used_block_is_zero)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit large, small;
 
-	(void)state;
 	for (uint32_t round = 0; round < 3; round++) {
 		contract_plain_unit(c, "large", 128 * (round + 1ull), &large);
 		contract_publish_all(c, &large);
@@ -289,7 +279,7 @@ static void test_padding_of_a_used_block_is_zero(void **state)
 	contract_close(c);
 }
 
-static void test_views_of_every_shape(void **state)
+CONTRACT_TEST(test_views_of_every_shape)
 {
 	enum { SIZE = sizeof(struct zerod_view) };
 	const struct zerod_view views[] = {{SIZE, "scalar", 0, 0, 0, {0}},
@@ -303,7 +293,6 @@ static void test_views_of_every_shape(void **state)
 	struct contract_unit unit;
 	zerod_unit *refused;
 
-	(void)state;
 	options.name = "viewed";
 	options.dtype = ZEROD_BFLOAT16;
 	options.numel = 79;
@@ -324,7 +313,7 @@ static void test_views_of_every_shape(void **state)
 	contract_close(c);
 }
 
-static void test_mixed_dtypes_in_one_step(void **state)
+CONTRACT_TEST(test_mixed_dtypes_in_one_step)
 {
 	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT32,     ZEROD_FLOAT16,     ZEROD_BFLOAT16,
 	                                          ZEROD_FLOAT8_E4M3, ZEROD_FLOAT8_E5M2, ZEROD_INT8,
@@ -335,7 +324,6 @@ static void test_mixed_dtypes_in_one_step(void **state)
 	struct contract_unit units[DTYPES];
 	void *data[DTYPES];
 
-	(void)state;
 	for (uint32_t i = 0; i < DTYPES; i++) {
 		struct zerod_unit_options options = ZEROD_INIT(options);
 
@@ -356,7 +344,7 @@ static void test_mixed_dtypes_in_one_step(void **state)
 
 /* ---- Registration -------------------------------------------------------------------------------------- */
 
-static void test_registration_with_another_shape_is_a_mismatch(void **state)
+CONTRACT_TEST(test_registration_with_another_shape_is_a_mismatch)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	const struct zerod_view view = {sizeof(view), "weight", 0, 2, 0, {10, 100}},
@@ -366,7 +354,6 @@ static void test_registration_with_another_shape_is_a_mismatch(void **state)
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	zerod_unit *unit[2], *again;
 
-	(void)state;
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
@@ -405,7 +392,7 @@ static void register_anew(struct contract_rank *rank, void *arg)
 
 /* Once all have left the unit, its name may stand for another one, even while a stream has not come to the
  * old one's release. */
-static void test_registration_anew_has_any_shape(void **state)
+CONTRACT_TEST(test_registration_anew_has_any_shape)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
 	struct contract_rank *rank = &c->ranks[0];
@@ -414,7 +401,6 @@ static void test_registration_anew_has_any_shape(void **state)
 	struct contract_unit unit, anew;
 	struct contract_task *task;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	(void)contract_gather(rank, &unit, NULL);
@@ -432,7 +418,7 @@ static void test_registration_anew_has_any_shape(void **state)
 
 /* Two modules that share a parameter hold it apart, as two tags of one buffer; its gradient is reduced
  * once. */
-static void test_tied_parameters(void **state)
+CONTRACT_TEST(test_tied_parameters)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -444,7 +430,6 @@ static void test_tied_parameters(void **state)
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	void *data;
 
-	(void)state;
 	contract_plain_unit(c, "embedding", NUMEL, &embedding);
 	options.name = "embedding";
 	options.dtype = ZEROD_FLOAT32;
@@ -475,7 +460,7 @@ static void test_tied_parameters(void **state)
 
 /* They give their room to a gather that needs it, the oldest first, and are gone with a publish and the
  * session. */
-static void test_prefetches_never_used(void **state)
+CONTRACT_TEST(test_prefetches_never_used)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c =
@@ -485,7 +470,6 @@ static void test_prefetches_never_used(void **state)
 	struct contract_unit units[4];
 	void *data;
 
-	(void)state;
 	prefetch.flags = ZEROD_GATHER_PREFETCH;
 	for (uint32_t i = 0; i < 4; i++) {
 		char name[8] = {'u', (char)('a' + i)};
@@ -513,7 +497,7 @@ static void test_prefetches_never_used(void **state)
 }
 
 /* A write into a gathered copy is visible to its holder only; the next gather returns the published bytes. */
-static void test_edit_without_publishing_is_lost(void **state)
+CONTRACT_TEST(test_edit_without_publishing_is_lost)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -521,7 +505,6 @@ static void test_edit_without_publishing_is_lost(void **state)
 	uint8_t edit[64];
 	void *data;
 
-	(void)state;
 	memset(edit, 0, sizeof(edit)); /* no pattern has a zero */
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
@@ -541,7 +524,7 @@ static void wait_for_room(struct contract_rank *rank, void *arg)
 
 /* The budget holds; who waits is served in the order in which it came, and one that can never fit is told at
  * once. */
-static void test_budget_is_kept_and_served_in_order(void **state)
+CONTRACT_TEST(test_budget_is_kept_and_served_in_order)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c =
@@ -550,7 +533,6 @@ static void test_budget_is_kept_and_served_in_order(void **state)
 	struct contract_unit two, one, huge;
 	struct contract_task *first, *second;
 
-	(void)state;
 	contract_plain_unit(c, "two", 2048, &two); /* 8 KiB */
 	contract_plain_unit(c, "one", NUMEL, &one);
 	contract_plain_unit(c, "huge", 2049, &huge);
@@ -576,14 +558,13 @@ static void test_budget_is_kept_and_served_in_order(void **state)
 }
 
 /* A release in another session's name, and one for a unit that has gone. */
-static void test_release_after_the_end(void **state)
+CONTRACT_TEST(test_release_after_the_end)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct contract_unit unit;
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	contract_others_gather(rank, &unit, NULL);
@@ -599,29 +580,4 @@ static void test_release_after_the_end(void **state)
 	      NULL); /* of the first gather */
 	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_ranks_gather_in_different_orders),
-	        CONTRACT_TEST(test_threads_gather_one_unit),
-	        CONTRACT_TEST(test_expert_used_by_one_rank),
-	        CONTRACT_TEST(test_forgotten_skip_is_named),
-	        CONTRACT_TEST(test_rank_that_leaves_early),
-	        CONTRACT_TEST(test_units_of_awkward_sizes),
-	        CONTRACT_TEST(test_unit_smaller_than_the_world),
-	        CONTRACT_TEST(test_padding_of_a_used_block_is_zero),
-	        CONTRACT_TEST(test_views_of_every_shape),
-	        CONTRACT_TEST(test_mixed_dtypes_in_one_step),
-	        CONTRACT_TEST(test_registration_with_another_shape_is_a_mismatch),
-	        CONTRACT_TEST(test_registration_anew_has_any_shape),
-	        CONTRACT_TEST(test_tied_parameters),
-	        CONTRACT_TEST(test_prefetches_never_used),
-	        CONTRACT_TEST(test_edit_without_publishing_is_lost),
-	        CONTRACT_TEST(test_budget_is_kept_and_served_in_order),
-	        CONTRACT_TEST(test_release_after_the_end),
-	};
-
-	return cmocka_run_group_tests_name("known failures of sharded training", tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void *use(struct contract_rank *rank, struct contract_unit *unit)
 	return data;
 }
 
-static void test_units_move_into_one_slot(void **state)
+CONTRACT_TEST(test_units_move_into_one_slot)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_unit unit, other;
@@ -33,7 +33,6 @@ static void test_units_move_into_one_slot(void **state)
 	struct contract *c;
 	void *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	OK(rank->client, zerod_unit_set_slot(unit.at[0], 1));
@@ -50,7 +49,7 @@ static void test_units_move_into_one_slot(void **state)
 	contract_close(c);
 }
 
-static void test_slot_under_a_lease(void **state)
+CONTRACT_TEST(test_slot_under_a_lease)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_unit unit, other;
@@ -58,7 +57,6 @@ static void test_slot_under_a_lease(void **state)
 	struct contract *c;
 	void *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	data = contract_gather(rank, &unit, "plan");
@@ -72,7 +70,7 @@ static void test_slot_under_a_lease(void **state)
 	contract_close(c);
 }
 
-static void test_gather_outside_the_slot(void **state)
+CONTRACT_TEST(test_gather_outside_the_slot)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_gather_options options = ZEROD_INIT(options);
@@ -81,7 +79,6 @@ static void test_gather_outside_the_slot(void **state)
 	struct contract *c;
 	void *slot, *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
 	OK(rank->client, zerod_unit_set_slot(unit.at[0], 1));
@@ -98,13 +95,12 @@ static void test_gather_outside_the_slot(void **state)
 	contract_close(c);
 }
 
-static void test_persistent_copy_leaves_its_slot(void **state)
+CONTRACT_TEST(test_persistent_copy_leaves_its_slot)
 {
 	struct contract_unit unit, other;
 	struct contract *c;
 	void *data;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	for (uint32_t i = 0; i < 2; i++) {
 		OK(c->ranks[i].client, zerod_unit_set_slot(unit.at[i], 1));
@@ -131,14 +127,13 @@ static void reduce_one(struct contract *c, zerod_bucket **buckets, struct contra
 	contract_expect_step(c, &sum, 1);
 }
 
-static void test_units_are_frozen_and_unfrozen(void **state)
+CONTRACT_TEST(test_units_are_frozen_and_unfrozen)
 {
 	struct contract_unit unit, other;
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	struct contract *c;
 	zerod_bucket *buckets[2];
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	for (uint32_t i = 0; i < 2; i++) {
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -158,14 +153,13 @@ static void test_units_are_frozen_and_unfrozen(void **state)
 	contract_close(c);
 }
 
-static void test_ranks_freeze_different_units(void **state)
+CONTRACT_TEST(test_ranks_freeze_different_units)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct zerod_backward_options options = ZEROD_INIT(options);
 	struct contract_unit unit, other;
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, &unit, &other);
 	options.boundary = 1;
 	OK(c->ranks[1].client, zerod_unit_set_frozen(unit.at[1], 1));
@@ -177,18 +171,4 @@ static void test_ranks_freeze_different_units(void **state)
 	contract_backward_end_all(c);
 	contract_expect_step(c, NULL, 0);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_units_move_into_one_slot),
-	        CONTRACT_TEST(test_slot_under_a_lease),
-	        CONTRACT_TEST(test_gather_outside_the_slot),
-	        CONTRACT_TEST(test_persistent_copy_leaves_its_slot),
-	        CONTRACT_TEST(test_units_are_frozen_and_unfrozen),
-	        CONTRACT_TEST(test_ranks_freeze_different_units),
-	};
-
-	return cmocka_run_group_tests_name("contract: places that ranks change", tests, NULL, NULL);
 }

@@ -6,8 +6,6 @@
 #include "contract_reduce.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -68,11 +66,10 @@ static void load(struct contract_rank *rank, void *arg)
 	expect_weights(rank, &loading->unit);
 }
 
-static void test_one_rank_loads_for_all(void **state)
+CONTRACT_TEST(test_one_rank_loads_for_all)
 {
 	struct loading loading;
 
-	(void)state;
 	loading.c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
 	contract_plain_unit(loading.c, "w", NUMEL, &loading.unit);
 	loading.bucket = contract_bucket(&loading.c->ranks[READER], 65536, 1);
@@ -217,12 +214,11 @@ static void unit_of(struct contract *c, const char *name, enum zerod_dtype dtype
 	contract_unit(c, &options, unit);
 }
 
-static void test_every_dtype_bit_by_bit(void **state)
+CONTRACT_TEST(test_every_dtype_bit_by_bit)
 {
 	static const uint64_t sizes[] = {PRIME, FEW, 40000};
 	struct contract *c;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
 	for (int dtype = 0; dtype < 64; dtype++) {
@@ -245,14 +241,13 @@ static void test_every_dtype_bit_by_bit(void **state)
 }
 
 /* Its gathered buffer is the shard itself. */
-static void test_a_rank_alone(void **state)
+CONTRACT_TEST(test_a_rank_alone)
 {
 	struct contract_unit unit;
 	struct weights weights;
 	struct transfer transfer = {.unit = &unit, .weights = &weights, .sources = 1};
 	struct contract *c;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
 	unit_of(c, "w", ZEROD_FLOAT16, PRIME, &unit);
@@ -300,14 +295,13 @@ static struct contract *open_transfer(struct contract_unit *unit, struct weights
 	return c;
 }
 
-static void test_two_ranks_with_data(void **state)
+CONTRACT_TEST(test_two_ranks_with_data)
 {
 	struct contract_unit unit;
 	struct weights weights, second;
 	struct transfer transfer;
 	struct contract *c = open_transfer(&unit, &weights, &transfer);
 
-	(void)state;
 	weights_new(&c->ranks[3], &unit, 2, &second);
 	transfer.others = &second;
 	transfer.sources = 1u << READER | 1u << 3;
@@ -318,14 +312,13 @@ static void test_two_ranks_with_data(void **state)
 	load_well(c, &transfer);
 }
 
-static void test_no_rank_with_data(void **state)
+CONTRACT_TEST(test_no_rank_with_data)
 {
 	struct contract_unit unit;
 	struct weights weights;
 	struct transfer transfer;
 	struct contract *c = open_transfer(&unit, &weights, &transfer);
 
-	(void)state;
 	transfer.sources = 0;
 	transfer.status = ZEROD_E_MISMATCH;
 	transfer.text = "unit 'w': none of the ranks 0 .. 3 gives data";
@@ -333,14 +326,13 @@ static void test_no_rank_with_data(void **state)
 	load_well(c, &transfer);
 }
 
-static void test_deadline_names_the_missing_rank(void **state)
+CONTRACT_TEST(test_deadline_names_the_missing_rank)
 {
 	struct contract_unit unit;
 	struct weights weights;
 	struct transfer transfer;
 	struct contract *c = open_transfer(&unit, &weights, &transfer);
 
-	(void)state;
 	transfer.absent = 1u << 1;
 	transfer.deadline_ms = 100;
 	transfer.status = ZEROD_E_DEADLINE;
@@ -349,13 +341,12 @@ static void test_deadline_names_the_missing_rank(void **state)
 	load_well(c, &transfer);
 }
 
-static void test_load_needs_an_update(void **state)
+CONTRACT_TEST(test_load_needs_an_update)
 {
 	struct contract_unit unit;
 	struct weights weights;
 	struct contract *c;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
 	contract_plain_unit(c, "w", PRIME, &unit);
@@ -369,7 +360,7 @@ static void test_load_needs_an_update(void **state)
 	contract_close(c);
 }
 
-static void test_source_dies(void **state)
+CONTRACT_TEST(test_source_dies)
 {
 	struct contract_unit unit;
 	struct weights weights;
@@ -378,7 +369,6 @@ static void test_source_dies(void **state)
 	struct contract_task *others[2];
 	zerod_ticket ticket;
 
-	(void)state;
 	OK(c->ranks[READER].client, zerod_unit_load(unit.at[READER], weights.data, NULL, NULL, &ticket));
 	transfer.status = ZEROD_E_PEER_LOST;
 	transfer.text = "rank 2";
@@ -393,7 +383,7 @@ static void test_source_dies(void **state)
 	contract_close(c);
 }
 
-static void test_data_come_with_a_stream(void **state)
+CONTRACT_TEST(test_data_come_with_a_stream)
 {
 	struct contract_unit unit;
 	struct weights weights;
@@ -406,7 +396,6 @@ static void test_data_come_with_a_stream(void **state)
 	zerod_unit *handle = unit.at[READER];
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_write(stream, weights.data, weights.bytes, weights.nbytes);
 	OK(reader->client, zerod_unit_load(handle, weights.data, stream, NULL, &ticket));
 	transfer.sources = 0;
@@ -431,12 +420,11 @@ static void test_data_come_with_a_stream(void **state)
 	contract_close(c);
 }
 
-static void test_collectives_cannot_load(void **state)
+CONTRACT_TEST(test_collectives_cannot_load)
 {
 	struct contract_unit unit;
 	struct contract *c;
 
-	(void)state;
 	if (!contract_gathers_together())
 		skip();
 	c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
@@ -445,22 +433,4 @@ static void test_collectives_cannot_load(void **state)
 	FAILS(c->ranks[0].client, zerod_unit_load(unit.at[0], NULL, NULL, NULL, NULL), ZEROD_E_UNSUPPORTED,
 	      "unit 'w': group");
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_one_rank_loads_for_all),
-	        CONTRACT_TEST(test_every_dtype_bit_by_bit),
-	        CONTRACT_TEST(test_a_rank_alone),
-	        CONTRACT_TEST(test_two_ranks_with_data),
-	        CONTRACT_TEST(test_no_rank_with_data),
-	        CONTRACT_TEST(test_deadline_names_the_missing_rank),
-	        CONTRACT_TEST(test_load_needs_an_update),
-	        CONTRACT_TEST(test_source_dies),
-	        CONTRACT_TEST(test_data_come_with_a_stream),
-	        CONTRACT_TEST(test_collectives_cannot_load),
-	};
-
-	return cmocka_run_group_tests_name("contract: weights of one rank", tests, NULL, NULL);
 }

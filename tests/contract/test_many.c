@@ -5,8 +5,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
-
 #include "base/mem.h"
 
 #define NUMEL 1000u
@@ -83,11 +81,10 @@ static void release_all(struct scene *s, uint32_t count)
 
 /* ---- As many single calls would do --------------------------------------------------------------------- */
 
-static void test_a_thread_waits_for_many(void **state)
+CONTRACT_TEST(test_a_thread_waits_for_many)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, UNITS);
 	begin(&s, UNITS);
 	wait_for(&s, UNITS, NULL);
@@ -100,14 +97,13 @@ static void test_a_thread_waits_for_many(void **state)
 }
 
 /* Work that is appended behind the wait sees the bytes of all units, and the releases wait for that work. */
-static void test_a_stream_waits_for_many(void **state)
+CONTRACT_TEST(test_a_stream_waits_for_many)
 {
 	struct scene s;
 	zerod_stream *stream;
 	struct contract_gate *gate;
 	uint8_t *seen[UNITS];
 
-	(void)state;
 	open_scene(&s, UNITS);
 	stream = contract_stream(s.rank);
 	gate = contract_block(s.rank, stream);
@@ -130,12 +126,11 @@ static void test_a_stream_waits_for_many(void **state)
 	contract_close(s.c);
 }
 
-static void test_tickets_of_many_releases(void **state)
+CONTRACT_TEST(test_tickets_of_many_releases)
 {
 	zerod_ticket released[UNITS];
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, UNITS);
 	begin(&s, UNITS);
 	wait_for(&s, UNITS, NULL);
@@ -147,11 +142,10 @@ static void test_tickets_of_many_releases(void **state)
 }
 
 /* The thread's own requests go out before it waits, corked or not. */
-static void test_many_in_a_batch(void **state)
+CONTRACT_TEST(test_many_in_a_batch)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, UNITS);
 	zerod_cork(s.rank->client);
 	begin(&s, UNITS);
@@ -163,13 +157,12 @@ static void test_many_in_a_batch(void **state)
 
 /* ---- None, too many, twice ----------------------------------------------------------------------------- */
 
-static void test_none_and_too_many(void **state)
+CONTRACT_TEST(test_none_and_too_many)
 {
 	zerod_ticket *tickets = zd_calloc(ZEROD_MAX_TICKETS + 1, sizeof(*tickets));
 	zerod_client *client;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, 1);
 	client = s.rank->client;
 	OK(client, zerod_wait_many(client, NULL, 0, NULL, NULL));
@@ -184,12 +177,11 @@ static void test_none_and_too_many(void **state)
 	contract_close(s.c);
 }
 
-static void test_the_same_twice(void **state)
+CONTRACT_TEST(test_the_same_twice)
 {
 	zerod_ticket released[2];
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, 2);
 	begin(&s, 2);
 	s.tickets[2] = s.tickets[0];
@@ -211,7 +203,7 @@ static void test_the_same_twice(void **state)
 /* ---- One of them fails --------------------------------------------------------------------------------- */
 
 /* No ticket is consumed, no address given out; the others are waited for again. */
-static void test_a_failed_gather_among_many(void **state)
+CONTRACT_TEST(test_a_failed_gather_among_many)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_gather_options old = ZEROD_INIT(old);
@@ -219,7 +211,6 @@ static void test_a_failed_gather_among_many(void **state)
 	zerod_client *client;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, 4);
 	client = s.rank->client;
 	contract_publish_all(s.c, &s.units[2]);
@@ -242,14 +233,13 @@ static void test_a_failed_gather_among_many(void **state)
 }
 
 /* Wrong ones are found before anything is waited for. */
-static void test_wrong_tickets_among_many(void **state)
+CONTRACT_TEST(test_wrong_tickets_among_many)
 {
 	zerod_ticket released[2], wrong[3];
 	zerod_client *client;
 	struct scene s;
 	void *data[3];
 
-	(void)state;
 	open_scene(&s, 2);
 	client = s.rank->client;
 	begin(&s, 2);
@@ -270,13 +260,12 @@ static void test_wrong_tickets_among_many(void **state)
 }
 
 /* Each unit is a request of its own. */
-static void test_not_held_among_many(void **state)
+CONTRACT_TEST(test_not_held_among_many)
 {
 	zerod_ticket released[3];
 	zerod_client *client;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, 3);
 	client = s.rank->client;
 	begin(&s, 3);
@@ -297,12 +286,11 @@ static void test_not_held_among_many(void **state)
 	contract_close(s.c);
 }
 
-static void test_wrong_units_among_many(void **state)
+CONTRACT_TEST(test_wrong_units_among_many)
 {
 	zerod_unit *units[3];
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, 2);
 	begin(&s, 2);
 	wait_for(&s, 2, NULL);
@@ -338,29 +326,14 @@ static void take_and_give_back(struct contract_rank *rank, void *arg)
 	}
 }
 
-static void test_a_name_in_two_threads(void **state)
+CONTRACT_TEST(test_a_name_in_two_threads)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_task *tasks[2];
 
-	(void)state;
 	for (int i = 0; i < 2; i++)
 		tasks[i] = contract_start(&c->ranks[0], take_and_give_back, NULL);
 	for (int i = 0; i < 2; i++)
 		contract_finish(tasks[i]);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_a_thread_waits_for_many),    CONTRACT_TEST(test_a_stream_waits_for_many),
-	        CONTRACT_TEST(test_tickets_of_many_releases),   CONTRACT_TEST(test_many_in_a_batch),
-	        CONTRACT_TEST(test_none_and_too_many),          CONTRACT_TEST(test_the_same_twice),
-	        CONTRACT_TEST(test_a_failed_gather_among_many), CONTRACT_TEST(test_wrong_tickets_among_many),
-	        CONTRACT_TEST(test_not_held_among_many),        CONTRACT_TEST(test_wrong_units_among_many),
-	        CONTRACT_TEST(test_a_name_in_two_threads),
-	};
-
-	return cmocka_run_group_tests_name("many", tests, NULL, NULL);
 }

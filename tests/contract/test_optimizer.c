@@ -8,8 +8,6 @@
 #include "contract.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <zerod_optimizer.h>
 
@@ -238,14 +236,13 @@ static void open_unit(struct contract *c, enum zerod_dtype dtype, struct contrac
 }
 
 /* Gathers see the upper halves; the masters are those of one process, bit by bit. */
-static void test_steps_are_those_of_one_process(void **unused)
+CONTRACT_TEST(test_steps_are_those_of_one_process)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = WORLD});
 	struct model *model = zd_calloc(1, sizeof(*model));
 	struct contract_unit unit;
 	struct state states[WORLD];
 
-	(void)unused;
 	open_unit(c, ZEROD_BFLOAT16, &unit);
 	for (uint64_t i = 0; i < NUMEL; i++)
 		model->master[i] = first_master(i);
@@ -273,13 +270,12 @@ static void test_steps_are_those_of_one_process(void **unused)
 }
 
 /* A float32 shard is its own master, and has no lower half. SGD without momentum has no state. */
-static void test_float32(void **unused)
+CONTRACT_TEST(test_float32)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit unit;
 	struct state states[2];
 
-	(void)unused;
 	open_unit(c, ZEROD_FLOAT32, &unit);
 	for (uint32_t r = 0; r < 2; r++) {
 		struct zerod_optimizer_step sgd = {
@@ -332,7 +328,7 @@ static void test_float32(void **unused)
 	} while (0)
 
 /* And nothing is changed, also by the parts before. */
-static void test_wrong_calls(void **unused)
+CONTRACT_TEST(test_wrong_calls)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -342,7 +338,6 @@ static void test_wrong_calls(void **unused)
 	struct contract_unit unit;
 	struct state state, other;
 
-	(void)unused;
 	open_unit(c, ZEROD_BFLOAT16, &unit);
 	for (uint64_t i = 0; i < NUMEL; i++)
 		model->master[i] = first_master(i);
@@ -385,15 +380,4 @@ static void test_wrong_calls(void **unused)
 	state_close(&other);
 	free(model);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_teardown(test_steps_are_those_of_one_process, contract_teardown),
-	        cmocka_unit_test_teardown(test_float32, contract_teardown),
-	        cmocka_unit_test_teardown(test_wrong_calls, contract_teardown),
-	};
-
-	return cmocka_run_group_tests_name("contract/optimizer", tests, NULL, NULL);
 }

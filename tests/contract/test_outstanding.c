@@ -6,7 +6,6 @@
 #include "contract_reduce.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define NUMEL 1000u
 #define LIMIT 1024u /* requests; releases have as many more */
@@ -59,13 +58,12 @@ static void gather(struct contract_rank *rank, void *arg)
 }
 
 /* One thread waits for room; the release of another, which all of them wait for, is not held up. */
-static void test_a_release_always_has_room(void **state)
+CONTRACT_TEST(test_a_release_always_has_room)
 {
 	struct contract_task *task;
 	zerod_ticket ticket;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	fill(&s);
 	FAILS(s.rank->client, zerod_gather_begin(s.wanted.at[0], NULL, &ticket), ZEROD_E_LIMIT,
@@ -156,13 +154,12 @@ static int (*const calls[])(struct scene *s, zerod_ticket *ticket) = {
 };
 
 /* Request 1025 is refused at once, whichever it is, and changes nothing; a detached release goes out. */
-static void test_every_call_that_returns_at_once(void **state)
+CONTRACT_TEST(test_every_call_that_returns_at_once)
 {
 	struct zerod_release_options options = ZEROD_INIT(options);
 	zerod_ticket ticket = {.id = 0};
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	OK(s.rank->client, zerod_update_begin(s.held.at, 1, NULL, NULL));
 	OK(s.rank->client, zerod_backward_begin(s.rank->group, NULL));
@@ -187,7 +184,7 @@ static void test_every_call_that_returns_at_once(void **state)
 #define UNITS 1000u /* their answers are more than rings and sockets hold */
 
 /* Rank 0 has begun to gather all units, and is silent until rank 1 has published the last. */
-static void test_silence_loses_nothing(void **state)
+CONTRACT_TEST(test_silence_loses_nothing)
 {
 	struct contract_unit *units;
 	struct contract *c;
@@ -195,7 +192,6 @@ static void test_silence_loses_nothing(void **state)
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(NULL);
 	units = calloc(UNITS, sizeof(*units));
-	(void)state;
 	for (uint32_t i = 0; i < UNITS; i++) {
 		char name[16];
 
@@ -218,7 +214,7 @@ static void test_silence_loses_nothing(void **state)
 #define MANY 6000u /* more than the library keeps tickets of */
 
 /* Releases without number, whose answers nobody asks for: the daemon has carried all of them out. */
-static void test_thousands_of_detached_releases(void **state)
+CONTRACT_TEST(test_thousands_of_detached_releases)
 {
 	struct zerod_gather_options uses = ZEROD_INIT(uses);
 	struct zerod_release_options options = ZEROD_INIT(options);
@@ -228,7 +224,6 @@ static void test_thousands_of_detached_releases(void **state)
 	zerod_stream *stream;
 	struct contract *c;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(NULL);
 	rank = &c->ranks[0];
@@ -251,13 +246,12 @@ static void test_thousands_of_detached_releases(void **state)
 }
 
 /* Of all kinds, answered and not answered: the client ends, and nothing is left of it. */
-static void test_thousands_of_tickets_nobody_waits_for(void **state)
+CONTRACT_TEST(test_thousands_of_tickets_nobody_waits_for)
 {
 	struct zerod_gather_options uses = ZEROD_INIT(uses);
 	zerod_ticket ticket;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	uses.uses = MANY;
 	OK(s.rank->client, zerod_gather(s.held.at[0], &uses, NULL, NULL));
@@ -275,17 +269,4 @@ static void test_thousands_of_tickets_nobody_waits_for(void **state)
 	}
 	contract_leave(s.rank);
 	contract_close(s.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_a_release_always_has_room),
-	        CONTRACT_TEST(test_every_call_that_returns_at_once),
-	        CONTRACT_TEST(test_silence_loses_nothing),
-	        CONTRACT_TEST(test_thousands_of_detached_releases),
-	        CONTRACT_TEST(test_thousands_of_tickets_nobody_waits_for),
-	};
-
-	return cmocka_run_group_tests_name("contract: outstanding requests", tests, NULL, NULL);
 }

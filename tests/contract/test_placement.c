@@ -6,8 +6,6 @@
 #include "contract_reduce.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -79,11 +77,10 @@ static void expect_place(struct scene *s, uint32_t flags, uint64_t version)
 	}
 }
 
-static void test_down_and_up(void **state)
+CONTRACT_TEST(test_down_and_up)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, &(struct contract_options){.world_size = RANKS, .devices = 2});
 	expect_place(&s, 0, 1);
 	place_all(&s, 0, 0, NULL); /* it is there */
@@ -101,14 +98,13 @@ static void test_down_and_up(void **state)
 
 /* The bytes of gathers that were asked for before the move: also of slices that clients copy by
  * themselves. */
-static void test_gathers_from_before_the_move(void **state)
+CONTRACT_TEST(test_gathers_from_before_the_move)
 {
 	struct scene s;
 	zerod_ticket tickets[RANKS];
 	char name[CONTRACT_NAME];
 	void *data;
 
-	(void)state;
 	open_scene(&s, NULL);
 	for (uint32_t move = 0; move < MOVES; move++) {
 		for (uint32_t i = 0; i < RANKS; i++)
@@ -161,12 +157,11 @@ static void gather_often(struct contract_rank *rank, void *arg)
 }
 
 /* A thread of each rank gathers, another one moves the unit down and up, and another unit to where it was. */
-static void test_gathers_beside_moves(void **state)
+CONTRACT_TEST(test_gathers_beside_moves)
 {
 	struct contract_task *tasks[RANKS];
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, NULL);
 	contract_device_unit(s.c, "other", NUMEL, &s.other);
 	contract_publish_all(s.c, &s.other);
@@ -181,12 +176,11 @@ static void test_gathers_beside_moves(void **state)
 }
 
 /* A rank that holds a copy goes on with it. */
-static void test_leases_stay(void **state)
+CONTRACT_TEST(test_leases_stay)
 {
 	struct scene s;
 	void *before;
 
-	(void)state;
 	open_scene(&s, NULL);
 	before = contract_gather(&s.c->ranks[1], &s.unit, NULL);
 	place_all(&s, ZEROD_UNIT_ON_HOST, 0, NULL);
@@ -198,12 +192,11 @@ static void test_leases_stay(void **state)
 }
 
 /* The gathered buffer of a rank that is alone is the shard. */
-static void test_a_lease_of_the_shard(void **state)
+CONTRACT_TEST(test_a_lease_of_the_shard)
 {
 	struct scene s;
 	void *data;
 
-	(void)state;
 	open_scene(&s, &(struct contract_options){.world_size = 1});
 	data = contract_gather(&s.c->ranks[0], &s.unit, NULL);
 	CHECK(data == shard_of(&s.c->ranks[0], &s.unit).data);
@@ -222,12 +215,11 @@ static void test_a_lease_of_the_shard(void **state)
 	contract_close(s.c);
 }
 
-static void test_refusals_are_every_ranks(void **state)
+CONTRACT_TEST(test_refusals_are_every_ranks)
 {
 	struct scene s;
 	zerod_unit *handle;
 
-	(void)state;
 	open_scene(&s, &(struct contract_options){.world_size = 2});
 	handle = s.unit.at[1];
 	FAILS(s.c->ranks[0].client, zerod_unit_place(s.unit.at[0], ZEROD_UNIT_FROZEN, NULL), ZEROD_E_INVALID,
@@ -262,11 +254,10 @@ static void publish_and_place(struct contract_rank *rank, void *arg)
 }
 
 /* The move waits for the streams of a publish with a ticket. */
-static void test_behind_a_publish(void **state)
+CONTRACT_TEST(test_behind_a_publish)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, NULL);
 	s.flags = ZEROD_UNIT_ON_HOST;
 	contract_run(s.c, publish_and_place, &s);
@@ -283,23 +274,21 @@ static void place_apart(struct contract_rank *rank, void *arg)
 	      "unit 'w': rank 0 places it on its device; rank 1 says on the host");
 }
 
-static void test_ranks_that_differ(void **state)
+CONTRACT_TEST(test_ranks_that_differ)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, &(struct contract_options){.world_size = 2});
 	contract_run(s.c, place_apart, &s);
 	expect_place(&s, 0, 1);
 	contract_close(s.c);
 }
 
-static void test_deadline(void **state)
+CONTRACT_TEST(test_deadline)
 {
 	struct zerod_wait_options soon = {.struct_size = sizeof(soon), .deadline_ms = 1};
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, &(struct contract_options){.world_size = 2});
 	FAILS(s.c->ranks[1].client, zerod_unit_place(s.unit.at[1], ZEROD_UNIT_ON_HOST, &soon),
 	      ZEROD_E_DEADLINE, "rank 0 to call unit_place of unit 'w'");
@@ -308,12 +297,11 @@ static void test_deadline(void **state)
 	contract_close(s.c);
 }
 
-static void test_death_of_a_rank_that_is_awaited(void **state)
+CONTRACT_TEST(test_death_of_a_rank_that_is_awaited)
 {
 	struct contract_task *task;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, &(struct contract_options){.world_size = 2});
 	s.flags = ZEROD_UNIT_ON_HOST;
 	s.status = ZEROD_E_PEER_LOST;
@@ -327,13 +315,12 @@ static void test_death_of_a_rank_that_is_awaited(void **state)
 }
 
 /* Sums lie where their units are, in both memories and one behind the other. */
-static void test_targets_follow(void **state)
+CONTRACT_TEST(test_targets_follow)
 {
 	struct scene s;
 	struct contract_unit other;
 	zerod_bucket *buckets[RANKS];
 
-	(void)state;
 	open_scene(&s, NULL);
 	contract_device_unit(s.c, "other", NUMEL + 1, &other);
 	for (uint32_t i = 0; i < RANKS; i++)
@@ -362,14 +349,13 @@ static void commit(struct contract_rank *rank, void *arg)
 
 /* A client that takes a rank's place registers the unit as its program always does, and finds it where it
  * is. */
-static void test_a_rank_that_is_replaced(void **state)
+CONTRACT_TEST(test_a_rank_that_is_replaced)
 {
 	const struct contract_options options = {.world_size = 2, .flags = ZEROD_GROUP_DURABLE};
 	struct zerod_unit_options again = ZEROD_INIT(again);
 	struct contract_rank *rank;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s, &options);
 	contract_run(s.c, commit, NULL);
 	place_all(&s, ZEROD_UNIT_ON_HOST, 0, NULL);
@@ -387,12 +373,11 @@ static void test_a_rank_that_is_replaced(void **state)
 	contract_close(s.c);
 }
 
-static void test_without_host_memory(void **state)
+CONTRACT_TEST(test_without_host_memory)
 {
 	bool together = contract_gathers_together();
 	struct scene s;
 
-	(void)state;
 	if (contract_on_host())
 		skip();
 	s = (struct scene){.c = contract_open(NULL)};
@@ -401,25 +386,4 @@ static void test_without_host_memory(void **state)
 	          together ? "units on the host are gathered within one daemon only"
 	                   : "this daemon has no host memory");
 	contract_close(s.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_down_and_up),
-	        CONTRACT_TEST(test_gathers_from_before_the_move),
-	        CONTRACT_TEST(test_gathers_beside_moves),
-	        CONTRACT_TEST(test_leases_stay),
-	        CONTRACT_TEST(test_a_lease_of_the_shard),
-	        CONTRACT_TEST(test_refusals_are_every_ranks),
-	        CONTRACT_TEST(test_behind_a_publish),
-	        CONTRACT_TEST(test_ranks_that_differ),
-	        CONTRACT_TEST(test_deadline),
-	        CONTRACT_TEST(test_death_of_a_rank_that_is_awaited),
-	        CONTRACT_TEST(test_targets_follow),
-	        CONTRACT_TEST(test_a_rank_that_is_replaced),
-	        CONTRACT_TEST(test_without_host_memory),
-	};
-
-	return cmocka_run_group_tests_name("placement: units move, all ranks or none", tests, NULL, NULL);
 }

@@ -3,8 +3,6 @@
  * test_poison.c - poison mode: released buffers of rank 0, whose client is in it, show NaN.
  */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/dtype.h"
 #include "base/mem.h"
@@ -71,7 +69,7 @@ static void await_fills(struct contract *c)
 
 /* ---- Stale views --------------------------------------------------------------------------------------- */
 
-static void test_released_view_shows_nan(void **state)
+CONTRACT_TEST(test_released_view_shows_nan)
 {
 	struct contract_unit unit;
 	struct contract *c = poison_open(0, &unit);
@@ -81,7 +79,6 @@ static void test_released_view_shows_nan(void **state)
 	const void *view = contract_gather(rank, &unit, NULL);
 	float first;
 
-	(void)state;
 	OK(rank->client, zerod_release(unit.at[0], &slow, 1, NULL, NULL));
 	contract_others_release(rank, &unit, NULL);
 	CHECK_BYTES(shows_version(&unit, view, 1)); /* the stream may still read it */
@@ -97,7 +94,7 @@ static void test_released_view_shows_nan(void **state)
 
 /* The next unit has the slot's address while a stream still reads the former one. A view of that shows NaN
  * when the stream has passed, and the next one's bytes when they are published. */
-static void test_view_of_a_slots_former_unit(void **state)
+CONTRACT_TEST(test_view_of_a_slots_former_unit)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_unit unit, former, next;
@@ -110,7 +107,6 @@ static void test_view_of_a_slots_former_unit(void **state)
 	const void *view;
 	void *data = NULL;
 
-	(void)state;
 	slot_unit(c, "former", &former);
 	slot_unit(c, "next", &next);
 	view = contract_gather(rank, &former, NULL);
@@ -133,12 +129,11 @@ static void test_view_of_a_slots_former_unit(void **state)
 }
 
 /* The same byte is NaN in all floating-point dtypes. */
-static void test_every_floating_dtype(void **state)
+CONTRACT_TEST(test_every_floating_dtype)
 {
 	struct contract_unit unit;
 	struct contract *c = poison_open(0, &unit);
 
-	(void)state;
 	for (int dtype = ZEROD_FLOAT32; dtype <= ZEROD_FLOAT8_E5M2; dtype++) {
 		struct zerod_unit_options options = ZEROD_INIT(options);
 		struct contract_unit typed;
@@ -161,13 +156,12 @@ static void test_every_floating_dtype(void **state)
 
 /* ---- Beside others, and alone -------------------------------------------------------------------------- */
 
-static void test_others_are_not_filled(void **state)
+CONTRACT_TEST(test_others_are_not_filled)
 {
 	struct contract_unit unit;
 	struct contract *c = poison_open(0, &unit);
 	const void *stale, *view;
 
-	(void)state;
 	stale = contract_gather(&c->ranks[0], &unit, NULL);
 	view = contract_gather(&c->ranks[1], &unit, NULL);
 	contract_release(&c->ranks[0], &unit, NULL);
@@ -179,7 +173,7 @@ static void test_others_are_not_filled(void **state)
 }
 
 /* The gathered buffer is a copy, and the shard keeps its bytes. */
-static void test_rank_that_is_alone(void **state)
+CONTRACT_TEST(test_rank_that_is_alone)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_shard shard = ZEROD_INIT(shard);
@@ -188,7 +182,6 @@ static void test_rank_that_is_alone(void **state)
 	struct contract_unit unit;
 	const void *view;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	OK(rank->client, zerod_shard_get(unit.at[0], &shard));
@@ -203,14 +196,13 @@ static void test_rank_that_is_alone(void **state)
 }
 
 /* Access is taken away and the memory is filled; the slot's next unit gets both right. */
-static void test_with_strict(void **state)
+CONTRACT_TEST(test_with_strict)
 {
 	struct contract_unit unit, former, next;
 	struct contract *c = poison_open(1, &unit);
 	struct contract_rank *rank = &c->ranks[0];
 	const void *view;
 
-	(void)state;
 	slot_unit(c, "former", &former);
 	slot_unit(c, "next", &next);
 	for (int round = 0; round < 2; round++) {
@@ -226,13 +218,12 @@ static void test_with_strict(void **state)
 }
 
 /* A program that is not changed. */
-static void test_environment(void **state)
+CONTRACT_TEST(test_environment)
 {
 	struct contract_unit unit;
 	struct contract *c;
 	const void *view;
 
-	(void)state;
 	assert_int_equal(setenv("ZEROD_POISON", "1", 1), 0);
 	c = contract_open(NULL);
 	assert_int_equal(unsetenv("ZEROD_POISON"), 0);
@@ -243,18 +234,4 @@ static void test_environment(void **state)
 	await_fills(c);
 	CHECK_BYTES(shows_nan(&unit, view));
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_released_view_shows_nan),
-	        CONTRACT_TEST(test_view_of_a_slots_former_unit),
-	        CONTRACT_TEST(test_every_floating_dtype),
-	        CONTRACT_TEST(test_others_are_not_filled),
-	        CONTRACT_TEST(test_rank_that_is_alone),
-	        CONTRACT_TEST(test_with_strict),
-	        CONTRACT_TEST(test_environment),
-	};
-	return cmocka_run_group_tests_name("contract/poison", tests, NULL, NULL);
 }

@@ -9,8 +9,6 @@
 #include "contract.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -49,7 +47,7 @@ static void gather_in_thread(struct contract_rank *rank, void *arg)
 	me->all->data[me->index] = contract_gather(rank, me->all->unit, NULL);
 }
 
-static void test_concurrent_gathers_are_one_transfer(void **state)
+CONTRACT_TEST(test_concurrent_gathers_are_one_transfer)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit unit;
@@ -58,7 +56,6 @@ static void test_concurrent_gathers_are_one_transfer(void **state)
 	struct contract_task *tasks[THREADS];
 	struct contract_device device;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	for (unsigned i = 0; i < THREADS; i++) {
@@ -84,7 +81,7 @@ static void test_concurrent_gathers_are_one_transfer(void **state)
 	contract_close(c);
 }
 
-static void test_waiting_again_never_revives(void **state)
+CONTRACT_TEST(test_waiting_again_never_revives)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
@@ -92,7 +89,6 @@ static void test_waiting_again_never_revives(void **state)
 	zerod_ticket ticket;
 	void *data = NULL, *again = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	contract_others_gather(rank, &unit, NULL);
@@ -109,7 +105,7 @@ static void test_waiting_again_never_revives(void **state)
 }
 
 /* One that waits has what it wants, whatever a stream that waited before has still to do. */
-static void test_waits_are_apart(void **state)
+CONTRACT_TEST(test_waits_are_apart)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
@@ -119,7 +115,6 @@ static void test_waits_are_apart(void **state)
 	uint8_t *seen;
 	void *data = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	seen = zd_calloc(1, contract_padded_bytes(&unit));
@@ -144,7 +139,7 @@ static void test_waits_are_apart(void **state)
 
 /* The bytes are off the account at the release; the block serves nobody else before the slow consumer is
  * through. */
-static void test_release_waits_for_every_consumer(void **state)
+CONTRACT_TEST(test_release_waits_for_every_consumer)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
@@ -155,7 +150,6 @@ static void test_release_waits_for_every_consumer(void **state)
 	uint8_t *seen;
 	void *data = NULL, *next;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_plain_unit(c, "v", NUMEL, &other);
 	contract_publish_all(c, &unit);
@@ -191,7 +185,7 @@ static void test_release_waits_for_every_consumer(void **state)
 }
 
 /* A stream with nothing left in it is not through as long as it runs. */
-static void test_release_waits_for_what_runs(void **state)
+CONTRACT_TEST(test_release_waits_for_what_runs)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
@@ -200,7 +194,6 @@ static void test_release_waits_for_what_runs(void **state)
 	struct contract_gate *gate;
 	void *data;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_plain_unit(c, "v", NUMEL, &other);
 	contract_publish_all(c, &unit);
@@ -220,7 +213,7 @@ static void test_release_waits_for_what_runs(void **state)
 	contract_close(c);
 }
 
-static void test_multi_use_buffer_survives_all_but_the_last_release(void **state)
+CONTRACT_TEST(test_multi_use_buffer_survives_all_but_the_last_release)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
@@ -229,7 +222,6 @@ static void test_multi_use_buffer_survives_all_but_the_last_release(void **state
 	zerod_ticket ticket;
 	void *data = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	options.uses = 3;
@@ -250,7 +242,7 @@ static void test_multi_use_buffer_survives_all_but_the_last_release(void **state
 }
 
 /* The view is the unit's true shape, which is less than what is charged; it is kept past the release. */
-static void test_views_keep_no_storage(void **state)
+CONTRACT_TEST(test_views_keep_no_storage)
 {
 	enum { SIZE = sizeof(struct zerod_view) };
 	const struct zerod_view views[] = {{SIZE, "weight", 0, 2, 0, {30, 33}},
@@ -264,7 +256,6 @@ static void test_views_keep_no_storage(void **state)
 	uint8_t kept[10 * sizeof(float)];
 	void *data, *next;
 
-	(void)state;
 	options.name = "layer";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
@@ -293,7 +284,7 @@ static void test_views_keep_no_storage(void **state)
 	contract_close(c);
 }
 
-static void test_release_of_what_is_not_held_changes_nothing(void **state)
+CONTRACT_TEST(test_release_of_what_is_not_held_changes_nothing)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -302,7 +293,6 @@ static void test_release_of_what_is_not_held_changes_nothing(void **state)
 	struct contract_device before, after;
 	void *data;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD,
@@ -331,7 +321,7 @@ static void test_release_of_what_is_not_held_changes_nothing(void **state)
 
 /* ---- Persistent units ---------------------------------------------------------------------------------- */
 
-static void test_persistent_unit_keeps_its_buffer(void **state)
+CONTRACT_TEST(test_persistent_unit_keeps_its_buffer)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
@@ -339,7 +329,6 @@ static void test_persistent_unit_keeps_its_buffer(void **state)
 	struct contract_unit unit;
 	void *data;
 
-	(void)state;
 	options.name = "norm";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
@@ -360,13 +349,12 @@ static void test_persistent_unit_keeps_its_buffer(void **state)
 	contract_close(c);
 }
 
-static void test_persistence_is_set_at_any_time(void **state)
+CONTRACT_TEST(test_persistence_is_set_at_any_time)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
 	struct contract_unit unit;
 
-	(void)state;
 	contract_plain_unit(c, "norm", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	for (unsigned step = 0; step < 3; step++) {
@@ -409,14 +397,13 @@ static void slot_unit(struct contract *c, const char *name, uint64_t numel, stru
 	numbered_slot_unit(c, name, numel, 1, unit);
 }
 
-static void test_slot_has_one_address(void **state)
+CONTRACT_TEST(test_slot_has_one_address)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = first_of(c);
 	struct contract_unit small, large, filler;
 	void *address;
 
-	(void)state;
 	slot_unit(c, "small", NUMEL, &small);
 	slot_unit(c, "large", LARGE_NUMEL, &large);
 	contract_plain_unit(c, "filler", NUMEL, &filler);
@@ -435,7 +422,7 @@ static void test_slot_has_one_address(void **state)
 	contract_close(c);
 }
 
-static void test_slot_conflict_is_an_error(void **state)
+CONTRACT_TEST(test_slot_conflict_is_an_error)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -443,7 +430,6 @@ static void test_slot_conflict_is_an_error(void **state)
 	struct contract_unit small, large;
 	void *data;
 
-	(void)state;
 	slot_unit(c, "small", NUMEL, &small);
 	slot_unit(c, "large", LARGE_NUMEL, &large);
 	data = contract_gather(rank, &small, NULL);
@@ -456,7 +442,7 @@ static void test_slot_conflict_is_an_error(void **state)
 
 /* The former unit's reader is not through: the slot's next unit has its address all the same, and its bytes
  * come behind that reader. */
-static void test_slot_is_promised_while_its_former_unit_is_read(void **state)
+CONTRACT_TEST(test_slot_is_promised_while_its_former_unit_is_read)
 {
 	struct contract *c;
 	struct contract_rank *rank;
@@ -466,7 +452,6 @@ static void test_slot_is_promised_while_its_former_unit_is_read(void **state)
 	uint8_t *seen, *later;
 	void *data = NULL, *next = NULL;
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(NULL);
 	rank = first_of(c);
@@ -496,7 +481,7 @@ static void test_slot_is_promised_while_its_former_unit_is_read(void **state)
 
 /* A whole forward over two slots is enqueued while the stream stands still: no call waits for it, and every
  * unit is read as it was gathered. */
-static void test_forward_runs_ahead_of_its_stream(void **state)
+CONTRACT_TEST(test_forward_runs_ahead_of_its_stream)
 {
 	struct contract *c;
 	struct contract_rank *rank;
@@ -506,7 +491,6 @@ static void test_forward_runs_ahead_of_its_stream(void **state)
 	uint8_t *seen[AHEAD_UNITS];
 	void *data[AHEAD_UNITS];
 
-	(void)state;
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(NULL);
 	rank = first_of(c);
@@ -533,26 +517,4 @@ static void test_forward_runs_ahead_of_its_stream(void **state)
 		free(seen[i]);
 	}
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_concurrent_gathers_are_one_transfer),
-	        CONTRACT_TEST(test_waiting_again_never_revives),
-	        CONTRACT_TEST(test_waits_are_apart),
-	        CONTRACT_TEST(test_release_waits_for_every_consumer),
-	        CONTRACT_TEST(test_release_waits_for_what_runs),
-	        CONTRACT_TEST(test_multi_use_buffer_survives_all_but_the_last_release),
-	        CONTRACT_TEST(test_views_keep_no_storage),
-	        CONTRACT_TEST(test_release_of_what_is_not_held_changes_nothing),
-	        CONTRACT_TEST(test_persistent_unit_keeps_its_buffer),
-	        CONTRACT_TEST(test_persistence_is_set_at_any_time),
-	        CONTRACT_TEST(test_slot_has_one_address),
-	        CONTRACT_TEST(test_slot_conflict_is_an_error),
-	        CONTRACT_TEST(test_slot_is_promised_while_its_former_unit_is_read),
-	        CONTRACT_TEST(test_forward_runs_ahead_of_its_stream),
-	};
-
-	return cmocka_run_group_tests_name("8032: released means released", tests, NULL, NULL);
 }

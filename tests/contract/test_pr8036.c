@@ -9,8 +9,6 @@
 #include "contract_reduce.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -63,11 +61,10 @@ static void expect_step(struct world *w, float first, float second)
 
 /* ---- Between steps ------------------------------------------------------------------------------------- */
 
-static void test_nothing_is_held_between_steps(void **state)
+CONTRACT_TEST(test_nothing_is_held_between_steps)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	expect_nothing_held(&w);
 	for (uint32_t step = 1; step <= 3; step++) {
@@ -115,13 +112,12 @@ static void take_overflow(struct contract_rank *rank, void *arg)
 }
 
 /* The optimizer skips such a step, and the target goes all the same; the next one begins anew. */
-static void test_overflow_drops_the_target_too(void **state)
+CONTRACT_TEST(test_overflow_drops_the_target_too)
 {
 	const float inf = INFINITY;
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_backward_all(w.c, 3, true);
 	OK(w.c->ranks[0].client, zerod_bucket_reserve(w.buckets[0], w.first.at[0], NULL, &entry));
@@ -142,11 +138,10 @@ static void test_overflow_drops_the_target_too(void **state)
 	contract_close(w.c);
 }
 
-static void test_every_window_begins_with_zeros(void **state)
+CONTRACT_TEST(test_every_window_begins_with_zeros)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_backward_all(w.c, 3, true);
 	reduce_all(&w, &w.first, 3);
@@ -178,14 +173,13 @@ static void check_layout(struct contract_rank *rank, void *arg)
 	contract_step_end(rank);
 }
 
-static void test_target_is_one_flat_buffer(void **state)
+CONTRACT_TEST(test_target_is_one_flat_buffer)
 {
 	struct zerod_unit_options frozen = ZEROD_INIT(frozen);
 	struct contract_unit unit;
 	struct zerod_target target = ZEROD_INIT(target);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	frozen.name = "frozen";
 	frozen.dtype = ZEROD_FLOAT32;
@@ -208,7 +202,7 @@ static void test_target_is_one_flat_buffer(void **state)
 
 /* A stream still copies from the target when the step ends: the bytes are off the account, the block is not
  * free. */
-static void test_target_waits_for_its_readers(void **state)
+CONTRACT_TEST(test_target_waits_for_its_readers)
 {
 	struct world w;
 	struct contract_rank *rank;
@@ -218,7 +212,6 @@ static void test_target_waits_for_its_readers(void **state)
 	struct contract_task *task;
 	float seen[3];
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	stream = contract_stream(rank);
@@ -261,11 +254,10 @@ static void run_part(struct world *w, bool reduces)
 	reduce_all(w, &w->second, 1);
 }
 
-static void test_buckets_go_whichever_part_reduces(void **state)
+CONTRACT_TEST(test_buckets_go_whichever_part_reduces)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_publish_all(w.c, &w.first);
 	for (uint32_t reducing = 0; reducing < 3; reducing++) {
@@ -315,11 +307,10 @@ static void accumulate(struct world *w, uint32_t stage)
 	}
 }
 
-static void test_accumulation_in_every_stage(void **state)
+CONTRACT_TEST(test_accumulation_in_every_stage)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t stage = 1; stage <= 3; stage++) {
 		accumulate(&w, stage);
@@ -329,14 +320,13 @@ static void test_accumulation_in_every_stage(void **state)
 	contract_close(w.c);
 }
 
-static void test_backwards_and_steps_take_turns(void **state)
+CONTRACT_TEST(test_backwards_and_steps_take_turns)
 {
 	struct world w;
 	struct contract_rank *rank;
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct zerod_backward_options other = ZEROD_INIT(other);
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_STATE,
@@ -376,7 +366,7 @@ static void begin_step(struct world *w)
 }
 
 /* The step's target was bound without it. */
-static void test_a_unit_of_the_next_step(void **state)
+CONTRACT_TEST(test_a_unit_of_the_next_step)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_rank *rank;
@@ -384,7 +374,6 @@ static void test_a_unit_of_the_next_step(void **state)
 	struct world w;
 	zerod_unit *late;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	begin_step(&w);
@@ -412,13 +401,12 @@ static struct contract_rank *open_step(struct world *w, struct zerod_target *tar
 }
 
 /* It is there for streams that use it until the next backward begins. */
-static void test_a_failed_groups_target(void **state)
+CONTRACT_TEST(test_a_failed_groups_target)
 {
 	struct zerod_target target = ZEROD_INIT(target);
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	rank = open_step(&w, &target);
 	contract_leave(&w.c->ranks[1]);
 	AWAIT(zerod_backward_begin(rank->group, NULL) == ZEROD_E_PEER_LOST);
@@ -430,13 +418,12 @@ static void test_a_failed_groups_target(void **state)
 }
 
 /* It gives the target of a failed group back, and no other. */
-static void test_a_reset_in_a_step(void **state)
+CONTRACT_TEST(test_a_reset_in_a_step)
 {
 	struct zerod_target target = ZEROD_INIT(target), same = ZEROD_INIT(same);
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	rank = open_step(&w, &target);
 	OK(rank->client, zerod_session_reset(rank->client, NULL));
 	OK(rank->client, zerod_target_get(w.first.at[0], &same));
@@ -447,23 +434,4 @@ static void test_a_reset_in_a_step(void **state)
 	OK(rank->client, zerod_session_reset(rank->client, NULL));
 	FAILS(rank->client, zerod_target_get(w.first.at[0], &target), ZEROD_E_STATE, "no target outside");
 	contract_close(w.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_nothing_is_held_between_steps),
-	        CONTRACT_TEST(test_overflow_drops_the_target_too),
-	        CONTRACT_TEST(test_every_window_begins_with_zeros),
-	        CONTRACT_TEST(test_target_is_one_flat_buffer),
-	        CONTRACT_TEST(test_target_waits_for_its_readers),
-	        CONTRACT_TEST(test_buckets_go_whichever_part_reduces),
-	        CONTRACT_TEST(test_accumulation_in_every_stage),
-	        CONTRACT_TEST(test_backwards_and_steps_take_turns),
-	        CONTRACT_TEST(test_a_unit_of_the_next_step),
-	        CONTRACT_TEST(test_a_failed_groups_target),
-	        CONTRACT_TEST(test_a_reset_in_a_step),
-	};
-
-	return cmocka_run_group_tests_name("8036: targets live for a step", tests, NULL, NULL);
 }

@@ -9,9 +9,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/mem.h"
 
 #define NUMEL 1000u
@@ -77,13 +74,12 @@ static uint64_t gathered(const struct world *w)
 
 /* ---- Tags ---------------------------------------------------------------------------------------------- */
 
-static void test_release_touches_no_other_tag(void **state)
+CONTRACT_TEST(test_release_touches_no_other_tag)
 {
 	static const char *const tags[] = {"plan", "fallback", "user", "persistence"};
 	struct world w;
 	void *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	data = contract_gather(w.rank, &w.unit, tags[0]);
 	for (uint32_t i = 1; i < 4; i++)
@@ -101,14 +97,13 @@ static void test_release_touches_no_other_tag(void **state)
 	contract_close(w.c);
 }
 
-static void test_tags_of_scopes_are_not_the_callers(void **state)
+CONTRACT_TEST(test_tags_of_scopes_are_not_the_callers)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct world w;
 	zerod_scope scope;
 	void *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	options.tag = "@scope 1";
 	FAILS(w.rank->client, zerod_gather(w.unit.at[0], &options, NULL, NULL), ZEROD_E_INVALID, "@");
@@ -126,13 +121,12 @@ static void test_tags_of_scopes_are_not_the_callers(void **state)
 
 /* ---- Forward and backward ------------------------------------------------------------------------------ */
 
-static void test_touched_in_forward_needed_in_backward(void **state)
+CONTRACT_TEST(test_touched_in_forward_needed_in_backward)
 {
 	struct world w;
 	zerod_scope scope;
 	void *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	scope = begin_forward(&w, none);
 	data = touch(&w, &w.unit, scope);
@@ -153,13 +147,12 @@ static void test_touched_in_forward_needed_in_backward(void **state)
 
 /* Tied: the planned frame's release frees nothing that the eager frame's backward needs, nor the other way
  * round. */
-static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
+CONTRACT_TEST(test_tied_unit_of_a_planned_and_an_eager_frame)
 {
 	struct world w;
 	zerod_scope scope;
 	void *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	for (int claim_first = 0; claim_first < 2; claim_first++) {
 		scope = begin_forward(&w, none);
@@ -181,12 +174,11 @@ static void test_tied_unit_of_a_planned_and_an_eager_frame(void **state)
 	contract_close(w.c);
 }
 
-static void test_two_forwards_one_backward(void **state)
+CONTRACT_TEST(test_two_forwards_one_backward)
 {
 	struct world w;
 	zerod_scope scopes[2];
 
-	(void)state;
 	open_world(&w, NULL);
 	for (uint32_t i = 0; i < 2; i++) {
 		scopes[i] = begin_forward(&w, none);
@@ -205,12 +197,11 @@ static void test_two_forwards_one_backward(void **state)
 
 /* ---- Abandoned forwards -------------------------------------------------------------------------------- */
 
-static void test_abandoned_forward_is_dropped(void **state)
+CONTRACT_TEST(test_abandoned_forward_is_dropped)
 {
 	struct world w;
 	zerod_scope outer, inner;
 
-	(void)state;
 	open_world(&w, NULL);
 	outer = begin_forward(&w, none);
 	(void)touch(&w, &w.unit, outer);
@@ -223,12 +214,11 @@ static void test_abandoned_forward_is_dropped(void **state)
 	contract_close(w.c);
 }
 
-static void test_abandoned_forward_is_swept_when_no_claim_is_outstanding(void **state)
+CONTRACT_TEST(test_abandoned_forward_is_swept_when_no_claim_is_outstanding)
 {
 	struct world w;
 	zerod_scope claim, lost, next;
 
-	(void)state;
 	open_world(&w, NULL);
 	claim = begin_forward(&w, none);
 	(void)touch(&w, &w.unit, claim);
@@ -248,12 +238,11 @@ static void test_abandoned_forward_is_swept_when_no_claim_is_outstanding(void **
 	contract_close(w.c);
 }
 
-static void test_scopes_end_once_and_in_turn(void **state)
+CONTRACT_TEST(test_scopes_end_once_and_in_turn)
 {
 	struct world w;
 	zerod_scope outer, inner, unknown = {1000000};
 
-	(void)state;
 	open_world(&w, NULL);
 	outer = begin_forward(&w, none);
 	FAILS(w.rank->client, zerod_claim_end(w.rank->client, outer, NULL, 0, NULL), ZEROD_E_STATE,
@@ -274,13 +263,12 @@ static void test_scopes_end_once_and_in_turn(void **state)
 }
 
 /* A scope of another rank is none of this rank's. */
-static void test_scope_of_another_session_is_unknown(void **state)
+CONTRACT_TEST(test_scope_of_another_session_is_unknown)
 {
 	struct contract_rank *stranger;
 	struct world w;
 	zerod_scope scope;
 
-	(void)state;
 	open_world(&w, NULL);
 	stranger = &w.c->ranks[1];
 	scope = begin_forward(&w, none);
@@ -297,7 +285,7 @@ static void test_scope_of_another_session_is_unknown(void **state)
 
 /* ---- Streams and bounds -------------------------------------------------------------------------------- */
 
-static void test_claim_ends_behind_its_streams(void **state)
+CONTRACT_TEST(test_claim_ends_behind_its_streams)
 {
 	struct world w;
 	zerod_stream *stream;
@@ -306,7 +294,6 @@ static void test_claim_ends_behind_its_streams(void **state)
 	uint8_t *seen;
 	void *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	stream = contract_stream(w.rank);
 	seen = zd_calloc(1, contract_padded_bytes(&w.unit));
@@ -328,13 +315,12 @@ static void test_claim_ends_behind_its_streams(void **state)
 }
 
 /* The same budget as for everything else, and counted apart. */
-static void test_fallbacks_are_bounded_and_counted(void **state)
+CONTRACT_TEST(test_fallbacks_are_bounded_and_counted)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct world w;
 	zerod_scope scope;
 
-	(void)state;
 	open_world(&w, &(struct contract_options){.config = "[devices]\ngather_budget = 4K\n"});
 	contract_expect_version(w.rank, &w.unit, 1);
 	assert_int_equal(contract_device(w.c, 0).fallbacks, 0);
@@ -351,7 +337,7 @@ static void test_fallbacks_are_bounded_and_counted(void **state)
 	contract_close(w.c);
 }
 
-static void test_frozen_and_persistent_units_in_a_scope(void **state)
+CONTRACT_TEST(test_frozen_and_persistent_units_in_a_scope)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit frozen;
@@ -359,7 +345,6 @@ static void test_frozen_and_persistent_units_in_a_scope(void **state)
 	zerod_scope scope;
 	void *data;
 
-	(void)state;
 	open_world(&w, NULL);
 	options.name = "frozen";
 	options.dtype = ZEROD_FLOAT32;
@@ -397,7 +382,7 @@ static void begin_context(struct world *w, struct contract_unit *const *units, u
 		contract_others_release(w->rank, units[i], NULL);
 }
 
-static void test_contexts_nest_when_disjoint(void **state)
+CONTRACT_TEST(test_contexts_nest_when_disjoint)
 {
 	struct world w;
 	zerod_scope outer, inner, refused = {0};
@@ -405,7 +390,6 @@ static void test_contexts_nest_when_disjoint(void **state)
 	struct contract_unit *both[2] = {&w.other, &w.unit};
 	zerod_unit *handles[2];
 
-	(void)state;
 	open_world(&w, NULL);
 	handles[0] = w.other.at[0];
 	handles[1] = w.unit.at[0];
@@ -425,25 +409,4 @@ static void test_contexts_nest_when_disjoint(void **state)
 	begin_context(&w, both, 2, &outer); /* nothing was left behind */
 	OK(w.rank->client, zerod_context_end(w.rank->client, outer, NULL, 0, NULL));
 	contract_close(w.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_release_touches_no_other_tag),
-	        CONTRACT_TEST(test_tags_of_scopes_are_not_the_callers),
-	        CONTRACT_TEST(test_touched_in_forward_needed_in_backward),
-	        CONTRACT_TEST(test_tied_unit_of_a_planned_and_an_eager_frame),
-	        CONTRACT_TEST(test_two_forwards_one_backward),
-	        CONTRACT_TEST(test_abandoned_forward_is_dropped),
-	        CONTRACT_TEST(test_abandoned_forward_is_swept_when_no_claim_is_outstanding),
-	        CONTRACT_TEST(test_scopes_end_once_and_in_turn),
-	        CONTRACT_TEST(test_scope_of_another_session_is_unknown),
-	        CONTRACT_TEST(test_claim_ends_behind_its_streams),
-	        CONTRACT_TEST(test_fallbacks_are_bounded_and_counted),
-	        CONTRACT_TEST(test_frozen_and_persistent_units_in_a_scope),
-	        CONTRACT_TEST(test_contexts_nest_when_disjoint),
-	};
-
-	return cmocka_run_group_tests_name("8059: gathers outside the plan", tests, NULL, NULL);
 }

@@ -99,26 +99,23 @@ static void reduce_with_slow_producers(uint64_t slot_bytes)
 	contract_close(c);
 }
 
-static void test_sum_waits_for_every_producer(void **state)
+CONTRACT_TEST(test_sum_waits_for_every_producer)
 {
-	(void)state;
 	reduce_with_slow_producers(65536);
 }
 
 /* Larger than a slot: a buffer of its own, and the same tracking. */
-static void test_oversize_entry_waits_for_every_producer(void **state)
+CONTRACT_TEST(test_oversize_entry_waits_for_every_producer)
 {
-	(void)state;
 	reduce_with_slow_producers(256);
 }
 
-static void test_no_producers_means_written_already(void **state)
+CONTRACT_TEST(test_no_producers_means_written_already)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_backward_all(c, 3, true);
 	for (uint32_t i = 0; i < 4; i++)
@@ -128,7 +125,7 @@ static void test_no_producers_means_written_already(void **state)
 	contract_close(c);
 }
 
-static void test_producers_of_another_session_are_refused(void **state)
+CONTRACT_TEST(test_producers_of_another_session_are_refused)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -138,7 +135,6 @@ static void test_producers_of_another_session_are_refused(void **state)
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
 	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -182,7 +178,7 @@ static void commit_entry(struct contract_rank *rank, zerod_bucket *bucket, const
 
 /* Two slots of one entry each. The first is submitted and waits for rank 1; the second is filled meanwhile
  * without waiting; the third wants the first's place, and gets it when that has been reduced, not before. */
-static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
+CONTRACT_TEST(test_next_writer_waits_for_its_slot_and_nothing_else)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
@@ -196,7 +192,6 @@ static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
 	struct zerod_entry first = ZEROD_INIT(first), second = ZEROD_INIT(second);
 	struct contract_task *task;
 
-	(void)state;
 	contract_plain_unit(c, "a", NUMEL, &units[0]);
 	contract_plain_unit(c, "b", NUMEL, &units[1]);
 	contract_plain_unit(c, "c", NUMEL, &units[2]);
@@ -223,7 +218,7 @@ static void test_next_writer_waits_for_its_slot_and_nothing_else(void **state)
 }
 
 /* The reduction of the slot's entry waits for rank 0's own slow producer. */
-static void test_slot_of_a_slow_producer_is_not_reused(void **state)
+CONTRACT_TEST(test_slot_of_a_slow_producer_is_not_reused)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -236,7 +231,6 @@ static void test_slot_of_a_slow_producer_is_not_reused(void **state)
 	struct reservation second;
 	struct zerod_entry first = ZEROD_INIT(first);
 
-	(void)state;
 	contract_plain_unit(c, "a", NUMEL, &units[0]);
 	contract_plain_unit(c, "b", NUMEL, &units[1]);
 	for (uint32_t i = 0; i < 2; i++)
@@ -288,13 +282,12 @@ static void reduce_many(struct contract_rank *rank, void *arg)
 }
 
 /* Both ranks run through two slots as fast as they can: who writes too early is seen in a sum. */
-static void test_slots_in_quick_succession(void **state)
+CONTRACT_TEST(test_slots_in_quick_succession)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_sum sums[MANY];
 	struct many many;
 
-	(void)state;
 	for (uint32_t i = 0; i < MANY; i++) {
 		char name[8] = {'u', (char)('a' + i)};
 
@@ -312,13 +305,12 @@ static void test_slots_in_quick_succession(void **state)
 
 /* The place was full of a large gradient; what the small one does not write must not reach its norm or its
  * padding. */
-static void test_padding_is_zero_in_a_used_slot(void **state)
+CONTRACT_TEST(test_padding_is_zero_in_a_used_slot)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit large, small;
 	struct contract_sum sums[] = {{&large, CONTRACT_ALL(c), 5}, {&small, CONTRACT_ALL(c), 1}};
 
-	(void)state;
 	contract_plain_unit(c, "large", 4096, &large);
 	contract_plain_unit(c, "small", 131, &small); /* the second shard has 3 elements of 128 */
 	contract_backward_all(c, 3, true);
@@ -340,7 +332,7 @@ static void test_padding_is_zero_in_a_used_slot(void **state)
 /* ---- Order --------------------------------------------------------------------------------------------- */
 
 /* Rank 0 from the first unit to the last, rank 1 the other way round. */
-static void test_orders_cross_within_capacity(void **state)
+CONTRACT_TEST(test_orders_cross_within_capacity)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -348,7 +340,6 @@ static void test_orders_cross_within_capacity(void **state)
 	struct contract_sum sums[3];
 	zerod_bucket *buckets[2];
 
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) {
 		char name[8] = {'u', (char)('a' + i)};
 
@@ -384,7 +375,7 @@ static void cross(struct contract_rank *rank, void *arg)
 		      "rank 1 wants room for 'a' and holds 'b'");
 }
 
-static void test_orders_beyond_capacity_are_named(void **state)
+CONTRACT_TEST(test_orders_beyond_capacity_are_named)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
@@ -392,7 +383,6 @@ static void test_orders_beyond_capacity_are_named(void **state)
 	struct crossing crossings[2];
 	struct contract_task *task;
 
-	(void)state;
 	contract_plain_unit(c, "a", NUMEL, &units[0]);
 	contract_plain_unit(c, "b", NUMEL, &units[1]);
 	contract_backward_all(c, 3, true);
@@ -411,7 +401,7 @@ static void test_orders_beyond_capacity_are_named(void **state)
 	contract_close(c);
 }
 
-static void test_entry_twice_in_a_backward_is_a_duplicate(void **state)
+CONTRACT_TEST(test_entry_twice_in_a_backward_is_a_duplicate)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -420,7 +410,6 @@ static void test_entry_twice_in_a_backward_is_a_duplicate(void **state)
 	zerod_bucket *buckets[2];
 	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (uint32_t i = 0; i < 2; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -438,7 +427,7 @@ static void test_entry_twice_in_a_backward_is_a_duplicate(void **state)
 }
 
 /* A backward ends when everything that was reserved has been submitted. */
-static void test_backward_does_not_end_with_open_entries(void **state)
+CONTRACT_TEST(test_backward_does_not_end_with_open_entries)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -447,7 +436,6 @@ static void test_backward_does_not_end_with_open_entries(void **state)
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
 	struct zerod_entry entry = ZEROD_INIT(entry);
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_STATE,
 	      "runs no backward");
@@ -461,25 +449,4 @@ static void test_backward_does_not_end_with_open_entries(void **state)
 	contract_expect_step(c, &sum, 1);
 	OK(rank->client, zerod_bucket_destroy(bucket));
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_sum_waits_for_every_producer),
-	        CONTRACT_TEST(test_oversize_entry_waits_for_every_producer),
-	        CONTRACT_TEST(test_no_producers_means_written_already),
-	        CONTRACT_TEST(test_producers_of_another_session_are_refused),
-	        CONTRACT_TEST(test_next_writer_waits_for_its_slot_and_nothing_else),
-	        CONTRACT_TEST(test_slot_of_a_slow_producer_is_not_reused),
-	        CONTRACT_TEST(test_slots_in_quick_succession),
-	        CONTRACT_TEST(test_padding_is_zero_in_a_used_slot),
-	        CONTRACT_TEST(test_orders_cross_within_capacity),
-	        CONTRACT_TEST(test_orders_beyond_capacity_are_named),
-	        CONTRACT_TEST(test_entry_twice_in_a_backward_is_a_duplicate),
-	        CONTRACT_TEST(test_backward_does_not_end_with_open_entries),
-	};
-
-	return cmocka_run_group_tests_name("8080: a reduction waits for all of its producers", tests, NULL,
-	                                   NULL);
 }

@@ -5,9 +5,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <zerod_read.h>
 
 #include "base/mem.h"
@@ -106,10 +103,9 @@ static void publish_and_commit(struct reading *r)
 }
 
 /* A rank updates its shard of one unit after the commit. */
-static void test_update_after_the_commit(void **state)
+CONTRACT_TEST(test_update_after_the_commit)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
-	(void)state;
 	for (int shadow = 0; shadow < 2; shadow++) {
 		struct reading r;
 		begin(&r, shadow ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
@@ -158,13 +154,12 @@ static void await_second(struct contract_rank *rank, void *arg)
 }
 
 /* The reader waits, and is told. */
-static void test_waits(void **state)
+CONTRACT_TEST(test_waits)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_task *task;
 	struct reading r;
 
-	(void)state;
 	begin(&r, 0);
 	FAILS(r.client, await_commit(&r, 0, 1), ZEROD_E_DEADLINE, "rank 0 to commit");
 	publish_and_commit(&r);
@@ -176,7 +171,7 @@ static void test_waits(void **state)
 	end(&r);
 }
 
-static void test_wrong_reads(void **state)
+CONTRACT_TEST(test_wrong_reads)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_unit_read_options options = ZEROD_INIT(options);
@@ -185,7 +180,6 @@ static void test_wrong_reads(void **state)
 	struct contract_unit late;
 	struct reading r;
 
-	(void)state;
 	begin(&r, 0);
 	source.job = "contract";
 	source.group = "none";
@@ -253,10 +247,9 @@ static void read_all(struct contract_rank *rank, void *arg)
 	}
 }
 
-static void test_no_read_is_torn(void **state)
+CONTRACT_TEST(test_no_read_is_torn)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
-	(void)state;
 	for (int shadow = 0; shadow < 2; shadow++) {
 		struct contract_task *tasks[RANKS], *reader;
 		struct reading r;
@@ -270,16 +263,4 @@ static void test_no_read_is_torn(void **state)
 		CHECK(r.whole >= 1); /* the last commit */
 		end(&r);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_update_after_the_commit),
-	        CONTRACT_TEST(test_waits),
-	        CONTRACT_TEST(test_wrong_reads),
-	        CONTRACT_TEST(test_no_read_is_torn),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,6 @@
  */
 #include "contract_reduce.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <zerod_optimizer.h>
 
 #include "base/mem.h"
@@ -52,11 +49,10 @@ static void wait_and_expect(struct world *w, const struct contract_unit *unit, f
 }
 
 /* In the backward and behind it, again after a further contribution, and in the step. */
-static void test_the_sum_before_the_step(void **state)
+CONTRACT_TEST(test_the_sum_before_the_step)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t step = 1; step <= 2; step++) {
 		for (uint32_t i = 1; i <= 2; i++) {
@@ -78,13 +74,12 @@ static void test_the_sum_before_the_step(void **state)
 
 /* The streams stand still in front of the gradients, and the call returns; their work behind it finds the
  * sum. */
-static void test_the_stream_waits(void **state)
+CONTRACT_TEST(test_the_stream_waits)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_gate *gates[RANKS];
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_backward_all(w.c, 3, true);
 	for (uint32_t i = 0; i < RANKS; i++) {
@@ -125,7 +120,7 @@ static void end_and_step(struct contract_rank *rank, void *arg)
 
 /* A rank whose stream still reads its place skips the next gradient: the sum is not stored before that has
  * run. */
-static void test_a_reader_holds_the_next_sum(void **state)
+CONTRACT_TEST(test_a_reader_holds_the_next_sum)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_task *tasks[RANKS];
@@ -134,7 +129,6 @@ static void test_a_reader_holds_the_next_sum(void **state)
 	float *before, *after;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_backward_all(w.c, 3, true);
 	contract_reduce(&w.c->ranks[0], w.buckets[0], &w.unit, 1, NULL);
@@ -163,14 +157,13 @@ static void test_a_reader_holds_the_next_sum(void **state)
 }
 
 /* A rank that has begun the step waits for the others, which may give the window up, and then for the sum. */
-static void test_in_a_step(void **state)
+CONTRACT_TEST(test_in_a_step)
 {
 	struct zerod_wait_options soon = ZEROD_INIT(soon);
 	struct zerod_target target = ZEROD_INIT(target);
 	zerod_ticket tickets[RANKS];
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	soon.deadline_ms = 1;
 	for (uint32_t step = 1; step <= 2; step++) {
@@ -200,7 +193,7 @@ static void test_in_a_step(void **state)
 }
 
 /* The arguments that zerod_reduce_wait() rejects, and the states in which it fails. */
-static void test_refusals(void **state)
+CONTRACT_TEST(test_refusals)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_wait_options soon = ZEROD_INIT(soon);
@@ -208,7 +201,6 @@ static void test_refusals(void **state)
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	soon.deadline_ms = 1;
@@ -242,14 +234,13 @@ static void test_refusals(void **state)
 }
 
 /* A rank dies while another one's streams may read a place: the place stays until the rank says so. */
-static void test_the_group_fails(void **state)
+CONTRACT_TEST(test_the_group_fails)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	contract_backward_all(w.c, 3, true);
@@ -281,13 +272,12 @@ static void expect_norms(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_step_norms_get(rank->group, units, 1, NULL, norms));
 }
 
-static void test_norms_by_unit(void **state)
+CONTRACT_TEST(test_norms_by_unit)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	double norm = 5;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	FAILS(w.c->ranks[0].client, zerod_step_norms_get(w.c->ranks[0].group, &w.unit.at[0], 1, NULL, &norm),
 	      ZEROD_E_STATE, "has begun no step");
@@ -334,14 +324,13 @@ static void step_of_the_other(struct contract_rank *rank, void *arg)
 }
 
 /* The memory is there from the sum to its return, and the loan outlives the backward. */
-static void test_a_sum_that_goes(void **state)
+CONTRACT_TEST(test_a_sum_that_goes)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
 	uint64_t least;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	set_target(&w, 0);
 	for (uint32_t step = 0; step < 2; step++) {
@@ -385,12 +374,11 @@ static void step_without(struct contract_rank *rank, void *arg)
 }
 
 /* Sums that nobody waits for add up as others do, and go with the step. */
-static void test_a_sum_that_stays(void **state)
+CONTRACT_TEST(test_a_sum_that_stays)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	set_target(&w, 0);
 	for (uint32_t i = 1; i <= 2; i++) {
@@ -406,7 +394,7 @@ static void test_a_sum_that_stays(void **state)
 }
 
 /* A stream still reads the sum that was returned: its memory is not used again before that has run. */
-static void test_a_reader_of_a_sum_that_goes(void **state)
+CONTRACT_TEST(test_a_reader_of_a_sum_that_goes)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
@@ -414,7 +402,6 @@ static void test_a_reader_of_a_sum_that_goes(void **state)
 	float *before, *after;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	set_target(&w, 0);
 	contract_backward_all(w.c, 3, true);
@@ -450,13 +437,12 @@ static void skip_the_rest(struct contract_rank *rank, void *arg)
 }
 
 /* A rank keeps the sum that it was lent, and skips the unit as the rest of the next backward. */
-static void test_a_sum_of_the_backward_before(void **state)
+CONTRACT_TEST(test_a_sum_of_the_backward_before)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_target target = ZEROD_INIT(target);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	set_target(&w, 0);
 	contract_backward_all(w.c, 3, true);
@@ -483,7 +469,7 @@ static void begin_expecting(struct contract_rank *rank, void *arg)
 	                      strstr(zerod_last_error(rank->client), "without a place in the target")));
 }
 
-static void test_refusals_of_sums_that_go(void **state)
+CONTRACT_TEST(test_refusals_of_sums_that_go)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_unit_options options = ZEROD_INIT(options);
@@ -492,7 +478,6 @@ static void test_refusals_of_sums_that_go(void **state)
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	options.name = "whole";
@@ -528,19 +513,5 @@ int main(void)
 {
 	(void)setenv("ZEROD_RUN_AHEAD", "1",
 	             1); /* streams are held here, and pageable memory is not copied to */
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_the_sum_before_the_step),
-	        CONTRACT_TEST(test_the_stream_waits),
-	        CONTRACT_TEST(test_a_reader_holds_the_next_sum),
-	        CONTRACT_TEST(test_in_a_step),
-	        CONTRACT_TEST(test_refusals),
-	        CONTRACT_TEST(test_the_group_fails),
-	        CONTRACT_TEST(test_norms_by_unit),
-	        CONTRACT_TEST(test_a_sum_that_goes),
-	        CONTRACT_TEST(test_a_sum_that_stays),
-	        CONTRACT_TEST(test_a_reader_of_a_sum_that_goes),
-	        CONTRACT_TEST(test_a_sum_of_the_backward_before),
-	        CONTRACT_TEST(test_refusals_of_sums_that_go),
-	};
-	return cmocka_run_group_tests_name("gradients unit by unit", tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

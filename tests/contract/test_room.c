@@ -7,8 +7,6 @@
  */
 #include "contract.h"
 
-#include <string.h>
-
 #define MIB   (1024ull * 1024)
 #define NUMEL (6 * MIB / sizeof(float))
 
@@ -35,7 +33,7 @@ static struct zerod_alloc_options eight_mib(const char *job)
 	return options;
 }
 
-static void test_released_copies_make_room(void **state)
+CONTRACT_TEST(test_released_copies_make_room)
 {
 	struct zerod_alloc_options options = eight_mib("scratch");
 	uint8_t byte = 7, seen = 0;
@@ -46,7 +44,6 @@ static void test_released_copies_make_room(void **state)
 	struct contract *c;
 	void *data;
 
-	(void)state;
 	c = open_full(&unit);
 	rank = &c->ranks[0];
 	stream = contract_stream(rank);
@@ -79,24 +76,13 @@ static void allocate(struct contract_rank *rank, void *arg)
 }
 
 /* The rank makes no call meanwhile. */
-static void test_another_process_is_asked_for_its_memory(void **state)
+CONTRACT_TEST(test_another_process_is_asked_for_its_memory)
 {
 	struct contract_unit unit;
 	struct contract *c;
 
-	(void)state;
 	c = open_full(&unit);
 	contract_finish(contract_start(&c->ranks[0], allocate, NULL));
 	contract_expect_version(&c->ranks[0], &unit, 1);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_released_copies_make_room),
-	        CONTRACT_TEST(test_another_process_is_asked_for_its_memory),
-	};
-
-	return cmocka_run_group_tests_name("contract: room", tests, NULL, NULL);
 }

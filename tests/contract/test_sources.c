@@ -8,9 +8,6 @@
  */
 #include "contract.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/mem.h"
 
 #define WORLD 3u
@@ -189,12 +186,11 @@ static void publish_round(struct contract_rank *rank, struct contract_unit *unit
 }
 
 /* One call for units of all floating dtypes, and one whose shards are empty on all ranks but the first. */
-static void test_gathered_bytes_are_the_converted_ones(void **state)
+CONTRACT_TEST(test_gathered_bytes_are_the_converted_ones)
 {
 	struct contract_unit units[NUNITS];
 	struct contract *c;
 
-	(void)state;
 	open_units(&c, units);
 	for (unsigned round = 0; round < 3; round++) {
 		for (uint32_t r = 0; r < WORLD; r++)
@@ -221,7 +217,7 @@ static void publish_source(struct contract_rank *rank, void *arg)
 }
 
 /* The optimizer writes its masters on the stream, and takes its time. */
-static void test_conversion_is_in_the_order_of_its_stream(void **state)
+CONTRACT_TEST(test_conversion_is_in_the_order_of_its_stream)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit unit;
@@ -233,7 +229,6 @@ static void test_conversion_is_in_the_order_of_its_stream(void **state)
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	float *next;
 
-	(void)state;
 	open_unit(c, "w", ZEROD_BFLOAT16, NUMEL, &unit);
 	masters_of(&c->ranks[0], &unit, 2, &masters[0]);
 	masters_of(writer, &unit, 1, &masters[1]);
@@ -289,12 +284,11 @@ static void publish_copy(struct contract_rank *rank, struct contract_unit *unit,
 	free(values);
 }
 
-static void test_equal_dtypes_are_copied(void **state)
+CONTRACT_TEST(test_equal_dtypes_are_copied)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit unit;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (unsigned round = 0; round < 2; round++) {
 		for (uint32_t r = 0; r < 2; r++)
@@ -327,7 +321,7 @@ static void expect_zeros(struct contract_rank *rank, struct contract_unit *unit)
 		expect_zeros(rank, &good);                                                                   \
 	} while (0)
 
-static void test_bad_sources_convert_nothing(void **state)
+CONTRACT_TEST(test_bad_sources_convert_nothing)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -337,7 +331,6 @@ static void test_bad_sources_convert_nothing(void **state)
 	zerod_unit *handles[2];
 	float *values;
 
-	(void)state;
 	contract_plain_unit(c, "good", NUMEL, &good);
 	open_unit(c, "integers", ZEROD_INT32, NUMEL, &integers);
 	values = slice(rank, &good, 1);
@@ -375,7 +368,7 @@ static void test_bad_sources_convert_nothing(void **state)
 }
 
 /* The daemon refuses behind the conversion: the update is still open, and can be published again. */
-static void test_refused_publish_leaves_the_update_open(void **state)
+CONTRACT_TEST(test_refused_publish_leaves_the_update_open)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -383,7 +376,6 @@ static void test_refused_publish_leaves_the_update_open(void **state)
 	struct contract_unit unit;
 	struct masters masters[2];
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	for (uint32_t r = 0; r < 2; r++)
@@ -402,17 +394,4 @@ static void test_refused_publish_leaves_the_update_open(void **state)
 	masters_free(&masters[0]);
 	masters_free(&masters[1]);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_gathered_bytes_are_the_converted_ones),
-	        CONTRACT_TEST(test_conversion_is_in_the_order_of_its_stream),
-	        CONTRACT_TEST(test_equal_dtypes_are_copied),
-	        CONTRACT_TEST(test_bad_sources_convert_nothing),
-	        CONTRACT_TEST(test_refused_publish_leaves_the_update_open),
-	};
-
-	return cmocka_run_group_tests_name("contract/sources", tests, NULL, NULL);
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_steps.c - steps with a ticket: streams wait for the target, and calls do not. */
-#include <stdlib.h>
-
 #include "contract_reduce.h"
 
 #include <math.h>
@@ -49,14 +47,13 @@ static void expect_info(struct contract_rank *rank, const struct world *w, uint6
 }
 
 /* The streams stand still in front of all gradients, and every call of the step but the last returns. */
-static void test_no_call_waits_for_the_sums(void **state)
+CONTRACT_TEST(test_no_call_waits_for_the_sums)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_gate *gates[RANKS];
 	zerod_ticket ends[RANKS], tickets[RANKS];
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t step = 1; step <= 2; step++) {
 		contract_backward_all(w.c, 3, true);
@@ -93,7 +90,7 @@ static void test_no_call_waits_for_the_sums(void **state)
 }
 
 /* Nor for the end of the step, nor does the next window, up to the end of its step. The third one waits. */
-static void test_two_steps_are_enqueued(void **state)
+CONTRACT_TEST(test_two_steps_are_enqueued)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_backward_options brief = ZEROD_INIT(brief);
@@ -101,7 +98,6 @@ static void test_two_steps_are_enqueued(void **state)
 	zerod_ticket end, tickets[RANKS];
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	brief.deadline_ms = 50;
 	for (uint32_t step = 1; step <= 4; step++) {
@@ -140,7 +136,7 @@ static void test_two_steps_are_enqueued(void **state)
 }
 
 /* The rank leaves before its step is over. */
-static void test_a_rank_leaves_before_the_end_of_its_step(void **state)
+CONTRACT_TEST(test_a_rank_leaves_before_the_end_of_its_step)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_gate *gate;
@@ -148,7 +144,6 @@ static void test_a_rank_leaves_before_the_end_of_its_step(void **state)
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_backward_all(w.c, 3, true);
 	gate = contract_block(&w.c->ranks[0], w.streams[0]);
@@ -183,11 +178,10 @@ static void step_with_a_ticket(struct contract_rank *rank, void *arg)
 }
 
 /* Without a stream the wait is the caller's; in groups over several daemons too. */
-static void test_the_caller_waits(void **state)
+CONTRACT_TEST(test_the_caller_waits)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	contract_backward_all(w.c, 3, true);
 	for (uint32_t i = 0; i < RANKS; i++) {
@@ -223,7 +217,7 @@ static void step_with_scalars(struct contract_rank *rank, void *arg)
 }
 
 /* With a ticket they are there when the stream may go on, without one when the call returns. */
-static void test_scalars_for_kernels(void **state)
+CONTRACT_TEST(test_scalars_for_kernels)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_step_options options = ZEROD_INIT(options);
@@ -232,7 +226,6 @@ static void test_scalars_for_kernels(void **state)
 	struct contract_gate *gates[RANKS];
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	options.flags = ZEROD_STEP_SCALARS;
 	for (uint32_t step = 0; step < 2; step++) {
@@ -275,14 +268,13 @@ static void test_scalars_for_kernels(void **state)
 	contract_close(w.c);
 }
 
-static void test_arguments(void **state)
+CONTRACT_TEST(test_arguments)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct contract_rank *rank;
 	zerod_ticket ticket;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	FAILS(rank->client, zerod_step_get(rank->group, NULL, &info), ZEROD_E_STATE, "has begun no step");
@@ -298,14 +290,5 @@ int main(void)
 {
 	(void)setenv("ZEROD_RUN_AHEAD", "1",
 	             1); /* streams are held here, and pageable memory is not copied to */
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_no_call_waits_for_the_sums),
-	        CONTRACT_TEST(test_two_steps_are_enqueued),
-	        CONTRACT_TEST(test_a_rank_leaves_before_the_end_of_its_step),
-	        CONTRACT_TEST(test_the_caller_waits),
-	        CONTRACT_TEST(test_scalars_for_kernels),
-	        CONTRACT_TEST(test_arguments),
-	};
-
-	return cmocka_run_group_tests_name("steps: streams wait for the target", tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -5,8 +5,6 @@
  * Pages of emulated devices, and what an access without a right ends in, are looked at in tests/it
  * (test_strict.c, test_cuda_strict.c).
  */
-#include <string.h>
-
 #include "contract.h"
 
 #define NUMEL 1000ull
@@ -51,14 +49,13 @@ static void release_behind(struct contract_rank *rank, struct contract_unit *uni
 
 /* ---- Who holds a buffer -------------------------------------------------------------------------------- */
 
-static void test_last_of_all_streams(void **state)
+CONTRACT_TEST(test_last_of_all_streams)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
 	struct contract_rank *rank = &c->ranks[0];
 	zerod_stream *streams[] = {contract_stream(rank), contract_stream(rank)};
 
-	(void)state;
 	for (int last = 0; last < 2; last++) {
 		struct contract_gate *gates[2];
 		const void *view = contract_gather(rank, &unit, NULL);
@@ -77,7 +74,7 @@ static void test_last_of_all_streams(void **state)
 }
 
 /* The stream of a release that was not the last one counts, too. */
-static void test_uses_and_their_streams(void **state)
+CONTRACT_TEST(test_uses_and_their_streams)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct contract_unit unit;
@@ -87,7 +84,6 @@ static void test_uses_and_their_streams(void **state)
 	struct contract_gate *gate = contract_block(rank, slow);
 	void *view = NULL;
 
-	(void)state;
 	options.uses = 3;
 	for (uint32_t i = 0; i < options.uses; i++)
 		contract_others_gather(rank, &unit, NULL);
@@ -101,14 +97,13 @@ static void test_uses_and_their_streams(void **state)
 	contract_close(c);
 }
 
-static void test_every_tag(void **state)
+CONTRACT_TEST(test_every_tag)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
 	struct contract_rank *rank = &c->ranks[0];
 	const void *view = contract_gather(rank, &unit, "plan");
 
-	(void)state;
 	assert_ptr_equal(contract_gather(rank, &unit, "fallback"), view);
 	contract_release(rank, &unit, "plan");
 	assert_true(contract_can_touch(rank, view));
@@ -120,7 +115,7 @@ static void test_every_tag(void **state)
 }
 
 /* Gathered again while a stream still uses the released copy: the new one is another, and outlives it. */
-static void test_gathered_again_before_the_stream_passed(void **state)
+CONTRACT_TEST(test_gathered_again_before_the_stream_passed)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
@@ -129,7 +124,6 @@ static void test_gathered_again_before_the_stream_passed(void **state)
 	struct contract_gate *gate = contract_block(rank, slow);
 	const void *before = contract_gather(rank, &unit, NULL), *after;
 
-	(void)state;
 	release_behind(rank, &unit, NULL, slow);
 	after = contract_gather(rank, &unit, NULL);
 	assert_ptr_not_equal(before, after);
@@ -141,7 +135,7 @@ static void test_gathered_again_before_the_stream_passed(void **state)
 }
 
 /* A slot: the next unit comes to the same place, behind the stream that closes it for the former one. */
-static void test_slot_changes_hands(void **state)
+CONTRACT_TEST(test_slot_changes_hands)
 {
 	struct contract_unit unit, large, small;
 	struct contract *c = strict_open(&unit);
@@ -152,7 +146,6 @@ static void test_slot_changes_hands(void **state)
 	const void *view;
 	void *again = NULL;
 
-	(void)state;
 	slot_unit(c, "large", 5 * NUMEL, 1, &large);
 	slot_unit(c, "small", NUMEL, 1, &small);
 	view = contract_gather(rank, &large, NULL);
@@ -171,7 +164,7 @@ static void test_slot_changes_hands(void **state)
 }
 
 /* Two of each, by one call. */
-static void test_many_at_once(void **state)
+CONTRACT_TEST(test_many_at_once)
 {
 	struct contract_unit units[2];
 	struct contract *c = strict_open(&units[0]);
@@ -182,7 +175,6 @@ static void test_many_at_once(void **state)
 	struct contract_gate *gate;
 	void *views[2];
 
-	(void)state;
 	contract_plain_unit(c, "v", NUMEL, &units[1]);
 	contract_publish_all(c, &units[1]);
 	for (int i = 0; i < 2; i++) {
@@ -199,7 +191,7 @@ static void test_many_at_once(void **state)
 	contract_close(c);
 }
 
-static void test_streams_keep_what_a_claim_held(void **state)
+CONTRACT_TEST(test_streams_keep_what_a_claim_held)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct contract_unit unit;
@@ -209,7 +201,6 @@ static void test_streams_keep_what_a_claim_held(void **state)
 	struct contract_gate *gate = contract_block(rank, stream);
 	void *view = NULL;
 
-	(void)state;
 	OK(rank->client, zerod_forward_begin(rank->group, (zerod_scope){0}, NULL, 0, &options.scope));
 	contract_others_gather(rank, &unit, NULL);
 	OK(rank->client, zerod_gather(unit.at[0], &options, NULL, &view));
@@ -222,14 +213,13 @@ static void test_streams_keep_what_a_claim_held(void **state)
 	contract_close(c);
 }
 
-static void test_persistent_units_stay(void **state)
+CONTRACT_TEST(test_persistent_units_stay)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
 	struct contract_rank *rank = &c->ranks[0];
 	const void *view = contract_gather(rank, &unit, NULL);
 
-	(void)state;
 	contract_set_persistent(c, &unit, 1); /* while it is held */
 	contract_release(rank, &unit, NULL);
 	assert_true(contract_can_touch(rank, view));
@@ -255,7 +245,7 @@ static bool is_filled(struct contract *c)
 }
 
 /* The daemon's mapping is another one. Access comes with the wait that gives out the address. */
-static void test_pushes_need_no_access_of_the_client(void **state)
+CONTRACT_TEST(test_pushes_need_no_access_of_the_client)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);
@@ -266,7 +256,6 @@ static void test_pushes_need_no_access_of_the_client(void **state)
 	zerod_ticket ticket;
 	void *again = NULL;
 
-	(void)state;
 	for (uint64_t version = 1; version <= 3; version++) {
 		view = contract_gather(rank, &unit, NULL);
 		contract_expect_bytes(&unit, view, version);
@@ -297,14 +286,13 @@ static void unregister(struct contract_rank *rank, void *arg)
 	OK(rank->client, zerod_unit_unregister(unit->at[rank->number], NULL));
 }
 
-static void test_units_that_end_take_their_access(void **state)
+CONTRACT_TEST(test_units_that_end_take_their_access)
 {
 	struct contract_unit held, kept;
 	struct contract *c = strict_open(&held);
 	struct contract_rank *rank = &c->ranks[0];
 	const void *held_view, *kept_view;
 
-	(void)state;
 	contract_plain_unit(c, "kept", NUMEL, &kept);
 	contract_publish_all(c, &kept);
 	OK(rank->client, zerod_unit_set_persistent(kept.at[0], 1));
@@ -318,22 +306,4 @@ static void test_units_that_end_take_their_access(void **state)
 	OK(rank->client, zerod_group_leave(rank->group, NULL));
 	assert_false(contract_can_touch(rank, held_view));
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_last_of_all_streams),
-	        CONTRACT_TEST(test_uses_and_their_streams),
-	        CONTRACT_TEST(test_every_tag),
-	        CONTRACT_TEST(test_gathered_again_before_the_stream_passed),
-	        CONTRACT_TEST(test_slot_changes_hands),
-	        CONTRACT_TEST(test_many_at_once),
-	        CONTRACT_TEST(test_streams_keep_what_a_claim_held),
-	        CONTRACT_TEST(test_persistent_units_stay),
-	        CONTRACT_TEST(test_pushes_need_no_access_of_the_client),
-	        CONTRACT_TEST(test_units_that_end_take_their_access),
-	};
-
-	return cmocka_run_group_tests_name("contract/strict", tests, NULL, NULL);
 }

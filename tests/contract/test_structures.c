@@ -5,9 +5,6 @@
  */
 #include "contract_reduce.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define NUMEL      64u
 #define ROOM_BYTES 8192u /* of a structure, and what lies behind it */
 #define MORE_BYTES 64u   /* by which a newer structure is longer */
@@ -287,11 +284,10 @@ static void *lay_out(const struct option *option, size_t bytes, int behind)
 	return room;
 }
 
-static void test_options_of_older_programs(void **state)
+CONTRACT_TEST(test_options_of_older_programs)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	for (size_t i = 0; i < NOPTIONS; i++) {
 		void *options = lay_out(&option_list[i], option_list[i].oldest_bytes, 0xff);
@@ -303,11 +299,10 @@ static void test_options_of_older_programs(void **state)
 	contract_close(s.c);
 }
 
-static void test_options_of_newer_programs(void **state)
+CONTRACT_TEST(test_options_of_newer_programs)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	for (size_t i = 0; i < NOPTIONS; i++) {
 		const struct option *option = &option_list[i];
@@ -324,12 +319,11 @@ static void test_options_of_newer_programs(void **state)
 	contract_close(s.c);
 }
 
-static void test_options_that_were_not_initialised(void **state)
+CONTRACT_TEST(test_options_that_were_not_initialised)
 {
 	static const size_t sizes[] = {0, 1, sizeof(size_t) - 1, 4097, SIZE_MAX};
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	for (size_t i = 0; i < NOPTIONS; i++) {
 		void *options = lay_out(&option_list[i], option_list[i].bytes, 0);
@@ -439,11 +433,10 @@ static void expect_filled(struct scene *s, const struct result *result, size_t b
 	free(room);
 }
 
-static void test_results_of_every_size(void **state)
+CONTRACT_TEST(test_results_of_every_size)
 {
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	for (size_t i = 0; i < NRESULTS; i++) {
 		expect_filled(&s, &results[i], sizeof(size_t));
@@ -455,13 +448,12 @@ static void test_results_of_every_size(void **state)
 }
 
 /* Nothing is written where the size makes no sense. */
-static void test_results_that_were_not_initialised(void **state)
+CONTRACT_TEST(test_results_that_were_not_initialised)
 {
 	static const size_t sizes[] = {0, sizeof(size_t) - 1, 4097, SIZE_MAX};
 	unsigned char *room;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	room = malloc(ROOM_BYTES);
 	for (size_t i = 0; i < NRESULTS; i++)
@@ -519,13 +511,12 @@ static void expect_views(struct scene *s, size_t stride)
 	free(views);
 }
 
-static void test_elements_of_every_size(void **state)
+CONTRACT_TEST(test_elements_of_every_size)
 {
 	size_t newer = sizeof(struct zerod_view) + MORE_BYTES, other = sizeof(struct zerod_view);
 	unsigned char *views;
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	views = lay_out_views(newer);
 	expect_views(&s, offsetof(struct zerod_view, shape));
@@ -564,7 +555,7 @@ static void *allocate_data(struct scene *s, zerod_allocation **buffer)
 	return data;
 }
 
-static void test_sources_of_a_newer_program(void **state)
+CONTRACT_TEST(test_sources_of_a_newer_program)
 {
 	size_t newer = sizeof(struct zerod_source) + MORE_BYTES;
 	zerod_allocation *buffers[2];
@@ -573,7 +564,6 @@ static void test_sources_of_a_newer_program(void **state)
 	void *data[2];
 	struct scene s;
 
-	(void)state;
 	open_scene(&s);
 	contract_plain_unit(s.c, "v", NUMEL, &second);
 	zerod_unit *units[2] = {s.handle, second.at[0]};
@@ -590,19 +580,4 @@ static void test_sources_of_a_newer_program(void **state)
 		OK(s.client, zerod_free(buffers[i], NULL, 0));
 	contract_close(s.c);
 	free(sources);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_options_of_older_programs),
-	        CONTRACT_TEST(test_options_of_newer_programs),
-	        CONTRACT_TEST(test_options_that_were_not_initialised),
-	        CONTRACT_TEST(test_results_of_every_size),
-	        CONTRACT_TEST(test_results_that_were_not_initialised),
-	        CONTRACT_TEST(test_elements_of_every_size),
-	        CONTRACT_TEST(test_sources_of_a_newer_program),
-	};
-
-	return cmocka_run_group_tests_name("contract: structures", tests, NULL, NULL);
 }

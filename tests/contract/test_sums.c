@@ -6,8 +6,6 @@
 #include "contract_reduce.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/dtype.h"
 #include "base/mem.h"
@@ -24,7 +22,7 @@ struct kind {
 	float factor; /* of the plain sum */
 };
 
-static void test_sum_mean_and_prescale(void **state)
+CONTRACT_TEST(test_sum_mean_and_prescale)
 {
 	static const struct kind kinds[] = {
 	        {ZEROD_SUM, 0, 1}, {ZEROD_MEAN, 0, 0.25f}, {ZEROD_SUM, 0.5f, 0.5f}, {ZEROD_MEAN, 8, 2}};
@@ -32,7 +30,6 @@ static void test_sum_mean_and_prescale(void **state)
 	zerod_bucket *buckets[RANKS];
 	struct contract_unit unit;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (uint32_t i = 0; i < RANKS; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -51,7 +48,7 @@ static void test_sum_mean_and_prescale(void **state)
 	contract_close(c);
 }
 
-static void test_options_that_differ_are_a_mismatch(void **state)
+CONTRACT_TEST(test_options_that_differ_are_a_mismatch)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
@@ -62,7 +59,6 @@ static void test_options_that_differ_are_a_mismatch(void **state)
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	zerod_bucket *bucket;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_backward_all(c, 3, true);
 	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &unit, 1, NULL);
@@ -133,13 +129,12 @@ static void expect_rough(struct contract_rank *rank, void *arg)
 	contract_step_end(rank);
 }
 
-static void test_bits_are_those_of_rank_order(void **state)
+CONTRACT_TEST(test_bits_are_those_of_rank_order)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
 	zerod_bucket *buckets[RANKS];
 	struct contract_unit unit;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (uint32_t i = 0; i < RANKS; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -275,9 +270,8 @@ static void accumulate(enum zerod_dtype gradients, enum zerod_dtype target, bool
 	accumulate_all(&m, 1);
 }
 
-static void test_accumulation_is_in_the_targets_dtype(void **state)
+CONTRACT_TEST(test_accumulation_is_in_the_targets_dtype)
 {
-	(void)state;
 	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, false);
 	accumulate(ZEROD_FLOAT16, ZEROD_FLOAT32, false);
 	accumulate(ZEROD_FLOAT32, ZEROD_BFLOAT16, false);
@@ -285,24 +279,22 @@ static void test_accumulation_is_in_the_targets_dtype(void **state)
 	accumulate(ZEROD_FLOAT8_E5M2, ZEROD_BFLOAT16, false);
 }
 
-static void test_dtypes_mixed_in_one_step(void **state)
+CONTRACT_TEST(test_dtypes_mixed_in_one_step)
 {
 	struct mixed mixed[] = {{.gradients = ZEROD_BFLOAT16, .target = ZEROD_FLOAT32},
 	                        {.gradients = ZEROD_FLOAT32, .target = ZEROD_FLOAT32},
 	                        {.gradients = ZEROD_FLOAT16, .target = ZEROD_FLOAT32},
 	                        {.gradients = ZEROD_FLOAT8_E4M3, .target = ZEROD_FLOAT32}};
 
-	(void)state;
 	accumulate_all(mixed, 4);
 }
 
-static void test_overwrite_keeps_the_last(void **state)
+CONTRACT_TEST(test_overwrite_keeps_the_last)
 {
-	(void)state;
 	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, true);
 }
 
-static void test_dtypes_that_cannot_be_reduced_are_refused(void **state)
+CONTRACT_TEST(test_dtypes_that_cannot_be_reduced_are_refused)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -310,7 +302,6 @@ static void test_dtypes_that_cannot_be_reduced_are_refused(void **state)
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
 	zerod_bucket *made = NULL;
 
-	(void)state;
 	bucket.dtype = ZEROD_INT32;
 	FAILS(rank->client, zerod_bucket_create(rank->group, &bucket, &made), ZEROD_E_UNSUPPORTED, "int32");
 	backward.target_dtype = ZEROD_FLOAT8_E4M3;
@@ -330,7 +321,7 @@ static void expect_overflow(struct contract_rank *rank, void *arg)
 }
 
 /* One element of one rank, in a slice that another rank owns: all see it, and the next step is clean. */
-static void test_overflow_on_one_rank_is_seen_by_all(void **state)
+CONTRACT_TEST(test_overflow_on_one_rank_is_seen_by_all)
 {
 	static const float bad[] = {INFINITY, NAN};
 	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2});
@@ -338,7 +329,6 @@ static void test_overflow_on_one_rank_is_seen_by_all(void **state)
 	struct contract_unit unit;
 	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	for (uint32_t i = 0; i < RANKS; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -384,7 +374,7 @@ static void expect_in_host_memory(struct contract_rank *rank, const struct contr
 }
 
 /* Each unit is reduced in one of two backwards or in both, so that sums are added up in both memories. */
-static void test_units_of_both_placements(void **state)
+CONTRACT_TEST(test_units_of_both_placements)
 {
 	static const float factors[2] = {3, 1}; /* of all units that a backward reduces */
 	contract_needs(CONTRACT_UNITS_ON_HOST);
@@ -396,7 +386,6 @@ static void test_units_of_both_placements(void **state)
 	                                    {&units[3], CONTRACT_ALL(c), 1}};
 	zerod_bucket *buckets[RANKS];
 
-	(void)state;
 	contract_plain_unit(c, "host", NUMEL, &units[0]);
 	contract_device_unit(c, "device", NUMEL, &units[1]);
 	contract_plain_unit(c, "first", NUMEL + 1, &units[2]);
@@ -415,21 +404,4 @@ static void test_units_of_both_placements(void **state)
 		expect_in_host_memory(&c->ranks[i], &units[0], 4);
 	contract_expect_step(c, sums, ZD_ARRAY_LEN(sums));
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_sum_mean_and_prescale),
-	        CONTRACT_TEST(test_options_that_differ_are_a_mismatch),
-	        CONTRACT_TEST(test_bits_are_those_of_rank_order),
-	        CONTRACT_TEST(test_accumulation_is_in_the_targets_dtype),
-	        CONTRACT_TEST(test_dtypes_mixed_in_one_step),
-	        CONTRACT_TEST(test_overwrite_keeps_the_last),
-	        CONTRACT_TEST(test_dtypes_that_cannot_be_reduced_are_refused),
-	        CONTRACT_TEST(test_overflow_on_one_rank_is_seen_by_all),
-	        CONTRACT_TEST(test_units_of_both_placements),
-	};
-
-	return cmocka_run_group_tests_name("sums: exact, in rank order, agreed", tests, NULL, NULL);
 }

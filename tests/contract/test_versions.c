@@ -9,8 +9,6 @@
 #include "contract.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -46,13 +44,12 @@ static void begin_gather(struct contract_rank *rank, struct contract_unit *unit,
 
 /* Every push of the old version is on its way when the optimizers ask to write: bytes of one version
  * only. The copies are held meanwhile. */
-static void test_update_waits_for_pushes(void **state)
+CONTRACT_TEST(test_update_waits_for_pushes)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	struct zerod_unit_options copied = ZEROD_INIT(copied);
 	struct contract_unit unit;
 
-	(void)state;
 	copied.name = "w";
 	copied.dtype = ZEROD_FLOAT32;
 	copied.numel = LARGE_NUMEL;
@@ -81,7 +78,7 @@ static void test_update_waits_for_pushes(void **state)
 }
 
 /* A gather that comes behind update_begin sees the new version, though the writer takes its time. */
-static void test_gather_behind_an_update_waits_for_it(void **state)
+CONTRACT_TEST(test_gather_behind_an_update_waits_for_it)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -92,7 +89,6 @@ static void test_gather_behind_an_update_waits_for_it(void **state)
 	zerod_ticket ticket;
 	void *data = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	begin_update(writer, &unit);
@@ -124,7 +120,7 @@ static void publish_on_stream(struct contract_rank *rank, void *arg)
 }
 
 /* publish itself waits for the streams that write. */
-static void test_publish_waits_for_its_writers(void **state)
+CONTRACT_TEST(test_publish_waits_for_its_writers)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *writer = &c->ranks[1];
@@ -134,7 +130,6 @@ static void test_publish_waits_for_its_writers(void **state)
 	struct contract_task *task;
 	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish(&c->ranks[0], &unit);
 	begin_update(writer, &unit);
@@ -151,13 +146,12 @@ static void test_publish_waits_for_its_writers(void **state)
 	contract_close(c);
 }
 
-static void test_shard_is_written_between_begin_and_publish_only(void **state)
+CONTRACT_TEST(test_shard_is_written_between_begin_and_publish_only)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct contract_unit unit;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE,
 	      "unit 'w' is IDLE");
@@ -175,7 +169,7 @@ static void test_shard_is_written_between_begin_and_publish_only(void **state)
 
 /* ---- Which version ------------------------------------------------------------------------------------- */
 
-static void test_version_no_longer_held_is_stale(void **state)
+CONTRACT_TEST(test_version_no_longer_held_is_stale)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -184,7 +178,6 @@ static void test_version_no_longer_held_is_stale(void **state)
 	struct contract_unit unit;
 	void *data = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	contract_publish_all(c, &unit);
@@ -204,7 +197,7 @@ static void test_version_no_longer_held_is_stale(void **state)
 	contract_close(c);
 }
 
-static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
+CONTRACT_TEST(test_gather_waits_for_the_slow_publisher_and_names_it)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
@@ -215,7 +208,6 @@ static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
 	zerod_ticket ticket;
 	void *data = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", 10, &unit); /* ranks 1 to 3 own nothing of it, and publish all the same */
 	options.deadline_ms = 1;
 	for (uint32_t version = 1; version <= 2; version++) {
@@ -238,7 +230,7 @@ static void test_gather_waits_for_the_slow_publisher_and_names_it(void **state)
 
 /* An update, its publish and the gather of its version are enqueued on all ranks while their streams stand
  * still; no call waits for these. */
-static void test_publish_runs_ahead_of_its_streams(void **state)
+CONTRACT_TEST(test_publish_runs_ahead_of_its_streams)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -251,7 +243,6 @@ static void test_publish_runs_ahead_of_its_streams(void **state)
 	uint8_t *seen;
 	void *data = NULL;
 
-	(void)state;
 	assert_int_equal(c->world_size, 2);
 	brief.deadline_ms = 1;
 	contract_plain_unit(c, "w", NUMEL, &unit);
@@ -287,7 +278,7 @@ static void test_publish_runs_ahead_of_its_streams(void **state)
 }
 
 /* Streams of this rank may read the shard until the wait has returned. */
-static void test_a_publish_comes_behind_the_wait_for_its_update(void **state)
+CONTRACT_TEST(test_a_publish_comes_behind_the_wait_for_its_update)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -295,7 +286,6 @@ static void test_a_publish_comes_behind_the_wait_for_its_update(void **state)
 	struct contract_unit unit;
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, &ticket));
@@ -312,7 +302,7 @@ static void test_a_publish_comes_behind_the_wait_for_its_update(void **state)
 	contract_close(c);
 }
 
-static void test_refused_publish_with_a_ticket_leaves_the_update_open(void **state)
+CONTRACT_TEST(test_refused_publish_with_a_ticket_leaves_the_update_open)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract *c = contract_open(NULL);
@@ -321,7 +311,6 @@ static void test_refused_publish_with_a_ticket_leaves_the_update_open(void **sta
 	struct contract_unit unit;
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	(void)contract_gather(rank, &unit, NULL);
@@ -340,14 +329,13 @@ static void test_refused_publish_with_a_ticket_leaves_the_update_open(void **sta
 
 /* ---- Publish and copies that are there ----------------------------------------------------------------- */
 
-static void test_publish_with_leases_is_busy(void **state)
+CONTRACT_TEST(test_publish_with_leases_is_busy)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
 	struct contract_unit unit;
 	void *data;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	data = contract_gather(rank, &unit, "plan");
@@ -364,7 +352,7 @@ static void test_publish_with_leases_is_busy(void **state)
 	contract_close(c);
 }
 
-static void test_publish_makes_copies_stale(void **state)
+CONTRACT_TEST(test_publish_makes_copies_stale)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -372,7 +360,6 @@ static void test_publish_makes_copies_stale(void **state)
 	struct contract_unit unit;
 	zerod_ticket ticket;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	options.flags = ZEROD_GATHER_PREFETCH;
@@ -388,7 +375,7 @@ static void test_publish_makes_copies_stale(void **state)
 }
 
 /* In place, and not before the last lease on the old version has ended, with its streams. */
-static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
+CONTRACT_TEST(test_persistent_copy_is_refreshed_when_nobody_reads_it)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -399,7 +386,6 @@ static void test_persistent_copy_is_refreshed_when_nobody_reads_it(void **state)
 	uint8_t *seen;
 	void *data = NULL, *again = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "norm", NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	seen = zd_calloc(1, contract_padded_bytes(&unit));
@@ -451,7 +437,7 @@ static void commit_refused(struct contract_rank *rank, void *arg)
 	FAILS(rank->client, zerod_commit(rank->group, refusal->step, NULL), refusal->status, refusal->text);
 }
 
-static void test_commit_is_atomic_over_ranks_and_units(void **state)
+CONTRACT_TEST(test_commit_is_atomic_over_ranks_and_units)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_unit first, second;
@@ -462,7 +448,6 @@ static void test_commit_is_atomic_over_ranks_and_units(void **state)
 	                              : "units have other versions than rank"};
 	uint64_t step = 1;
 
-	(void)state;
 	contract_plain_unit(c, "w", NUMEL, &first);
 	contract_plain_unit(c, "v", NUMEL, &second);
 	contract_publish_all(c, &first);
@@ -479,14 +464,13 @@ static void test_commit_is_atomic_over_ranks_and_units(void **state)
 	contract_close(c);
 }
 
-static void test_commit_of_another_step_is_a_mismatch(void **state)
+CONTRACT_TEST(test_commit_of_another_step_is_a_mismatch)
 {
 	contract_needs(CONTRACT_ONE_DAEMON);
 	struct contract *c = contract_open(NULL);
 	uint64_t step = 7;
 	struct contract_task *task;
 
-	(void)state;
 	task = contract_start(&c->ranks[0], commit_step, &step);
 	AWAIT(contract_somebody_waits(c, "rank 1 to commit"));
 	FAILS(c->ranks[1].client, zerod_commit(c->ranks[1].group, 8, NULL), ZEROD_E_MISMATCH,
@@ -504,38 +488,13 @@ static void commit_own_step(struct contract_rank *rank, void *arg)
 }
 
 /* Then all hear of it, and may agree on another one. */
-static void test_daemons_commit_different_steps(void **state)
+CONTRACT_TEST(test_daemons_commit_different_steps)
 {
 	contract_needs(CONTRACT_TWO_DAEMONS);
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
 	uint64_t step = 9;
 
-	(void)state;
 	contract_run(c, commit_own_step, NULL);
 	contract_run(c, commit_step, &step);
 	contract_close(c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_update_waits_for_pushes),
-	        CONTRACT_TEST(test_gather_behind_an_update_waits_for_it),
-	        CONTRACT_TEST(test_publish_waits_for_its_writers),
-	        CONTRACT_TEST(test_shard_is_written_between_begin_and_publish_only),
-	        CONTRACT_TEST(test_version_no_longer_held_is_stale),
-	        CONTRACT_TEST(test_gather_waits_for_the_slow_publisher_and_names_it),
-	        CONTRACT_TEST(test_publish_runs_ahead_of_its_streams),
-	        CONTRACT_TEST(test_a_publish_comes_behind_the_wait_for_its_update),
-	        CONTRACT_TEST(test_refused_publish_with_a_ticket_leaves_the_update_open),
-	        CONTRACT_TEST(test_publish_with_leases_is_busy),
-	        CONTRACT_TEST(test_publish_makes_copies_stale),
-	        CONTRACT_TEST(test_persistent_copy_is_refreshed_when_nobody_reads_it),
-	        CONTRACT_TEST(test_commit_is_atomic_over_ranks_and_units),
-	        CONTRACT_TEST(test_commit_of_another_step_is_a_mismatch),
-	        CONTRACT_TEST(test_daemons_commit_different_steps),
-	};
-
-	return cmocka_run_group_tests_name("versions: what is gathered is what was published", tests, NULL,
-	                                   NULL);
 }

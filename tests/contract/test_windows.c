@@ -48,11 +48,10 @@ static void expect_step(struct world *w, float first, float second)
 }
 
 /* Each loss has a backward of its own, which reaches some units only. */
-static void test_two_losses(void **state)
+CONTRACT_TEST(test_two_losses)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t step = 1; step <= 3; step++) {
 		begin_all(&w);
@@ -68,11 +67,10 @@ static void test_two_losses(void **state)
 }
 
 /* As many backwards through one graph as the trainer likes, another number in each step. */
-static void test_a_graph_that_is_kept(void **state)
+CONTRACT_TEST(test_a_graph_that_is_kept)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t count = 1; count <= 3; count++) {
 		for (uint32_t i = 0; i < count; i++) {
@@ -95,13 +93,12 @@ static void step_with_mismatch(struct contract_rank *rank, void *arg)
 	      "rank 1 runs 2 backwards in this step, rank 0 runs 1");
 }
 
-static void test_counts_that_differ(void **state)
+CONTRACT_TEST(test_counts_that_differ)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_task *task;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t step = 1; step <= 2; step++) {
 		begin_all(&w);
@@ -124,12 +121,11 @@ static void test_counts_that_differ(void **state)
 	contract_close(w.c);
 }
 
-static void test_a_step_without_a_backward(void **state)
+CONTRACT_TEST(test_a_step_without_a_backward)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	FAILS(w.c->ranks[0].client, zerod_step_begin(w.c->ranks[0].group, NULL, &info, NULL), ZEROD_E_STATE,
 	      "no backward of rank 0 has ended since its last step");
@@ -163,7 +159,7 @@ static void end_and_step(struct contract_rank *rank, void *arg)
 }
 
 /* Rank 1 raises with a gradient reserved and another one submitted; a stream still writes the former. */
-static void test_one_rank_raises(void **state)
+CONTRACT_TEST(test_one_rank_raises)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct contract_rank *rank;
@@ -172,7 +168,6 @@ static void test_one_rank_raises(void **state)
 	zerod_stream *stream;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[1];
 	stream = contract_stream(rank);
@@ -227,12 +222,11 @@ static void raise_at(struct world *w, enum point point)
 }
 
 /* Nobody hangs, nothing of the window is left, and training goes on. */
-static void test_a_rank_raises_anywhere(void **state)
+CONTRACT_TEST(test_a_rank_raises_anywhere)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (enum point point = BEFORE_THE_FIRST_SUBMIT; point <= BEHIND_THE_END; point++) {
 		raise_at(&w, point);
@@ -283,12 +277,11 @@ static void miss_one(struct world *w, uint32_t stage, bool steps)
 	expect_step(w, 2, 3);
 }
 
-static void test_a_missing_gradient_at_the_boundary(void **state)
+CONTRACT_TEST(test_a_missing_gradient_at_the_boundary)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t stage = 1; stage <= 3; stage++) {
 		miss_one(&w, stage, false);
@@ -306,11 +299,10 @@ static void skip_all(struct world *w, const struct contract_unit *unit)
 }
 
 /* A unit that every rank skips has a step of zeros, whatever else the window reduces. */
-static void test_units_that_were_only_skipped(void **state)
+CONTRACT_TEST(test_units_that_were_only_skipped)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	for (uint32_t stage = 1; stage <= 3; stage++) {
 		contract_backward_all(w.c, stage, true);
@@ -340,13 +332,12 @@ static void end_skipping(struct contract_rank *rank, void *arg)
 }
 
 /* Nobody has a gradient for anything. */
-static void test_all_skip_the_rest(void **state)
+CONTRACT_TEST(test_all_skip_the_rest)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_backward_end_options options = ZEROD_INIT(options);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	options.flags = ZEROD_BACKWARD_SKIP_REST;
 	begin_all(&w);
@@ -355,7 +346,7 @@ static void test_all_skip_the_rest(void **state)
 	contract_close(w.c);
 }
 
-static void test_skip_rest(void **state)
+CONTRACT_TEST(test_skip_rest)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_backward_end_options options = ZEROD_INIT(options);
@@ -363,7 +354,6 @@ static void test_skip_rest(void **state)
 	zerod_ticket ticket;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[1];
 	options.flags = ZEROD_BACKWARD_SKIP_REST;
@@ -382,13 +372,12 @@ static void test_skip_rest(void **state)
 
 /* Nobody waits for the beginning: the requests of the backward follow it, in the same packet, also while its
  * target gets memory. */
-static void test_a_beginning_that_is_not_awaited(void **state)
+CONTRACT_TEST(test_a_beginning_that_is_not_awaited)
 {
 	struct zerod_backward_options detached = ZEROD_INIT(detached);
 	struct zerod_skip_options skip = ZEROD_INIT(skip);
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	detached.flags = ZEROD_BACKWARD_DETACHED;
 	skip.flags = ZEROD_SKIP_DETACHED;
@@ -409,7 +398,7 @@ static void test_a_beginning_that_is_not_awaited(void **state)
 }
 
 /* The next call says so. What was reserved before stays the caller's. */
-static void test_a_detached_beginning_that_is_refused(void **state)
+CONTRACT_TEST(test_a_detached_beginning_that_is_refused)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
 	struct zerod_backward_options detached = ZEROD_INIT(detached);
@@ -418,7 +407,6 @@ static void test_a_detached_beginning_that_is_refused(void **state)
 	struct contract_rank *rank;
 	struct world w;
 
-	(void)state;
 	open_world(&w);
 	rank = &w.c->ranks[0];
 	begin_all(&w);
@@ -436,24 +424,4 @@ static void test_a_detached_beginning_that_is_refused(void **state)
 	contract_backward_end_all(w.c);
 	expect_step(&w, 1, 0);
 	contract_close(w.c);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CONTRACT_TEST(test_two_losses),
-	        CONTRACT_TEST(test_a_graph_that_is_kept),
-	        CONTRACT_TEST(test_counts_that_differ),
-	        CONTRACT_TEST(test_a_step_without_a_backward),
-	        CONTRACT_TEST(test_one_rank_raises),
-	        CONTRACT_TEST(test_a_rank_raises_anywhere),
-	        CONTRACT_TEST(test_a_missing_gradient_at_the_boundary),
-	        CONTRACT_TEST(test_units_that_were_only_skipped),
-	        CONTRACT_TEST(test_all_skip_the_rest),
-	        CONTRACT_TEST(test_skip_rest),
-	        CONTRACT_TEST(test_a_beginning_that_is_not_awaited),
-	        CONTRACT_TEST(test_a_detached_beginning_that_is_refused),
-	};
-
-	return cmocka_run_group_tests_name("windows: any number of backwards", tests, NULL, NULL);
 }

@@ -11,8 +11,6 @@
 #include <stdio.h>
 
 #include <zerod_cuda.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -224,10 +222,10 @@ static void test_stale_view_ends_the_context(void **state)
 /* ---- Each in its process ------------------------------------------------------------------------------- */
 
 static const struct CMUnitTest tests[] = {
-        CONTRACT_TEST(test_access_goes_and_comes_back),
-        CONTRACT_TEST(test_pushes_need_no_access),
-        CONTRACT_TEST(test_others_are_not_disturbed),
-        CONTRACT_TEST(test_stale_view_ends_the_context),
+        cmocka_unit_test_teardown(test_access_goes_and_comes_back, contract_teardown),
+        cmocka_unit_test_teardown(test_pushes_need_no_access, contract_teardown),
+        cmocka_unit_test_teardown(test_others_are_not_disturbed, contract_teardown),
+        cmocka_unit_test_teardown(test_stale_view_ends_the_context, contract_teardown),
 };
 
 static int run_one(const char *name)

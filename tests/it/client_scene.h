@@ -7,16 +7,10 @@
 #ifndef ZD_TESTS_CLIENT_SCENE_H
 #define ZD_TESTS_CLIENT_SCENE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <zerod.h>
 
 #include "tests/support/fake_daemon.h"
+#include "tests/support/test.h"
 
 struct scene {
 	struct fake_daemon fake;

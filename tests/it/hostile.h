@@ -10,21 +10,14 @@
 #ifndef ZD_TESTS_HOSTILE_H
 #define ZD_TESTS_HOSTILE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
-#include <string.h>
 #include <time.h>
 
 #include <zerod.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/test.h"
 
 #define HOSTILE_RANKS    2u
 #define HOSTILE_NUMEL    10007u /* a prime: the last shard is padded */
@@ -204,7 +197,7 @@ static inline int hostile_after(void **state)
 	hostile_witness();
 	return 0;
 }
-#define HOSTILE_TEST(fn) cmocka_unit_test_setup_teardown(fn, hostile_before, hostile_after)
+#define HOSTILE_TEST(name) TEST_DEFINE(name, void, , name(), hostile_before, hostile_after)
 
 /* `*state`: struct zd_daemon_options, or NULL. */
 static inline int hostile_start(void **state)

@@ -10,20 +10,11 @@
 #ifndef ZD_TESTS_LIFETIMES_H
 #define ZD_TESTS_LIFETIMES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -35,6 +26,7 @@
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/options.h"
+#include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LIFE_GONE_MS 5000 /* the daemon is some times slower */
@@ -360,7 +352,7 @@ static inline int life_after(void **state)
 	}
 	return 0;
 }
-#define LIFE_TEST(fn) cmocka_unit_test_teardown(fn, life_after)
+#define LIFE_TEST(name) TEST_DEFINE(name, void, , name(), NULL, life_after)
 
 static inline int life_stop(void **state)
 {

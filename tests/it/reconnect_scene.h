@@ -4,7 +4,6 @@
 #define ZD_TESTS_RECONNECT_SCENE_H
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include <zerod.h>
 

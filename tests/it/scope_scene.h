@@ -12,8 +12,6 @@
 
 #include <errno.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "tests/support/daemon_fixture.h"

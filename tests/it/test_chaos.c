@@ -14,8 +14,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -300,13 +298,12 @@ static void run(const char *command, const char *argument, const struct zd_daemo
 	assert_int_equal(system(line), 0);
 }
 
-static void test_chaos(void **state)
+TEST(test_chaos)
 {
 	unsigned kills = getenv("KILLS") ? (unsigned)atoi(getenv("KILLS")) : 100;
 	struct zd_daemon daemon;
 	char job[8];
 
-	(void)state;
 	if (getenv("ZEROD_TEST_BACKEND") && strcmp(getenv("ZEROD_TEST_BACKEND"), "cuda") == 0)
 		options_ = (struct zd_daemon_options){.args = on_gpus};
 	random_ = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 1;
@@ -335,10 +332,8 @@ static void test_chaos(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_chaos)};
-
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		return 1;
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -5,8 +5,6 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/lib/conn/request.h"
@@ -78,13 +76,12 @@ static void *call_in_rounds(void *arg)
 	return NULL;
 }
 
-static void test_threads_out_of_order(void **state)
+TEST(test_threads_out_of_order)
 {
 	struct caller callers[CALLERS];
 	pthread_t threads[CALLERS];
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, answer_backwards, NULL, 20000);
 	for (int i = 0; i < CALLERS; i++) {
 		callers[i] = (struct caller){.client = scene.client, .number = (uint64_t)i + 1};
@@ -124,13 +121,12 @@ static void count_packets(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_cork(void **state)
+TEST(test_cork)
 {
 	zerod_ticket gathers[PAIRS], releases[PAIRS];
 	struct scene scene = {0};
 	unsigned packets = 0;
 
-	(void)state;
 	scene_open(&scene, count_packets, &packets);
 	zerod_cork(scene.client);
 	zerod_cork(scene.client);
@@ -150,13 +146,12 @@ static void test_cork(void **state)
 }
 
 /* A wait inside the cork sends what was collected, and only the thread that corked is held back. */
-static void test_wait_uncorks(void **state)
+TEST(test_wait_uncorks)
 {
 	zerod_ticket gathers[PAIRS], releases[PAIRS];
 	struct scene scene = {0};
 	unsigned packets = 0;
 
-	(void)state;
 	scene_open(&scene, count_packets, &packets);
 	zerod_cork(scene.client);
 	for (int i = 0; i < PAIRS; i++) {
@@ -211,13 +206,12 @@ static void flood_then_answer(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_full_sockets(void **state)
+TEST(test_full_sockets)
 {
 	struct scene scene = {0};
 	pthread_t other;
 	void *wrong;
 
-	(void)state;
 	scene_open(&scene, flood_then_answer, NULL);
 	assert_int_equal(pthread_create(&other, NULL, release_many, &scene), 0);
 	assert_int_equal((intptr_t)release_many(&scene), 0);
@@ -252,12 +246,11 @@ static void hold_answers(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_outstanding_limit(void **state)
+TEST(test_outstanding_limit)
 {
 	struct scene scene = {0};
 	zerod_ticket ticket;
 
-	(void)state;
 	scene_open(&scene, hold_answers, NULL);
 	for (unsigned i = 0; i < RELEASES; i++)
 		assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &ticket), ZEROD_OK);
@@ -283,14 +276,13 @@ static void *gather_and_wait(void *arg)
 	return (void *)(intptr_t)zerod_gather(scene->unit, NULL, NULL, NULL);
 }
 
-static void test_daemon_closes(void **state)
+TEST(test_daemon_closes)
 {
 	pthread_t threads[CALLERS];
 	unsigned requests = CALLERS;
 	struct scene scene = {0};
 	zerod_ticket ticket;
 
-	(void)state;
 	scene_open(&scene, close_with_requests, &requests);
 	for (int i = 0; i < CALLERS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, gather_and_wait, &scene), 0);
@@ -314,11 +306,10 @@ static void farewell(struct fake_peer *peer, void *arg)
 	fake_error(peer, 0, ZEROD_E_SHUTDOWN, "the daemon is going down");
 }
 
-static void test_last_words(void **state)
+TEST(test_last_words)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, farewell, NULL, 0);
 	assert_int_equal(status_call(scene.client, 0), ZEROD_E_SHUTDOWN);
 	assert_string_equal(zerod_last_error(scene.client), "the daemon is going down");
@@ -347,11 +338,10 @@ static void answer_too_late(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_deadline(void **state)
+TEST(test_deadline)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, answer_too_late, NULL, 0);
 	assert_int_equal(status_call(scene.client, 1), ZEROD_E_DEADLINE);
 	assert_status(scene.client, status_call(scene.client, ZEROD_NO_DEADLINE), ZEROD_OK);
@@ -462,9 +452,8 @@ static void commit_fault(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_faults(void **state)
+TEST(test_faults)
 {
-	(void)state;
 	for (enum fault fault = 0; fault < FAULTS; fault++) {
 		struct scene scene = {0};
 		void *data = NULL;
@@ -503,9 +492,8 @@ static void send_noise(struct fake_peer *peer, void *arg)
 	fake_send_bytes(peer, bytes, nbytes, NULL, 0);
 }
 
-static void test_noise(void **state)
+TEST(test_noise)
 {
-	(void)state;
 	for (unsigned seed = 1; seed <= 200; seed++) {
 		struct scene scene = {0};
 		unsigned script_seed = seed;
@@ -514,22 +502,4 @@ static void test_noise(void **state)
 		assert_int_not_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_OK);
 		scene_close(&scene);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_threads_out_of_order),
-	        cmocka_unit_test(test_cork),
-	        cmocka_unit_test(test_wait_uncorks),
-	        cmocka_unit_test(test_full_sockets),
-	        cmocka_unit_test(test_outstanding_limit),
-	        cmocka_unit_test(test_daemon_closes),
-	        cmocka_unit_test(test_last_words),
-	        cmocka_unit_test(test_deadline),
-	        cmocka_unit_test(test_faults),
-	        cmocka_unit_test(test_noise),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,16 +5,10 @@
  * it.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "client/lib/compute/cast.h"
+#include "tests/support/test.h"
 
 #define RANDOM_NUMEL (1u << 20)
 
@@ -137,18 +131,16 @@ static void check_every_half(const struct format *from)
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
 
-static void test_every_float16_and_bfloat16(void **state)
+TEST(test_every_float16_and_bfloat16)
 {
-	(void)state;
 	check_every_half(&formats[0]);
 	check_every_half(&formats[1]);
 }
 
 /* In the middle of every two neighbours, just below it and just above; so, too, around the end of the finite
  * values. */
-static void test_every_tie(void **state)
+TEST(test_every_tie)
 {
-	(void)state;
 	for (unsigned i = 0; i < NFORMATS; i++) {
 		const struct format *format = &formats[i];
 		uint32_t n = 0;
@@ -172,12 +164,11 @@ static void test_every_tie(void **state)
 }
 
 /* All exponents, subnormals among them. */
-static void test_random_float32(void **state)
+TEST(test_random_float32)
 {
 	float *values = zd_calloc(RANDOM_NUMEL, sizeof(*values));
 	uint64_t seed = 1;
 
-	(void)state;
 	for (uint32_t i = 0; i < RANDOM_NUMEL; i++) {
 		uint32_t bits;
 
@@ -193,7 +184,7 @@ static void test_random_float32(void **state)
 	free(values);
 }
 
-static void test_special_values(void **state)
+TEST(test_special_values)
 {
 	static const uint32_t nans[] = {0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff};
 	float values[] = {0.0f,     -0.0f,    INFINITY, -INFINITY, 448.0f,   464.0f,   465.0f,    480.0f,
@@ -201,18 +192,16 @@ static void test_special_values(void **state)
 	                  0x1p-9f,  0x1p-10f, 0x1p-16f, 0x1p-17f,  0x1p-24f, 0x1p-25f, 0x1p-133f, -0x1p-134f};
 	float not_numbers[5];
 
-	(void)state;
 	memcpy(not_numbers, nans, sizeof(nans));
 	check_all(values, sizeof(values) / sizeof(values[0]));
 	check_all(not_numbers, 5);
 }
 
 /* Blocks have their own edges, and nothing behind the last element is touched. */
-static void test_every_count(void **state)
+TEST(test_every_count)
 {
 	static float values[600];
 
-	(void)state;
 	for (uint32_t i = 0; i < 600; i++)
 		values[i] = (float)i - 300.5f;
 	for (uint32_t numel = 0; numel < 600; numel++) {
@@ -226,9 +215,8 @@ static void test_every_count(void **state)
 	}
 }
 
-static void test_pairs(void **state)
+TEST(test_pairs)
 {
-	(void)state;
 	for (enum zerod_dtype from = 0; from <= ZEROD_BOOL + 1; from++) {
 		for (enum zerod_dtype to = 0; to <= ZEROD_BOOL + 1; to++) {
 			bool known = from >= ZEROD_FLOAT32 && from <= ZEROD_BOOL;
@@ -241,11 +229,10 @@ static void test_pairs(void **state)
 }
 
 /* Any bytes, nan's payloads included. */
-static void test_equal_dtypes_are_copied(void **state)
+TEST(test_equal_dtypes_are_copied)
 {
 	uint8_t bytes[96], made[96];
 
-	(void)state;
 	for (unsigned i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (uint8_t)(i * 37 + 0x7f);
 	for (enum zerod_dtype dtype = ZEROD_FLOAT32; dtype <= ZEROD_BOOL; dtype++) {
@@ -253,19 +240,4 @@ static void test_equal_dtypes_are_copied(void **state)
 		zc_cast(dtype, bytes, dtype, made, sizeof(bytes) / zerod_dtype_bytes(dtype));
 		assert_memory_equal(made, bytes, sizeof(bytes));
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_every_float16_and_bfloat16),
-	        cmocka_unit_test(test_every_tie),
-	        cmocka_unit_test(test_random_float32),
-	        cmocka_unit_test(test_special_values),
-	        cmocka_unit_test(test_every_count),
-	        cmocka_unit_test(test_pairs),
-	        cmocka_unit_test(test_equal_dtypes_are_copied),
-	};
-
-	return cmocka_run_group_tests_name("client/cast", tests, NULL, NULL);
 }

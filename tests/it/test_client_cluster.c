@@ -3,9 +3,6 @@
  * scripted daemon. */
 #include "tests/it/client_scene.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "proto/limits.h"
 
 #define WORLD       4u
@@ -66,13 +63,12 @@ static void hello_and_end(struct fake_peer *peer, void *arg)
 	"group 'world': ZEROD_GROUP_HYBRID is for ranks in several daemons, with ZEROD_COLLECTIVES_COPIES"
 
 /* None of these reaches the daemon, which expects nothing more. */
-static void test_bad_options(void **state)
+TEST(test_bad_options)
 {
 	struct zerod_unique_id id = whole_id(LOCAL);
 	struct zerod_group_options options = cluster_options(&id);
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, hello_and_end, (char *)ZD_FEATURE_COLLECTIVES, 0);
 	options.world_size = 5;
 	REFUSED(&scene, &options, "group 'world': world_size 5 is no multiple of local_world_size 2");
@@ -119,14 +115,13 @@ static void test_bad_options(void **state)
 	scene_close(&scene);
 }
 
-static void test_daemon_without_communicators(void **state)
+TEST(test_daemon_without_communicators)
 {
 	struct zerod_unique_id id = whole_id(LOCAL), before = id;
 	struct zerod_group_options options = cluster_options(&id);
 	struct scene scene = {0};
 	zerod_group *group;
 
-	(void)state;
 	scene_connect(&scene, hello_and_end, NULL, 0);
 	assert_int_equal(zerod_group_join(scene.client, &options, &group), ZEROD_E_UNSUPPORTED);
 	options.local_world_size = 0;
@@ -180,12 +175,11 @@ static void expect_sent(const struct zerod_group_options *options, struct expect
 	scene_close(&scene);
 }
 
-static void test_join(void **state)
+TEST(test_join)
 {
 	struct zerod_unique_id id = whole_id(LOCAL);
 	struct zerod_group_options options = cluster_options(&id);
 
-	(void)state;
 	expect_sent(&options, (struct expected_join){LOCAL, ZD__COLLECTIVES__COPIES, 2 * LOCAL, false});
 	options.flags = ZEROD_GROUP_HYBRID;
 	expect_sent(&options, (struct expected_join){LOCAL, ZD__COLLECTIVES__COPIES, 2 * LOCAL, true});
@@ -209,11 +203,10 @@ static void test_join(void **state)
 }
 
 /* A program that was compiled before there were such groups: what is behind its structure says nothing. */
-static void test_older_program(void **state)
+TEST(test_older_program)
 {
 	struct zerod_group_options options;
 
-	(void)state;
 	memset(&options, 0xff, sizeof(options));
 	options.struct_size = offsetof(struct zerod_group_options, device_uuid);
 	options.job = "job";
@@ -259,13 +252,12 @@ static void answer_ids(struct fake_peer *peer, void *arg)
 		assert_string_equal(zerod_last_error((scene)->client), text);                                \
 	} while (0)
 
-static void test_unique_id(void **state)
+TEST(test_unique_id)
 {
 	struct zerod_unique_id id, expected = whole_id(LOCAL);
 	struct zerod_group_options options = cluster_options(NULL);
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, answer_ids, &(int){0}, 20000);
 	NO_ID(&scene, NULL, &id, "group is NULL");
 	NO_ID(&scene, &options, NULL, "id is NULL");
@@ -286,14 +278,13 @@ static void test_unique_id(void **state)
 	scene_close(&scene);
 }
 
-static void test_ids_of_another_size(void **state)
+TEST(test_ids_of_another_size)
 {
 	static const int more[] = {-1, 1, -(int)(LOCAL * ZD_UNIQUE_IDS_PER_RANK * ZD_UNIQUE_ID_BYTES),
 	                           -(int)ZD_ID_STAMP_BYTES};
 	const struct zerod_group_options options = cluster_options(NULL);
 	struct zerod_unique_id id = {{0}}, before = id;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
 		struct scene scene = {0};
 
@@ -355,12 +346,11 @@ static void serve_a_unit(struct fake_peer *peer, void *arg)
 }
 
 /* The place of a shard is the rank's in the whole group, not in its daemon. */
-static void test_shards(void **state)
+TEST(test_shards)
 {
 	struct scene scene = {0};
 	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	(void)state;
 	open_unit(&scene, serve_a_unit, NULL, 0);
 	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	assert_int_equal(shard.offset_numel * sizeof(float), RANK * FAKE_SHARD_BYTES);
@@ -378,12 +368,11 @@ static void serve_hybrid(struct fake_peer *peer, void *arg)
 }
 
 /* Each daemon has all shards: the place of a shard is the rank's in its daemon. */
-static void test_hybrid_shards(void **state)
+TEST(test_hybrid_shards)
 {
 	struct scene scene = {0};
 	struct zerod_shard shard = ZEROD_INIT(shard);
 
-	(void)state;
 	open_unit(&scene, serve_hybrid, NULL, ZEROD_GROUP_HYBRID);
 	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
 	assert_int_equal(shard.offset_numel * sizeof(float), RANK % LOCAL * FAKE_SHARD_BYTES);
@@ -419,26 +408,12 @@ static void fence_every_device(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_fences(void **state)
+TEST(test_fences)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	open_unit(&scene, fence_every_device, NULL, 0);
 	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_ABORTED);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_OK);
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_bad_options), cmocka_unit_test(test_daemon_without_communicators),
-	        cmocka_unit_test(test_join),        cmocka_unit_test(test_older_program),
-	        cmocka_unit_test(test_unique_id),   cmocka_unit_test(test_ids_of_another_size),
-	        cmocka_unit_test(test_shards),      cmocka_unit_test(test_hybrid_shards),
-	        cmocka_unit_test(test_fences),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

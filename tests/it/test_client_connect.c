@@ -6,8 +6,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -33,23 +31,21 @@ static void hello_and_end(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_connect_and_close(void **state)
+TEST(test_connect_and_close)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, hello_and_end, NULL, 0);
 	assert_string_equal(zerod_last_error(scene.client), "");
 	scene_close(&scene);
 	zerod_close(NULL);
 }
 
-static void test_environment(void **state)
+TEST(test_environment)
 {
 	zerod_client *client = NULL;
 	struct fake_daemon fake;
 
-	(void)state;
 	assert_int_equal(fake_start(&fake, hello_and_end, NULL), 0);
 	setenv("ZEROD_SOCKET", fake.socket_path, 1);
 	assert_status(NULL, zerod_connect(NULL, &client), ZEROD_OK);
@@ -58,22 +54,20 @@ static void test_environment(void **state)
 	assert_int_equal(fake_stop(&fake), 0);
 }
 
-static void test_no_daemon(void **state)
+TEST(test_no_daemon)
 {
 	zerod_client *client = NULL;
 
-	(void)state;
 	assert_int_equal(connect_to("/nonexistent/zerod.sock", &client), ZEROD_E_CONNECT);
 	assert_non_null(strstr(zerod_last_error(NULL), "/nonexistent/zerod.sock"));
 	assert_null(client);
 }
 
-static void test_path_too_long(void **state)
+TEST(test_path_too_long)
 {
 	char path[300];
 	zerod_client *client = NULL;
 
-	(void)state;
 	memset(path, 'x', sizeof(path) - 1);
 	path[0] = '/';
 	path[sizeof(path) - 1] = '\0';
@@ -82,14 +76,13 @@ static void test_path_too_long(void **state)
 }
 
 /* Something else listens there: a stream socket. */
-static void test_not_zerod(void **state)
+TEST(test_not_zerod)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	char dir[] = "/tmp/zd-other-XXXXXX";
 	zerod_client *client = NULL;
 	int sock = socket(AF_UNIX, SOCK_STREAM, 0);
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/s", dir);
 	assert_int_equal(bind(sock, (struct sockaddr *)&addr, sizeof(addr)), 0);
@@ -102,7 +95,7 @@ static void test_not_zerod(void **state)
 	rmdir(dir);
 }
 
-static void test_bad_options(void **state)
+TEST(test_bad_options)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct {
@@ -111,7 +104,6 @@ static void test_bad_options(void **state)
 	} newer = {.known = {.struct_size = sizeof(newer), .socket_path = "/nonexistent/s"}};
 	zerod_client *client = NULL;
 
-	(void)state;
 	assert_int_equal(zerod_connect(&options, NULL), ZEROD_E_INVALID);
 	options.name = "bad\nname";
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_INVALID);
@@ -131,7 +123,7 @@ static void test_bad_options(void **state)
 }
 
 /* A socket that a service manager listens on, of a daemon that does not start. */
-static void test_nobody_answers(void **state)
+TEST(test_nobody_answers)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -139,7 +131,6 @@ static void test_nobody_answers(void **state)
 	zerod_client *client = NULL;
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/s", dir);
 	assert_int_equal(bind(sock, (struct sockaddr *)&addr, sizeof(addr)), 0);
@@ -258,11 +249,10 @@ static unsigned open_descriptors(void)
 	return count;
 }
 
-static void test_faulty_hellos(void **state)
+TEST(test_faulty_hellos)
 {
 	unsigned before = open_descriptors();
 
-	(void)state;
 	for (enum hello_fault fault = 0; fault < HELLO_FAULTS; fault++) {
 		zerod_client *client = NULL;
 		struct fake_daemon fake;
@@ -323,7 +313,7 @@ static int connect_poison(int option, const char *environment, struct poison_scr
 	return rc;
 }
 
-static void test_poison_is_asked_for(void **state)
+TEST(test_poison_is_asked_for)
 {
 	static const struct {
 		int option;
@@ -334,7 +324,6 @@ static void test_poison_is_asked_for(void **state)
 	        {1, NULL, true},  {1, "0", true}, {1, "1", true},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		for (int knows = 0; knows < 2; knows++) {
 			struct poison_script script = {.knows = knows};
@@ -361,12 +350,11 @@ static void expect_refused(const char *name, const char *value, const char *text
 	assert_int_equal(unsetenv(name), 0);
 }
 
-static void test_environment_is_checked(void **state)
+TEST(test_environment_is_checked)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client = NULL;
 
-	(void)state;
 	expect_refused("ZEROD_LAG", "late",
 	               "ZEROD_LAG is 'late': a seed is expected, or 0, by which no stream lags");
 	expect_refused("ZEROD_POISON", "yes", "ZEROD_POISON is 'yes': 0 or 1 is expected");
@@ -413,14 +401,13 @@ static int use_in_child(struct scene *scene, zerod_stream *stream)
 	return 0;
 }
 
-static void test_fork(void **state)
+TEST(test_fork)
 {
 	struct scene scene = {0};
 	zerod_stream *stream = NULL;
 	int status;
 	pid_t pid;
 
-	(void)state;
 	scene_open(&scene, serve_after_fork, NULL);
 	assert_status(scene.client, zerod_host_stream_create(scene.client, &stream), ZEROD_OK);
 	pid = fork();
@@ -434,30 +421,8 @@ static void test_fork(void **state)
 }
 
 /* The library that runs, and the header of this program. */
-static void test_version(void **state)
+TEST(test_version)
 {
-	(void)state;
 	assert_int_equal(zerod_version(),
 	                 ZEROD_VERSION_MAJOR * 1000000 + ZEROD_VERSION_MINOR * 1000 + ZEROD_VERSION_PATCH);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_version),
-	        cmocka_unit_test(test_connect_and_close),
-	        cmocka_unit_test(test_environment),
-	        cmocka_unit_test(test_no_daemon),
-	        cmocka_unit_test(test_path_too_long),
-	        cmocka_unit_test(test_not_zerod),
-	        cmocka_unit_test(test_nobody_answers),
-	        cmocka_unit_test(test_bad_options),
-	        cmocka_unit_test(test_faulty_hellos),
-	        cmocka_unit_test(test_poison_is_asked_for),
-	        cmocka_unit_test(test_environment_is_checked),
-
-	        cmocka_unit_test(test_fork),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

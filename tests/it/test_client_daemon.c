@@ -5,22 +5,14 @@
  *
  * A rank's function returns 0 or the line that failed; cmocka's assertions stay in the test's own thread.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <zerod.h>
 #include <zerod_host.h>
 
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/test.h"
 
 #define WORLD 2
 #define NUMEL 1000 /* not a multiple of anything: the last shard is partly padding */
@@ -144,9 +136,8 @@ static int gather_steps(struct rank *rank)
 	return 0;
 }
 
-static void test_gather_steps(void **state)
+TEST(test_gather_steps)
 {
-	(void)state;
 	run_ranks(gather_steps);
 }
 
@@ -194,9 +185,8 @@ static int gather_on_streams(struct rank *rank)
 	return 0;
 }
 
-static void test_gather_on_streams(void **state)
+TEST(test_gather_on_streams)
 {
-	(void)state;
 	run_ranks(gather_on_streams);
 }
 
@@ -255,9 +245,8 @@ static int reduce_steps(struct rank *rank)
 	return 0;
 }
 
-static void test_reduce_steps(void **state)
+TEST(test_reduce_steps)
 {
-	(void)state;
 	run_ranks(reduce_steps);
 }
 
@@ -297,13 +286,12 @@ static int second_handle(struct rank *rank)
 	return 0;
 }
 
-static void test_second_handle(void **state)
+TEST(test_second_handle)
 {
-	(void)state;
 	run_ranks(second_handle);
 }
 
-static void test_alloc_and_devices(void **state)
+TEST(test_alloc_and_devices)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
@@ -315,7 +303,6 @@ static void test_alloc_and_devices(void **state)
 	uint8_t *bytes;
 	void *data;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	options.socket_path = daemon.socket_path;
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_OK);
@@ -354,7 +341,7 @@ static void *wait_for_rank_1(void *arg)
 	return (void *)(intptr_t)zerod_group_join(arg, &group, &joined);
 }
 
-static void test_daemon_killed(void **state)
+TEST(test_daemon_killed)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_device_info info = ZEROD_INIT(info);
@@ -363,7 +350,6 @@ static void test_daemon_killed(void **state)
 	pthread_t waiter;
 	void *status;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	options.socket_path = daemon.socket_path;
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_OK);
@@ -378,15 +364,4 @@ static void test_daemon_killed(void **state)
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_OK);
 	zerod_close(client);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_gather_steps),      cmocka_unit_test(test_gather_on_streams),
-	        cmocka_unit_test(test_reduce_steps),      cmocka_unit_test(test_second_handle),
-	        cmocka_unit_test(test_alloc_and_devices), cmocka_unit_test(test_daemon_killed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

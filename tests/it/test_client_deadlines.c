@@ -4,7 +4,6 @@
 #include "tests/it/client_scene.h"
 
 #include <pthread.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -125,12 +124,11 @@ static void refuse_in_time(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_every_call_sends_its_deadline(void **state)
+TEST(test_every_call_sends_its_deadline)
 {
 	struct zerod_wait_options mine = ZEROD_INIT(mine), none = ZEROD_INIT(none);
 	struct scene scene = {0};
 
-	(void)state;
 	mine.deadline_ms = MINE_MS;
 	none.deadline_ms = ZEROD_NO_DEADLINE;
 	scene_open(&scene, refuse_in_time, NULL);
@@ -188,12 +186,11 @@ static void *register_first(void *arg)
 
 /* One thread has the name until the daemon has answered; another one waits for it no longer than it is told.
  */
-static void test_a_name_is_waited_for_until_a_deadline(void **state)
+TEST(test_a_name_is_waited_for_until_a_deadline)
 {
 	static struct naming naming;
 	pthread_t first;
 
-	(void)state;
 	scene_open(&naming.scene, answer_late, &naming);
 	assert_int_equal(pthread_create(&first, NULL, register_first, &naming), 0);
 	while (!naming.asked)
@@ -343,16 +340,14 @@ static void check_room(fake_script script, const char *text)
 	scene_close(&waiting.scene);
 }
 
-static void test_room_is_waited_for_until_the_deadline(void **state)
+TEST(test_room_is_waited_for_until_the_deadline)
 {
-	(void)state;
 	for (now_waits = 0; now_waits < sizeof(calls_for_room) / sizeof(calls_for_room[0]); now_waits++)
 		check_room(make_room_late, "1024 requests are outstanding");
 }
 
-static void test_the_answer_has_what_is_left(void **state)
+TEST(test_the_answer_has_what_is_left)
 {
-	(void)state;
 	for (now_waits = 0; now_waits < sizeof(calls_for_room) / sizeof(calls_for_room[0]); now_waits++)
 		check_room(answer_late_at_all, now_waits < 2 ? "did not answer in time" : "in time");
 }
@@ -369,24 +364,10 @@ static void answer_no_goodbye(struct fake_peer *peer, void *arg)
 }
 
 /* A daemon that stands still. */
-static void test_close_waits_for_a_second(void **state)
+TEST(test_close_waits_for_a_second)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, answer_no_goodbye, NULL);
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_every_call_sends_its_deadline),
-	        cmocka_unit_test(test_a_name_is_waited_for_until_a_deadline),
-	        cmocka_unit_test(test_room_is_waited_for_until_the_deadline),
-	        cmocka_unit_test(test_the_answer_has_what_is_left),
-	        cmocka_unit_test(test_close_waits_for_a_second),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 #include "tests/it/client_scene.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #include "client/lib/base/handles.h"
 #include "client/lib/conn/request.h"
@@ -58,12 +57,11 @@ static void refuse(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_the_next_call_reports_once(void **state)
+TEST(test_the_next_call_reports_once)
 {
 	struct scene scene = {0};
 	unsigned count = 1;
 
-	(void)state;
 	scene_open(&scene, refuse, &count);
 	assert_status(scene.client, release(&scene), ZEROD_OK);
 	assert_status(scene.client, persist(&scene), ZEROD_OK);
@@ -76,12 +74,11 @@ static void test_the_next_call_reports_once(void **state)
 	scene_close(&scene);
 }
 
-static void test_of_many_the_first_is_named(void **state)
+TEST(test_of_many_the_first_is_named)
 {
 	struct scene scene = {0};
 	unsigned count = 3;
 
-	(void)state;
 	scene_open(&scene, refuse, &count);
 	for (unsigned i = 0; i < count; i++)
 		assert_status(scene.client, release(&scene), ZEROD_OK);
@@ -111,11 +108,10 @@ static void lose_rank(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_a_lost_rank_comes_first(void **state)
+TEST(test_a_lost_rank_comes_first)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, lose_rank, NULL);
 	for (unsigned i = 0; i < 4; i++)
 		assert_status(scene.client, release(&scene), ZEROD_OK);
@@ -143,12 +139,11 @@ static void lose_rank_behind_a_release(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_a_released_gather_tells_of_a_lost_rank(void **state)
+TEST(test_a_released_gather_tells_of_a_lost_rank)
 {
 	struct scene scene = {0};
 	zerod_ticket gather, released;
 
-	(void)state;
 	scene_open(&scene, lose_rank_behind_a_release, NULL);
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &gather), ZEROD_OK);
 	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &released), ZEROD_OK);
@@ -165,14 +160,13 @@ static void *persist_main(void *arg)
 	return (void *)(intptr_t)persist(arg);
 }
 
-static void test_any_thread_reports(void **state)
+TEST(test_any_thread_reports)
 {
 	struct scene scene = {0};
 	unsigned count = 1;
 	pthread_t thread;
 	void *status;
 
-	(void)state;
 	scene_open(&scene, refuse, &count);
 	assert_status(scene.client, release(&scene), ZEROD_OK);
 	assert_status(scene.client, persist(&scene), ZEROD_OK);
@@ -198,12 +192,11 @@ static void refuse_batch(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_batches_take_them(void **state)
+TEST(test_batches_take_them)
 {
 	struct scene scene = {0};
 	unsigned packets = 0;
 
-	(void)state;
 	scene_open(&scene, refuse_batch, &packets);
 	zerod_cork(scene.client);
 	for (unsigned i = 0; i < 3; i++)
@@ -226,11 +219,10 @@ static void never_answer(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_close_with_open_requests(void **state)
+TEST(test_close_with_open_requests)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, never_answer, NULL);
 	for (unsigned i = 0; i < MANY; i++)
 		assert_status(scene.client, release(&scene), ZEROD_OK);
@@ -245,30 +237,13 @@ static void close_with_open_requests(struct fake_peer *peer, void *arg)
 }
 
 /* The connection's end is what calls return, again and again. */
-static void test_the_connection_ends(void **state)
+TEST(test_the_connection_ends)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, close_with_open_requests, NULL);
 	assert_status(scene.client, release(&scene), ZEROD_OK);
 	assert_int_equal(persist(&scene), ZEROD_E_DISCONNECTED);
 	assert_int_equal(persist(&scene), ZEROD_E_DISCONNECTED);
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_the_next_call_reports_once),
-	        cmocka_unit_test(test_of_many_the_first_is_named),
-	        cmocka_unit_test(test_a_lost_rank_comes_first),
-	        cmocka_unit_test(test_a_released_gather_tells_of_a_lost_rank),
-	        cmocka_unit_test(test_any_thread_reports),
-	        cmocka_unit_test(test_batches_take_them),
-	        cmocka_unit_test(test_close_with_open_requests),
-	        cmocka_unit_test(test_the_connection_ends),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -92,9 +90,8 @@ static void check_waits(struct end *end)
 	scene_close(&scene);
 }
 
-static void test_a_wait_that_is_freed(void **state)
+TEST(test_a_wait_that_is_freed)
 {
-	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		check_waits(&(struct end){.says_why = i & 1, .is_read = i & 2});
 }
@@ -121,14 +118,13 @@ static void nothing(void *arg)
 }
 
 /* The client is poisoned when the daemon ends, and has not read that yet: an abort does not hide the end. */
-static void test_after_an_abort(void **state)
+TEST(test_after_an_abort)
 {
 	struct pollfd hangup = {.events = POLLRDHUP};
 	struct scene scene = {0};
 	zerod_stream *stream;
 	zerod_ticket ticket;
 
-	(void)state;
 	scene_open(&scene, abort_then_end, NULL);
 	assert_status(scene.client, zerod_host_stream_create(scene.client, &stream), ZEROD_OK);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, NULL), ZEROD_OK);
@@ -187,7 +183,7 @@ static void drain_twice(struct fake_peer *peer, void *joined)
 	fake_expect_end(peer);
 }
 
-static void test_daemons_that_drain(void **state)
+TEST(test_daemons_that_drain)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
@@ -195,7 +191,6 @@ static void test_daemons_that_drain(void **state)
 	struct scene scene = {0};
 	sem_t joined;
 
-	(void)state;
 	assert_int_equal(sem_init(&joined, 0, 0), 0);
 	scene_connect(&scene, drain_twice, &joined, 20000);
 	options.job = "job";
@@ -213,12 +208,6 @@ static void test_daemons_that_drain(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_wait_that_is_freed),
-	        cmocka_unit_test(test_after_an_abort),
-	        cmocka_unit_test(test_daemons_that_drain),
-	};
-
 	(void)setenv("ZEROD_RECONNECT_MS", "20000", 1);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -6,7 +6,6 @@
 #include "tests/it/client_scene.h"
 
 #include <semaphore.h>
-#include <string.h>
 #include <time.h>
 
 #include <zerod_host.h>
@@ -155,17 +154,15 @@ static void late_answer(int status)
 }
 
 /* The daemon grants the room when the caller has given up: the next call gets that entry. */
-static void test_a_grant_behind_the_deadline(void **state)
+TEST(test_a_grant_behind_the_deadline)
 {
-	(void)state;
 	late_answer(0);
 }
 
 /* The daemon cancels it, and the caller has given up before it knows. The next call has a deadline of its
  * own. */
-static void test_a_refusal_behind_the_deadline(void **state)
+TEST(test_a_refusal_behind_the_deadline)
 {
-	(void)state;
 	late_answer(ZEROD_E_DEADLINE);
 }
 
@@ -180,13 +177,12 @@ static void cancel_first(struct fake_peer *peer, void *arg)
 	serve_end(peer);
 }
 
-static void test_the_daemon_cancels(void **state)
+TEST(test_the_daemon_cancels)
 {
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	struct scene scene = {0};
 	zerod_bucket *bucket;
 
-	(void)state;
 	scene_open(&scene, cancel_first, NULL);
 	bucket = make_bucket(&scene);
 	assert_status(scene.client, zerod_bucket_reserve(bucket, scene.unit, NULL, &entry), ZEROD_E_DEADLINE);
@@ -222,7 +218,7 @@ static void wait_for(void *semaphore)
 
 /* The daemon learns which streams wrote an entry of several gradients when the backward ends or is given
  * up. */
-static void test_an_abandoned_sum_has_its_streams(void **state)
+TEST(test_an_abandoned_sum_has_its_streams)
 {
 	struct zerod_reserve_options options = ZEROD_INIT(options);
 	struct zerod_entry entry = ZEROD_INIT(entry);
@@ -231,7 +227,6 @@ static void test_an_abandoned_sum_has_its_streams(void **state)
 	zerod_stream *stream;
 	sem_t gate;
 
-	(void)state;
 	assert_int_equal(sem_init(&gate, 0, 0), 0);
 	scene_open(&scene, serve_abandon, NULL);
 	bucket = make_bucket(&scene);
@@ -275,7 +270,7 @@ static void serve_packet(struct fake_peer *peer, void *arg)
 }
 
 /* The requests of a hook in a layer's backward, without the layer's own work, are one packet. */
-static void test_a_layers_requests_are_one_packet(void **state)
+TEST(test_a_layers_requests_are_one_packet)
 {
 	struct script script = {0};
 	struct zerod_reduce_options submit = ZEROD_INIT(submit);
@@ -287,7 +282,6 @@ static void test_a_layers_requests_are_one_packet(void **state)
 	zerod_ticket ticket;
 	void *data;
 
-	(void)state;
 	scene_open(&scene, serve_packet, &script);
 	bucket = make_bucket(&scene);
 	assert_status(scene.client, zerod_host_stream_create(scene.client, &reserve.stream), ZEROD_OK);
@@ -306,17 +300,4 @@ static void test_a_layers_requests_are_one_packet(void **state)
 	zerod_stream_destroy(reserve.stream);
 	scene_close(&scene);
 	assert_int_equal(script.packets, 1);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_grant_behind_the_deadline),
-	        cmocka_unit_test(test_a_refusal_behind_the_deadline),
-	        cmocka_unit_test(test_the_daemon_cancels),
-	        cmocka_unit_test(test_an_abandoned_sum_has_its_streams),
-	        cmocka_unit_test(test_a_layers_requests_are_one_packet),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

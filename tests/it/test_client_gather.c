@@ -4,8 +4,6 @@
 #include "tests/support/options.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/time.h>
 
 #include "client/lib/base/fence.h"
@@ -61,14 +59,13 @@ static void gather_release(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_wait_release_wait(void **state)
+TEST(test_wait_release_wait)
 {
 	struct scene scene = {0};
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	void *data = NULL, *again = NULL;
 	zerod_ticket ticket;
 
-	(void)state;
 	scene_open(&scene, gather_release, NULL);
 	ticket = begin(&scene, 0, 0);
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_OK);
@@ -101,12 +98,11 @@ static void gather_uses(struct fake_peer *peer, void *arg)
 }
 
 /* uses = 2 and uses = 1 of one tag are one lease of three releases: both tickets last until the third. */
-static void test_uses_add_up(void **state)
+TEST(test_uses_add_up)
 {
 	struct scene scene = {0};
 	zerod_ticket first, second;
 
-	(void)state;
 	scene_open(&scene, gather_uses, NULL);
 	first = begin(&scene, 2, 0);
 	second = begin(&scene, 1, 0);
@@ -142,13 +138,12 @@ static void gather_two_tags(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_tags_are_apart(void **state)
+TEST(test_tags_are_apart)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct scene scene = {0};
 	zerod_ticket plain, planned;
 
-	(void)state;
 	scene_open(&scene, gather_two_tags, NULL);
 	plain = begin(&scene, 1, 0);
 	options.tag = "plan";
@@ -180,13 +175,12 @@ static void gather_cycles(struct fake_peer *peer, void *arg)
 
 /* A lease that never ends does not collect tickets for ever; one that a slow thread is about to wait for is
  * no surplus. */
-static void test_long_lease(void **state)
+TEST(test_long_lease)
 {
 	unsigned cycles = CYCLES;
 	struct scene scene = {0};
 	zerod_ticket first, slow, last = {0};
 
-	(void)state;
 	scene_open(&scene, gather_cycles, &cycles);
 	first = begin(&scene, 1, 0);
 	assert_status(scene.client, wait_for(&scene, first), ZEROD_OK);
@@ -203,13 +197,12 @@ static void test_long_lease(void **state)
 }
 
 /* Nor does one whose tickets nobody waits for. */
-static void test_long_lease_without_waits(void **state)
+TEST(test_long_lease_without_waits)
 {
 	unsigned cycles = MANY_CYCLES;
 	struct scene scene = {0};
 	zerod_ticket first, last = {0};
 
-	(void)state;
 	scene_open(&scene, gather_cycles, &cycles);
 	first = begin(&scene, 1, 0);
 	(void)begin(&scene, 1, 0);
@@ -246,12 +239,11 @@ static void fail_then_serve(struct fake_peer *peer, void *arg)
 }
 
 /* A gather that failed holds nothing: one release ends the lease of the other. */
-static void test_failed_gather(void **state)
+TEST(test_failed_gather)
 {
 	struct scene scene = {0};
 	zerod_ticket failing, good;
 
-	(void)state;
 	scene_open(&scene, fail_then_serve, NULL);
 	failing = begin(&scene, 3, 0);
 	good = begin(&scene, 1, 0);
@@ -287,13 +279,12 @@ static void answer_prefetch(struct fake_peer *peer, void *arg)
 }
 
 /* A prefetch and a release with a ticket are consumed by the first wait. */
-static void test_consumed_tickets(void **state)
+TEST(test_consumed_tickets)
 {
 	struct scene scene = {0};
 	zerod_ticket prefetch, released;
 	void *data = &scene;
 
-	(void)state;
 	scene_open(&scene, answer_prefetch, NULL);
 	prefetch = begin(&scene, 1, ZEROD_GATHER_PREFETCH);
 	assert_status(scene.client, zerod_wait(scene.client, prefetch, NULL, &data), ZEROD_OK);
@@ -319,12 +310,11 @@ static void answer_many(struct fake_peer *peer, void *arg)
 }
 
 /* Tickets that nobody waits for do not pile up for ever: the oldest go. */
-static void test_forgotten_tickets(void **state)
+TEST(test_forgotten_tickets)
 {
 	struct scene scene = {0};
 	zerod_ticket first, last;
 
-	(void)state;
 	scene_open(&scene, answer_many, NULL);
 	assert_status(scene.client, zerod_release(scene.unit, NULL, 0, NULL, &first), ZEROD_OK);
 	for (unsigned i = 1; i < FORGOTTEN; i++)
@@ -365,12 +355,11 @@ static void signal_later(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_threads_wait_for_bytes(void **state)
+TEST(test_threads_wait_for_bytes)
 {
 	pthread_t threads[WAITERS];
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, signal_later, NULL);
 	for (int i = 0; i < WAITERS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, wait_in_thread, &scene), 0);
@@ -384,9 +373,8 @@ static void test_threads_wait_for_bytes(void **state)
 }
 
 /* A counter past INT64_MAX and a fence on the other side of the wrap: signed and cyclic. */
-static void test_fence_compare(void **state)
+TEST(test_fence_compare)
 {
-	(void)state;
 	assert_true(zc_fence_reached(5, 5));
 	assert_true(zc_fence_reached(6, 5));
 	assert_false(zc_fence_reached(4, 5));
@@ -411,13 +399,12 @@ static void signal_when_told(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_bytes_deadline(void **state)
+TEST(test_bytes_deadline)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct scene scene = {0};
 	zerod_ticket ticket;
 
-	(void)state;
 	scene_open(&scene, signal_when_told, NULL);
 	options.deadline_ms = 1;
 	assert_status(scene.client, zerod_gather_begin(scene.unit, &options, &ticket), ZEROD_OK);
@@ -436,11 +423,10 @@ static void close_after_answer(struct fake_peer *peer, void *arg)
 	answer_gather(peer, 1);
 }
 
-static void test_daemon_dies_in_wait(void **state)
+TEST(test_daemon_dies_in_wait)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, close_after_answer, NULL);
 	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_DISCONNECTED);
 	scene_close(&scene);
@@ -452,14 +438,13 @@ static void count_ticks(int number)
 }
 
 /* Signals cut every sleep short. */
-static void test_daemon_dies_under_a_timer(void **state)
+TEST(test_daemon_dies_under_a_timer)
 {
 	const struct sigaction action = {.sa_handler = count_ticks, .sa_flags = SA_RESTART};
 	const struct itimerval ticks = {{.tv_usec = 20000}, {.tv_usec = 20000}}, none = {{0}, {0}};
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct scene scene = {0};
 
-	(void)state;
 	options.deadline_ms = 5000;
 	scene_open(&scene, close_after_answer, NULL);
 	assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
@@ -489,13 +474,12 @@ static void abort_the_wait(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_abort_poisons(void **state)
+TEST(test_abort_poisons)
 {
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, abort_the_wait, NULL);
 	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_ABORTED);
 	assert_int_equal(zerod_update_begin(&scene.unit, 1, NULL, NULL), ZEROD_E_POISONED);
@@ -532,11 +516,10 @@ static void abort_one_by_one(struct fake_peer *peer, void *arg)
 }
 
 /* An abort of pieces that failed may stay for ever: the daemon asks for no sum that would wait for them. */
-static void test_reset_waits_for_streams_timelines(void **state)
+TEST(test_reset_waits_for_streams_timelines)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, abort_one_by_one, NULL);
 	assert_status(scene.client, zerod_unit_set_persistent(scene.unit, 1), ZEROD_OK);
 	assert_null(zc_fence_find_abort(scene.client));
@@ -557,7 +540,7 @@ static void only_unit(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_bad_arguments(void **state)
+TEST(test_bad_arguments)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	struct zerod_unit_options unit_options = ZEROD_INIT(unit_options);
@@ -567,7 +550,6 @@ static void test_bad_arguments(void **state)
 	zerod_group *group;
 	zerod_unit *unit;
 
-	(void)state;
 	scene_open(&scene, only_unit, NULL);
 	assert_int_equal(zerod_gather_begin(NULL, NULL, &ticket), ZEROD_E_INVALID);
 	assert_int_equal(zerod_gather_begin(scene.unit, NULL, NULL), ZEROD_E_INVALID);
@@ -600,28 +582,4 @@ static void test_bad_arguments(void **state)
 	assert_int_equal(zerod_free(NULL, NULL, 0), ZEROD_E_INVALID);
 	assert_int_equal(zerod_group_leave(NULL, NULL), ZEROD_OK);
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_wait_release_wait),
-	        cmocka_unit_test(test_uses_add_up),
-	        cmocka_unit_test(test_tags_are_apart),
-	        cmocka_unit_test(test_long_lease),
-	        cmocka_unit_test(test_long_lease_without_waits),
-	        cmocka_unit_test(test_failed_gather),
-	        cmocka_unit_test(test_consumed_tickets),
-	        cmocka_unit_test(test_forgotten_tickets),
-	        cmocka_unit_test(test_threads_wait_for_bytes),
-	        cmocka_unit_test(test_fence_compare),
-	        cmocka_unit_test(test_bytes_deadline),
-	        cmocka_unit_test(test_daemon_dies_in_wait),
-	        cmocka_unit_test(test_daemon_dies_under_a_timer),
-	        cmocka_unit_test(test_abort_poisons),
-	        cmocka_unit_test(test_reset_waits_for_streams_timelines),
-	        cmocka_unit_test(test_bad_arguments),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

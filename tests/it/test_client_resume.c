@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_client_resume.c - units_resume as the library sends it, and replies of a scripted daemon alone. */
-#include <string.h>
 #include <unistd.h>
 
 #include "tests/it/client_scene.h"
@@ -64,13 +63,12 @@ static void an_older_daemon(struct fake_peer *peer, void *arg)
 }
 
 /* It registers the unit instead. */
-static void test_an_older_daemon(void **state)
+TEST(test_an_older_daemon)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct scene scene;
 
-	(void)state;
 	open_durable(&scene, an_older_daemon);
 	assert_status(scene.client, zerod_group_get(scene.group, &info), ZEROD_OK);
 	assert_status(scene.client, zerod_shard_get(scene.unit, &shard), ZEROD_OK);
@@ -115,7 +113,7 @@ static void a_segment_never_sent(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_replies_that_cannot_be(void **state)
+TEST(test_replies_that_cannot_be)
 {
 	const struct {
 		fake_script script;
@@ -125,7 +123,6 @@ static void test_replies_that_cannot_be(void **state)
 	        {a_segment_never_sent, "segment 7, which it never sent"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct zerod_group_info info = ZEROD_INIT(info);
 		struct scene scene;
@@ -135,14 +132,4 @@ static void test_replies_that_cannot_be(void **state)
 		assert_non_null(strstr(zerod_last_error(scene.client), cases[i].text));
 		scene_close(&scene);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_an_older_daemon),
-	        cmocka_unit_test(test_replies_that_cannot_be),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

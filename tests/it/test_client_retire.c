@@ -5,7 +5,6 @@
 #include "tests/it/client_scene.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -155,13 +154,12 @@ static void *allocate(struct scene *scene, zerod_allocation **buffer)
 	return data;
 }
 
-static void test_behind_a_reply(void **state)
+TEST(test_behind_a_reply)
 {
 	struct scene scene;
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	scene_open(&scene, serve_retired_behind_a_reply, NULL);
 	data = allocate(&scene, &buffer);
 	assert_status(scene.client, zerod_free(buffer, NULL, 0), ZEROD_OK);
@@ -170,13 +168,12 @@ static void test_behind_a_reply(void **state)
 	scene_close(&scene);
 }
 
-static void test_alone(void **state)
+TEST(test_alone)
 {
 	struct scene scene;
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	scene_open(&scene, serve_retired_alone, NULL);
 	data = allocate(&scene, &buffer);
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
@@ -185,13 +182,12 @@ static void test_alone(void **state)
 }
 
 /* The daemon takes a place away that it has just given: an error, and no address that is none. */
-static void test_before_its_first_use(void **state)
+TEST(test_before_its_first_use)
 {
 	struct scene scene;
 	zerod_ticket ticket;
 	void *data;
 
-	(void)state;
 	scene_open(&scene, serve_retired_before_its_first_use, NULL);
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
@@ -200,25 +196,12 @@ static void test_before_its_first_use(void **state)
 	scene_close(&scene);
 }
 
-static void test_what_was_never_sent(void **state)
+TEST(test_what_was_never_sent)
 {
 	struct scene scene;
 
-	(void)state;
 	scene_open(&scene, serve_what_was_never_sent, NULL);
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_E_PROTOCOL);
 	assert_non_null(strstr(zerod_last_error(scene.client), "segment 99, which it never sent"));
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_behind_a_reply),
-	        cmocka_unit_test(test_alone),
-	        cmocka_unit_test(test_before_its_first_use),
-	        cmocka_unit_test(test_what_was_never_sent),
-	};
-
-	return cmocka_run_group_tests_name("client: retire", tests, NULL, NULL);
 }

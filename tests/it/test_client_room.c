@@ -137,11 +137,10 @@ static void answer_late(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_late_answers_make_room(void **state)
+TEST(test_late_answers_make_room)
 {
 	struct full full = {.asleep = false};
 
-	(void)state;
 	scene_open(&full.scene, answer_late, &full);
 	assert_int_equal(call(full.scene.client, 1), ZEROD_E_DEADLINE);
 	wait_for_room(&full, BESIDE_CALLS);
@@ -183,11 +182,10 @@ static void retire_beside_a_reader(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_the_sleeping_sender_tells(void **state)
+TEST(test_the_sleeping_sender_tells)
 {
 	struct full full = {.asleep = false};
 
-	(void)state;
 	scene_open(&full.scene, retire_beside_a_reader, &full);
 	wait_for_room(&full, BESIDE_A_CALL);
 }
@@ -204,11 +202,10 @@ static void retire_alone(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_the_sender_that_reads_tells(void **state)
+TEST(test_the_sender_that_reads_tells)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, retire_alone, NULL);
 	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
 		assert_status(scene.client, post(&scene), ZEROD_OK);
@@ -243,14 +240,13 @@ static void answer_after_a_release(struct fake_peer *peer, void *arg)
 }
 
 /* While a call waits for room, requests that return at once are refused, and releases come through. */
-static void test_a_waiting_call_holds_nobody_up(void **state)
+TEST(test_a_waiting_call_holds_nobody_up)
 {
 	struct full full = {.asleep = false};
 	struct scene *scene = &full.scene;
 	zerod_ticket ticket;
 	pthread_t sender;
 
-	(void)state;
 	scene_open(scene, answer_after_a_release, NULL);
 	for (unsigned i = 0; i < ZD_MAX_OUTSTANDING; i++)
 		assert_status(scene->client, post(scene), ZEROD_OK);
@@ -266,16 +262,4 @@ static void test_a_waiting_call_holds_nobody_up(void **state)
 	assert_status(scene->client, post(scene), ZEROD_OK);
 	assert_status(scene->client, call(scene->client, 20000), ZEROD_OK);
 	scene_close(scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_late_answers_make_room),
-	        cmocka_unit_test(test_the_sleeping_sender_tells),
-	        cmocka_unit_test(test_the_sender_that_reads_tells),
-	        cmocka_unit_test(test_a_waiting_call_holds_nobody_up),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,6 @@
 /* test_client_step.c - until when the library hands a step's target out. */
 #include "tests/it/client_scene.h"
 
-#include <string.h>
-
 static void answer_step(struct fake_peer *peer)
 {
 	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_STEP_BEGIN);
@@ -68,13 +66,12 @@ static void expect_no_target(struct scene *scene, const char *why)
 	assert_non_null(strstr(zerod_last_error(scene->client), why));
 }
 
-static void test_resets(void **state)
+TEST(test_resets)
 {
 	struct zerod_target target = ZEROD_INIT(target), same = ZEROD_INIT(same);
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct scene scene = {0};
 
-	(void)state;
 	scene_open(&scene, reset_four_times, NULL);
 	assert_status(scene.client, zerod_step_begin(scene.group, NULL, &info, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_target_get(scene.unit, &target), ZEROD_OK);
@@ -90,13 +87,4 @@ static void test_resets(void **state)
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	expect_no_target(&scene, "outside step_begin and step_end");
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_resets),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

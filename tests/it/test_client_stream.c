@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 static zerod_stream *new_stream(struct scene *scene)
@@ -63,14 +61,13 @@ static void note(void *arg)
 	piece->record->order[piece->record->next++] = piece->number;
 }
 
-static void test_order(void **state)
+TEST(test_order)
 {
 	struct piece pieces[PIECES];
 	struct record record = {0};
 	struct scene scene = {0};
 	zerod_stream *stream;
 
-	(void)state;
 	scene_open(&scene, only_unit, NULL);
 	stream = new_stream(&scene);
 	for (int i = 0; i < PIECES; i++) {
@@ -93,13 +90,12 @@ static void drained_at_destroy(void *arg)
 	*(int *)arg = 1;
 }
 
-static void test_destroy_and_close_drain(void **state)
+TEST(test_destroy_and_close_drain)
 {
 	struct scene scene = {0};
 	zerod_stream *stream;
 	int by_destroy = 0, by_close = 0;
 
-	(void)state;
 	scene_open(&scene, only_unit, NULL);
 	stream = new_stream(&scene);
 	launch(&scene, stream, drained_at_destroy, &by_destroy);
@@ -119,12 +115,11 @@ static void synchronize_self(void *arg)
 		*stream = NULL;
 }
 
-static void test_synchronize_from_within(void **state)
+TEST(test_synchronize_from_within)
 {
 	struct scene scene = {0};
 	zerod_stream *stream, *same;
 
-	(void)state;
 	scene_open(&scene, only_unit, NULL);
 	stream = same = new_stream(&scene);
 	launch(&scene, stream, synchronize_self, &same);
@@ -167,14 +162,13 @@ static void see_fences(struct fake_peer *peer, void *arg)
 
 /* Two busy streams, an idle one, the calling thread: two fences, each passed when its stream's work has
  * ended. */
-static void test_release_fences(void **state)
+TEST(test_release_fences)
 {
 	struct fence_script script = {0};
 	struct scene scene = {0};
 	zerod_stream *streams[4];
 	sem_t busy;
 
-	(void)state;
 	sem_init(&busy, 0, 0);
 	script.busy = &busy;
 	scene_open(&scene, see_fences, &script);
@@ -215,12 +209,11 @@ static void see_values(struct fake_peer *peer, void *arg)
 }
 
 /* A new stream on a destroyed one's timeline goes on where that one ended. */
-static void test_timeline_reuse(void **state)
+TEST(test_timeline_reuse)
 {
 	struct scene scene = {0};
 	sem_t busy;
 
-	(void)state;
 	sem_init(&busy, 0, 0);
 	scene_open(&scene, see_values, &busy);
 	for (int i = 0; i < TURNS; i++) {
@@ -234,13 +227,12 @@ static void test_timeline_reuse(void **state)
 	sem_destroy(&busy);
 }
 
-static void test_stream_limit(void **state)
+TEST(test_stream_limit)
 {
 	static zerod_stream *streams[ZEROD_MAX_STREAMS];
 	struct scene scene = {0};
 	zerod_stream *one_more;
 
-	(void)state;
 	scene_open(&scene, only_unit, NULL);
 	for (int i = 0; i < ZEROD_MAX_STREAMS; i++)
 		streams[i] = new_stream(&scene);
@@ -283,7 +275,7 @@ static void copy_bytes(void *arg)
 
 /* Gather, work and release are appended at once; the work sees the bytes, the release's fence comes after
  * it. */
-static void test_stream_waits_for_bytes(void **state)
+TEST(test_stream_waits_for_bytes)
 {
 	struct scene scene = {0};
 	zerod_stream *stream;
@@ -292,7 +284,6 @@ static void test_stream_waits_for_bytes(void **state)
 	zerod_ticket released;
 	void *data = NULL;
 
-	(void)state;
 	scene_open(&scene, signal_when_released, NULL);
 	stream = new_stream(&scene);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, &data), ZEROD_OK);
@@ -304,12 +295,11 @@ static void test_stream_waits_for_bytes(void **state)
 	scene_close(&scene);
 }
 
-static void test_foreign_stream(void **state)
+TEST(test_foreign_stream)
 {
 	struct scene one = {0}, two = {0};
 	zerod_stream *stream;
 
-	(void)state;
 	scene_open(&one, only_unit, NULL);
 	scene_open(&two, only_unit, NULL);
 	stream = new_stream(&two);
@@ -349,14 +339,13 @@ static void count(void *arg)
 	++*(int *)arg;
 }
 
-static void test_abort(void **state)
+TEST(test_abort)
 {
 	struct scene scene = {0};
 	zerod_stream *stream;
 	zerod_ticket released;
 	int ran = 0;
 
-	(void)state;
 	scene_open(&scene, abort_when_released, NULL);
 	stream = new_stream(&scene);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, NULL), ZEROD_OK);
@@ -388,14 +377,13 @@ static void close_when_released(struct fake_peer *peer, void *arg)
 }
 
 /* The daemon is gone: a stream that waits for it must not keep close from ending. */
-static void test_daemon_dies_under_stream(void **state)
+TEST(test_daemon_dies_under_stream)
 {
 	struct scene scene = {0};
 	zerod_stream *stream;
 	zerod_ticket released;
 	int ran = 0;
 
-	(void)state;
 	scene_open(&scene, close_when_released, NULL);
 	stream = new_stream(&scene);
 	assert_status(scene.client, zerod_gather(scene.unit, NULL, stream, NULL), ZEROD_OK);
@@ -437,13 +425,12 @@ static void await_release(void *arg)
 	releaser->status = zerod_wait(releaser->client, releaser->released, NULL, NULL);
 }
 
-static void test_destroy_sends_what_is_corked(void **state)
+TEST(test_destroy_sends_what_is_corked)
 {
 	struct releaser releaser = {.status = -1};
 	struct scene scene = {0};
 	zerod_stream *stream;
 
-	(void)state;
 	scene_open(&scene, answer_release, NULL);
 	stream = new_stream(&scene);
 	releaser.client = scene.client;
@@ -455,23 +442,4 @@ static void test_destroy_sends_what_is_corked(void **state)
 	assert_int_equal(releaser.status, ZEROD_OK);
 	assert_status(scene.client, zerod_uncork(scene.client), ZEROD_OK);
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_order),
-	        cmocka_unit_test(test_destroy_and_close_drain),
-	        cmocka_unit_test(test_synchronize_from_within),
-	        cmocka_unit_test(test_release_fences),
-	        cmocka_unit_test(test_timeline_reuse),
-	        cmocka_unit_test(test_stream_limit),
-	        cmocka_unit_test(test_stream_waits_for_bytes),
-	        cmocka_unit_test(test_foreign_stream),
-	        cmocka_unit_test(test_abort),
-	        cmocka_unit_test(test_daemon_dies_under_stream),
-	        cmocka_unit_test(test_destroy_sends_what_is_corked),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,17 +6,11 @@
  * ZEROD_TEST_SWEEP=1 splits all 2^32 patterns, else some.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "base/mem.h"
 #include "client/kernels/update.h"
 #include "client/lib/compute/optimizer.h"
+#include "tests/support/test.h"
 
 #define NUMEL 1003u
 #define STEPS 200u
@@ -50,11 +44,10 @@ static void check_pattern(uint32_t bits)
 		fail_msg("0x%08x is split into 0x%04x and 0x%04x", bits, high, low);
 }
 
-static void test_halves_give_back_every_float(void **state)
+TEST(test_halves_give_back_every_float)
 {
 	uint64_t stride = getenv("ZEROD_TEST_SWEEP") ? 1 : 257;
 
-	(void)state;
 	for (uint64_t bits = 0; bits <= UINT32_MAX; bits += stride)
 		check_pattern((uint32_t)bits);
 	for (uint32_t high = 0; high <= 0xffffu; high++) /* around every tie, infinity and nan */
@@ -180,14 +173,13 @@ static void check_adam(bool apart)
 	free(split), free(whole), free(cut);
 }
 
-static void test_adam(void **state)
+TEST(test_adam)
 {
-	(void)state;
 	check_adam(true);
 	check_adam(false);
 }
 
-static void test_sgd(void **state)
+TEST(test_sgd)
 {
 	struct zc_update like = {.kind = ZC_UPDATE_SGD,
 	                         .numbers = {.lr = 0.5f,
@@ -200,7 +192,6 @@ static void test_sgd(void **state)
 	struct model *model = model_new();
 	float before = model->master[7], g, moved;
 
-	(void)state;
 	set_gradients(model, 1);
 	g = model->gradient[7] + 0.25f * before;
 	update(model, &like, false, 0, NUMEL);
@@ -218,13 +209,12 @@ static void test_sgd(void **state)
 }
 
 /* A scale and a sign are factors of the gradient; after an overflow everything stays as it was. */
-static void test_scale_and_overflow(void **state)
+TEST(test_scale_and_overflow)
 {
 	struct model *model = model_new(), *other = model_new();
 	struct zc_update like = adam(1, true);
 	float scale = 0.25f, overflow = 1;
 
-	(void)state;
 	zero_state(model), zero_state(other);
 	set_gradients(model, 1);
 	for (uint32_t i = 0; i < NUMEL; i++)
@@ -243,12 +233,11 @@ static void test_scale_and_overflow(void **state)
 }
 
 /* Neither is lost in the halves. */
-static void test_nan_and_infinity(void **state)
+TEST(test_nan_and_infinity)
 {
 	struct model *model = model_new();
 	struct zc_update like = adam(1, true);
 
-	(void)state;
 	zero_state(model);
 	set_gradients(model, 1);
 	model->gradient[1] = NAN;
@@ -258,17 +247,4 @@ static void test_nan_and_infinity(void **state)
 		assert_int_equal(isnan(zc_master_join(model->high[i], model->low[i])) != 0, i == 1 || i == 2);
 	assert_true(isnan(zc_f32_from_bf16(model->high[1]))); /* what is gathered shows it */
 	free(model);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_halves_give_back_every_float),
-	        cmocka_unit_test(test_adam),
-	        cmocka_unit_test(test_sgd),
-	        cmocka_unit_test(test_scale_and_overflow),
-	        cmocka_unit_test(test_nan_and_infinity),
-	};
-
-	return cmocka_run_group_tests_name("client/update", tests, NULL, NULL);
 }

@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_daemon_life.c - the daemon as a process: starts, refusals to start, reload, drain, end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
 #include "client/lib/conn/request.h"
 #include "proto/limits.h"
+#include "tests/support/test.h"
 
 #define OUTPUT_BYTES 8192
 #define MOST_SOCKETS 2
@@ -66,13 +60,12 @@ static void expect_end(const char *const *args, int status, const char *text)
 		fail_msg("expected status %d and '%s', found %d and '%s'", status, text, found, output);
 }
 
-static void test_start_and_stop(void **state)
+TEST(test_start_and_stop)
 {
 	struct zd_daemon daemon;
 	zerod_client *client;
 	struct stat found;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(stat(daemon.socket_path, &found), 0);
 	assert_int_equal(found.st_mode & 0777, 0666);
@@ -82,13 +75,12 @@ static void test_start_and_stop(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_twice(void **state)
+TEST(test_twice)
 {
 	struct zd_daemon daemon;
 	zerod_client *client;
 	char text[64];
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	client = connect_to(&daemon);
 	(void)snprintf(text, sizeof(text), "already running (pid %d)", (int)daemon.pid);
@@ -100,12 +92,11 @@ static void test_twice(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_stale_socket(void **state)
+TEST(test_stale_socket)
 {
 	struct zd_daemon daemon;
 	zerod_client *client = NULL;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(zd_daemon_kill(&daemon), 0);
 	assert_int_equal(access(daemon.socket_path, F_OK), 0);
@@ -116,12 +107,11 @@ static void test_stale_socket(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_refuses_to_start(void **state)
+TEST(test_refuses_to_start)
 {
 	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], config[64], longest[128] = "/tmp/";
 	FILE *file;
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(path, sizeof(path), "%s/s", folder);
 	(void)snprintf(config, sizeof(config), "%s/zerod.conf", folder);
@@ -171,11 +161,10 @@ static void install_config(char path[64])
 	(void)close(fd);
 }
 
-static void test_says(void **state)
+TEST(test_says)
 {
 	char config[64];
 
-	(void)state;
 	install_config(config);
 	expect_end((const char *const[]){"--version", NULL}, 0, "zerod 0.");
 	expect_end((const char *const[]){"--help", NULL}, 0, "--check-config");
@@ -197,13 +186,12 @@ static int reload(struct zd_daemon *daemon)
 	return zd_daemon_wait_notify(daemon, "READY=1");
 }
 
-static void test_reload(void **state)
+TEST(test_reload)
 {
 	struct zd_daemon_options options = {.config = "[limits]\nmax_sessions = 1\n"};
 	struct zd_daemon daemon;
 	zerod_client *first, *second = NULL, *third = NULL;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	first = connect_to(&daemon);
 	assert_int_equal(try_connect(daemon.socket_path, &second), ZEROD_E_LIMIT);
@@ -228,12 +216,11 @@ static void test_reload(void **state)
 }
 
 /* Of an arena that was not configured, which is the device's to say. */
-static void test_parts_that_limit_nothing(void **state)
+TEST(test_parts_that_limit_nothing)
 {
 	struct zd_daemon_options options = {.arena = "0", .config = "[devices]\nstaging = 1024T\n"};
 	struct zd_daemon daemon;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "staging, 1 PiB, limits nothing on device 1"), 0);
 	assert_int_equal(write_config(&daemon, "[devices]\ngather_budget = 512T\n"), 0);
@@ -259,13 +246,12 @@ static void expect_told(zerod_client *client, const char *text)
 		fail_msg("expected '%s', found '%s'", text, zerod_last_error(client));
 }
 
-static void test_drain(void **state)
+TEST(test_drain)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
 	struct zd_daemon daemon;
 	zerod_client *client, *late = NULL;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
@@ -282,13 +268,12 @@ static void test_drain(void **state)
 }
 
 /* The daemon does not end while a session is open, however long that takes. A reload keeps the time. */
-static void test_idle(void **state)
+TEST(test_idle)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\nexit_when_idle_s = 1\n"};
 	struct zd_daemon daemon;
 	zerod_client *client;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(reset(client), 0);
@@ -337,7 +322,7 @@ static size_t count_groups(zerod_client *client)
 }
 
 /* The rank that it waits for cannot come any more. */
-static void test_drain_ends_joins(void **state)
+TEST(test_drain_ends_joins)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
 	struct zd_daemon daemon;
@@ -345,7 +330,6 @@ static void test_drain_ends_joins(void **state)
 	zerod_client *observer;
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	joining.client = connect_to(&daemon);
 	observer = connect_to(&daemon);
@@ -360,13 +344,12 @@ static void test_drain_ends_joins(void **state)
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 }
 
-static void test_told_twice(void **state)
+TEST(test_told_twice)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
 	struct zd_daemon daemon;
 	zerod_client *client;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(kill(daemon.pid, SIGINT), 0);
@@ -378,13 +361,12 @@ static void test_told_twice(void **state)
 	zerod_close(client);
 }
 
-static void test_drain_timeout(void **state)
+TEST(test_drain_timeout)
 {
 	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 0\n"};
 	struct zd_daemon daemon;
 	zerod_client *client;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(join_alone(client), 0);
@@ -426,13 +408,12 @@ static unsigned count_lines(const struct zd_daemon *daemon, const char *text)
 	return count;
 }
 
-static void test_log_of_jobs(void **state)
+TEST(test_log_of_jobs)
 {
 	struct zd_daemon daemon;
 	zerod_client *client;
 	char text[256];
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	client = connect_to(&daemon);
 	assert_int_equal(ask(client), 0);
@@ -540,14 +521,13 @@ static void leave_a_durable_job(zerod_client *client)
 	assert_int_equal(zerod_group_join(client, &options, &group), 0);
 }
 
-static void test_activated(void **state)
+TEST(test_activated)
 {
 	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], log_path[64], log[4096];
 	zerod_client *client = NULL;
 	pid_t child;
 	int sock;
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(path, sizeof(path), "%s/s", folder);
 	(void)snprintf(log_path, sizeof(log_path), "%s/log", folder);
@@ -588,7 +568,7 @@ static unsigned count_devices(zerod_client *client)
 }
 
 /* Sockets are recognized by their paths, in whatever order they are passed. */
-static void test_activated_sockets(void **state)
+TEST(test_activated_sockets)
 {
 	char folder[] = "/tmp/zerod-life-XXXXXX", paths[3][64], log_path[64], config[64], log[4096];
 	zerod_client *client = NULL;
@@ -597,7 +577,6 @@ static void test_activated_sockets(void **state)
 	pid_t child;
 	FILE *file;
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	for (int i = 0; i < 3; i++)
 		(void)snprintf(paths[i], sizeof(paths[i]), "%s/s%d", folder, i);
@@ -663,13 +642,12 @@ static void *connect_main(void *arg)
 }
 
 /* Nobody is left at the socket of whom the service manager would hear again at once. */
-static void test_turns_away(void **state)
+TEST(test_turns_away)
 {
 	static const char *const refused[] = {"1" /* too small */, "much"};
 	char folder[] = "/tmp/zerod-life-XXXXXX", path[64], log_path[64];
 	struct pollfd waiting = {.events = POLLIN};
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(path, sizeof(path), "%s/s", folder);
 	(void)snprintf(log_path, sizeof(log_path), "%s/log", folder);
@@ -693,25 +671,6 @@ static void test_turns_away(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_start_and_stop),
-	        cmocka_unit_test(test_twice),
-	        cmocka_unit_test(test_stale_socket),
-	        cmocka_unit_test(test_refuses_to_start),
-	        cmocka_unit_test(test_says),
-	        cmocka_unit_test(test_reload),
-	        cmocka_unit_test(test_parts_that_limit_nothing),
-	        cmocka_unit_test(test_drain),
-	        cmocka_unit_test(test_idle),
-	        cmocka_unit_test(test_drain_ends_joins),
-	        cmocka_unit_test(test_told_twice),
-	        cmocka_unit_test(test_drain_timeout),
-	        cmocka_unit_test(test_log_of_jobs),
-	        cmocka_unit_test(test_activated),
-	        cmocka_unit_test(test_activated_sockets),
-	        cmocka_unit_test(test_turns_away),
-	};
-
 	(void)alarm(240);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_daemon_trouble.c - clients that misbehave and die, and a daemon short of descriptors: the others do
  * not notice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,10 +10,10 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
+#include "tests/support/test.h"
 
 #define ATTEMPTS    32
 #define DEADLINE_S  30
@@ -81,14 +75,13 @@ static rlim_t limit_leaving(pid_t pid, int left)
 
 /* With few descriptors left, connections fail one way or the other, but do not hang; with enough again, they
  * work. */
-static void test_descriptors_exhausted(void **state)
+TEST(test_descriptors_exhausted)
 {
 	struct zd_daemon daemon;
 	zerod_client *client, *late = NULL;
 	struct rlimit before, low;
 	rlim_t limits[HELLO_FDS];
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(try_connect(&daemon, &client), 0);
 	assert_int_equal(allocated_bytes(client), 0); /* by then it has closed what came with the hello */
@@ -111,14 +104,13 @@ static void test_descriptors_exhausted(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_hostile_packets(void **state)
+TEST(test_hostile_packets)
 {
 	static char huge[70000];
 	struct zd_daemon daemon;
 	zerod_client *client;
 	int sock;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(try_connect(&daemon, &client), 0);
 	sock = raw_connect(&daemon);
@@ -156,7 +148,7 @@ _Noreturn static void run_victim(const struct zd_daemon *daemon, int told, int k
 		(void)pause();
 }
 
-static void test_killed_client(void **state)
+TEST(test_killed_client)
 {
 	struct zd_daemon daemon;
 	zerod_client *client;
@@ -165,7 +157,6 @@ static void test_killed_client(void **state)
 	char byte = 0;
 	pid_t victim;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(pipe(told), 0);
 	assert_int_equal(pipe(keep), 0);
@@ -192,14 +183,13 @@ static void test_killed_client(void **state)
 }
 
 /* Connections come and go, and leave no descriptor behind. */
-static void test_no_descriptor_is_lost(void **state)
+TEST(test_no_descriptor_is_lost)
 {
 	struct zd_daemon daemon;
 	zerod_client *client, *other;
 	const struct timespec retry = {.tv_nsec = 1000000};
 	int before, rounds = 0;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(try_connect(&daemon, &client), 0);
 	assert_int_equal(allocated_bytes(client), 0); /* by then it has closed what came with the hello */
@@ -216,13 +206,12 @@ static void test_no_descriptor_is_lost(void **state)
 }
 
 /* A session whose pages are beyond RLIMIT_FSIZE fails; the kernel's signal does not end the daemon. */
-static void test_file_size_limit(void **state)
+TEST(test_file_size_limit)
 {
 	const struct rlimit limit = {.rlim_cur = 1024, .rlim_max = RLIM_INFINITY};
 	struct zd_daemon daemon;
 	zerod_client *client, *other;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
 	assert_int_equal(try_connect(&daemon, &client), 0);
 	assert_int_equal(prlimit(daemon.pid, RLIMIT_FSIZE, &limit, NULL), 0);
@@ -234,12 +223,6 @@ static void test_file_size_limit(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_descriptors_exhausted), cmocka_unit_test(test_hostile_packets),
-	        cmocka_unit_test(test_killed_client),         cmocka_unit_test(test_no_descriptor_is_lost),
-	        cmocka_unit_test(test_file_size_limit),
-	};
-
 	(void)alarm(240);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

@@ -31,7 +31,8 @@ static int close_other(void **state)
 	raw_close(&other);
 	return hostile_after(state);
 }
-#define DISCONNECT_TEST(fn) cmocka_unit_test_setup_teardown(fn, hostile_before, close_other)
+
+#define HOSTILE_BEFORE_TEST(name) TEST_DEFINE(name, void, , name(), hostile_before, close_other)
 
 /* ---- The script ---------------------------------------------------------------------------------------- */
 
@@ -357,9 +358,8 @@ static void play(size_t packets)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-static void test_rank_0_goes(void **state)
+HOSTILE_BEFORE_TEST(test_rank_0_goes)
 {
-	(void)state;
 	for (size_t packets = 0; packets <= COUNT(script); packets++) {
 		play(packets);
 		raw_close(&raw);
@@ -368,9 +368,8 @@ static void test_rank_0_goes(void **state)
 	}
 }
 
-static void test_rank_1_goes(void **state)
+HOSTILE_BEFORE_TEST(test_rank_1_goes)
 {
-	(void)state;
 	for (size_t packets = 0; packets <= COUNT(script); packets++) {
 		play(packets);
 		raw_close(&other);
@@ -382,9 +381,8 @@ static void test_rank_1_goes(void **state)
 }
 
 /* It says that it will send no more, and goes on reading. */
-static void test_half_closed(void **state)
+HOSTILE_BEFORE_TEST(test_half_closed)
 {
-	(void)state;
 	for (size_t packets = 1; packets <= COUNT(script); packets++) {
 		play(packets);
 		assert_int_equal(shutdown(raw.sock, SHUT_WR), 0);
@@ -396,9 +394,8 @@ static void test_half_closed(void **state)
 }
 
 /* Everything that may wait does, or is under way, in one packet, and the socket is closed behind it. */
-static void test_all_outstanding(void **state)
+HOSTILE_BEFORE_TEST(test_all_outstanding)
 {
-	(void)state;
 	for (int round = 0; round < 50; round++) {
 		play(6); /* the registrations are unread */
 		scene.unit = done_0()->unit_register->unit;
@@ -424,9 +421,8 @@ static void test_all_outstanding(void **state)
 
 /* It leaves at the moment at which the deadline of its request comes: nobody is there to be told any more.
  * The moment is looked for, and need not be met each time. */
-static void test_deadline_at_the_end(void **state)
+HOSTILE_BEFORE_TEST(test_deadline_at_the_end)
 {
-	(void)state;
 	for (long wait_us = 900; wait_us < 2100; wait_us += 20) {
 		Zd__Request *join = join_request(0);
 
@@ -471,11 +467,10 @@ static bool register_with_few(void)
 }
 
 /* Descriptors run out under a session that needs more: what needs one fails by name, the rest is served. */
-static void test_descriptors_exhausted(void **state)
+HOSTILE_BEFORE_TEST(test_descriptors_exhausted)
 {
 	struct rlimit usual;
 
-	(void)state;
 	assert_int_equal(prlimit(hostile.daemon.pid, RLIMIT_NOFILE, NULL, &usual), 0);
 	for (int left = 0; left < 4; left++) {
 		bool had;
@@ -496,11 +491,5 @@ static void test_descriptors_exhausted(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        DISCONNECT_TEST(test_rank_0_goes),         DISCONNECT_TEST(test_rank_1_goes),
-	        DISCONNECT_TEST(test_half_closed),         DISCONNECT_TEST(test_all_outstanding),
-	        DISCONNECT_TEST(test_deadline_at_the_end), DISCONNECT_TEST(test_descriptors_exhausted),
-	};
-
-	return cmocka_run_group_tests_name("hostile disconnects", tests, hostile_start, hostile_stop);
+	return test_run(hostile_start, hostile_stop);
 }

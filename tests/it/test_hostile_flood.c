@@ -13,7 +13,6 @@
  */
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -146,9 +145,11 @@ static uint64_t overtaken(size_t nfloods)
 	return before;
 }
 
-static void test_packet_is_interrupted(void **state)
+static int after_floods(void **state);
+#define HOSTILE_BEFORE_TEST(name) TEST_DEFINE(name, void, , name(), hostile_before, after_floods)
+
+HOSTILE_BEFORE_TEST(test_packet_is_interrupted)
 {
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_open(&flood[0], hostile_socket());
 	raw_open(&other, hostile_socket());
@@ -158,9 +159,8 @@ static void test_packet_is_interrupted(void **state)
 }
 
 /* A user's connections have one turn together. */
-static void test_connections_of_one_user(void **state)
+HOSTILE_BEFORE_TEST(test_connections_of_one_user)
 {
-	(void)state;
 	if (geteuid() != 0)
 		skip(); /* needs a second user */
 	flood_body = ZD__REQUEST__BODY_LIST;
@@ -209,13 +209,12 @@ static const Zd__DaemonStatusReply *status_of(struct raw_client *client)
 
 /* Clients that connect and say hello. The daemon reads one packet of a client in an iteration of its loop. So
  * the last of three replies shows how many hellos were handled in about three iterations. */
-static void test_connects(void **state)
+HOSTILE_BEFORE_TEST(test_connects)
 {
 	struct raw_client clients[CLIENTS];
 	uint32_t before;
 	uint64_t id = 0;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	open_as(&other, OTHER_UID);
@@ -258,7 +257,7 @@ _Noreturn static void hold_until_killed(int ready)
 		(void)pause();
 }
 
-static void test_deaths(void **state)
+HOSTILE_BEFORE_TEST(test_deaths)
 {
 	uint32_t before;
 	uint64_t id;
@@ -266,7 +265,6 @@ static void test_deaths(void **state)
 	char byte;
 	pid_t pid;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	open_as(&other, OTHER_UID);
@@ -290,12 +288,11 @@ static void test_deaths(void **state)
 /* ---- Unread replies ------------------------------------------------------------------------------------ */
 
 /* Each connection sends as much as its socket takes, and reads nothing. */
-static void test_unread_replies(void **state)
+HOSTILE_BEFORE_TEST(test_unread_replies)
 {
 	size_t nbytes = pack_listings();
 	uint64_t before, after, id;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	for (size_t i = 0; i < FLOODS; i++) /* above the limit no hello would be answered */
@@ -334,17 +331,7 @@ static int start(void **state)
 	return chmod(hostile.daemon.dir, 0755); /* for the second user */
 }
 
-#define FLOOD_TEST(fn) cmocka_unit_test_setup_teardown(fn, hostile_before, after_floods)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        FLOOD_TEST(test_packet_is_interrupted),
-	        FLOOD_TEST(test_connections_of_one_user),
-	        FLOOD_TEST(test_connects),
-	        FLOOD_TEST(test_deaths),
-	        FLOOD_TEST(test_unread_replies),
-	};
-
-	return cmocka_run_group_tests_name("hostile floods", tests, start, hostile_stop);
+	return test_run(start, hostile_stop);
 }

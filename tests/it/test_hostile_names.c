@@ -4,7 +4,6 @@
 #include "tests/it/hostile.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define LONGEST  60000 /* nearly a packet */
@@ -144,11 +143,10 @@ static void expect_refused(const struct place *place, const char *name, size_t z
 	raw_close(&raw);
 }
 
-static void test_too_long(void **state)
+HOSTILE_TEST(test_too_long)
 {
 	static char name[LONGEST + 1];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++) {
 		memset(name, 'x', LONGEST);
 		expect_refused(&places[i], name, 0, places[i].what);
@@ -157,15 +155,14 @@ static void test_too_long(void **state)
 	}
 }
 
-static void test_empty(void **state)
+HOSTILE_TEST(test_empty)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++)
 		if (!places[i].may_be_empty)
 			expect_refused(&places[i], "", 0, places[i].what);
 }
 
-static void test_not_utf8(void **state)
+HOSTILE_TEST(test_not_utf8)
 {
 	static const char *const texts[] = {
 	        "\xff",             /* no byte of UTF-8 */
@@ -176,26 +173,23 @@ static void test_not_utf8(void **state)
 	        "\xf4\x90\x80\x80", /* beyond U+10FFFF */
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++)
 		for (size_t j = 0; j < COUNT(texts); j++)
 			expect_refused(&places[i], texts[j], 0, places[i].what);
 }
 
-static void test_control_characters(void **state)
+HOSTILE_TEST(test_control_characters)
 {
 	static const char *const texts[] = {"a\nb", "\x1b[2J", "\x7f", "\t", "\xc2\x9b\x33m"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++)
 		for (size_t j = 0; j < COUNT(texts); j++)
 			expect_refused(&places[i], texts[j], 0, places[i].what);
 }
 
 /* Read as a C string it would be another name, and a valid one. */
-static void test_zero_bytes(void **state)
+HOSTILE_TEST(test_zero_bytes)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++) {
 		expect_refused(&places[i], "abc?xyz", 1, "a zero byte in the ");
 		expect_refused(&places[i], "abc?", 1, "a zero byte in the ");
@@ -204,11 +198,10 @@ static void test_zero_bytes(void **state)
 }
 
 /* As long as can be, of characters of several bytes. */
-static void test_longest(void **state)
+HOSTILE_TEST(test_longest)
 {
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(places); i++) {
 		const struct place *place = &places[i];
 		uint64_t id;
@@ -234,11 +227,5 @@ static void test_longest(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        HOSTILE_TEST(test_too_long),   HOSTILE_TEST(test_empty),
-	        HOSTILE_TEST(test_not_utf8),   HOSTILE_TEST(test_control_characters),
-	        HOSTILE_TEST(test_zero_bytes), HOSTILE_TEST(test_longest),
-	};
-
-	return cmocka_run_group_tests_name("hostile names", tests, hostile_start, hostile_stop);
+	return test_run(hostile_start, hostile_stop);
 }

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,7 +22,7 @@ static void expect_served(void)
 
 #define BYTES(text) text, sizeof(text) - 1
 
-static void test_garbage(void **state)
+HOSTILE_TEST(test_garbage)
 {
 	static const struct {
 		const char *bytes;
@@ -42,7 +41,6 @@ static void test_garbage(void **state)
 	        {BYTES("GET / HTTP/1.1\r\n\r\n"), "valid ClientPacket"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(packets) / sizeof(packets[0]); i++) {
 		raw_open(&raw, hostile_socket());
 		raw_send_bytes(&raw, packets[i].bytes, packets[i].nbytes, NULL, 0);
@@ -60,12 +58,11 @@ static uint32_t random_next(uint32_t *seed)
 }
 
 /* Some of it happens to be a packet, of fields that the daemon does not know. Then nothing happens at all. */
-static void test_random_bytes(void **state)
+HOSTILE_TEST(test_random_bytes)
 {
 	uint32_t seed = 20240607;
 	uint8_t bytes[512];
 
-	(void)state;
 	for (int round = 0; round < 200; round++) {
 		size_t nbytes = 1 + random_next(&seed) % sizeof(bytes);
 		Zd__ClientPacket *packet;
@@ -86,7 +83,7 @@ static void test_random_bytes(void **state)
 }
 
 /* Every beginning of a packet that would be fine. */
-static void test_truncated(void **state)
+HOSTILE_TEST(test_truncated)
 {
 	uint64_t shape[] = {3, 5};
 	Zd__View view = ZD__VIEW__INIT, *views[] = {&view};
@@ -96,7 +93,6 @@ static void test_truncated(void **state)
 	uint8_t bytes[256];
 	size_t nbytes;
 
-	(void)state;
 	view.name = RAW_TEXT("view");
 	view.n_shape = 2;
 	view.shape = shape;
@@ -111,9 +107,8 @@ static void test_truncated(void **state)
 }
 
 /* Nobody can tell it from the end of the connection. */
-static void test_empty_packet(void **state)
+HOSTILE_TEST(test_empty_packet)
 {
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_send_bytes(&raw, "", 0, NULL, 0);
 	raw_expect_end(&raw);
@@ -134,12 +129,11 @@ static size_t fill_packet(uint8_t *bytes, size_t nbytes)
 	return nbytes;
 }
 
-static void test_oversize(void **state)
+HOSTILE_TEST(test_oversize)
 {
 	static uint8_t bytes[(size_t)2 * ZD_MAX_PACKET_BYTES];
 	const size_t beyond[] = {ZD_MAX_PACKET_BYTES + 1, sizeof(bytes)};
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_send_bytes(&raw, bytes, fill_packet(bytes, ZD_MAX_PACKET_BYTES), NULL, 0);
 	expect_served();
@@ -154,14 +148,13 @@ static void test_oversize(void **state)
 
 /* ---- Requests that do not exist ------------------------------------------------------------------------ */
 
-static void test_unknown_request(void **state)
+HOSTILE_TEST(test_unknown_request)
 {
 	/* id 7 and a body of field 200, which nobody defined */
 	static const uint8_t unknown[] = {0x0a, 0x05, 0x08, 0x07, 0xc2, 0x0c, 0x00};
 	/* daemon_status (71) with the id 8 and the unknown field 200 beside it: served, as if without it */
 	static const uint8_t beside[] = {0x0a, 0x08, 0x08, 0x08, 0xba, 0x04, 0x00, 0xc0, 0x0c, 0x01};
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_send_bytes(&raw, unknown, sizeof(unknown), NULL, 0);
 	RAW_EXPECT_ERROR(&raw, 7, ZEROD_E_UNSUPPORTED, "field number 200");
@@ -173,23 +166,21 @@ static void test_unknown_request(void **state)
 	raw_close(&raw);
 }
 
-static void test_id_zero(void **state)
+HOSTILE_TEST(test_id_zero)
 {
 	static const uint8_t status_without_id[] = {0x0a, 0x03, 0xba, 0x04, 0x00};
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_send_bytes(&raw, status_without_id, sizeof(status_without_id), NULL, 0);
 	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "id 0");
 	raw_close(&raw);
 }
 
-static void test_id_twice(void **state)
+HOSTILE_TEST(test_id_twice)
 {
 	Zd__Request *join = RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("j"),
 	                        .group = RAW_TEXT("g"), .world_size = 2);
 
-	(void)state;
 	join->id = 77;
 	raw_open(&raw, hostile_socket());
 	raw_send(&raw, join);
@@ -199,7 +190,7 @@ static void test_id_twice(void **state)
 	raw_close(&raw);
 }
 
-static void test_unknown_ids(void **state)
+HOSTILE_TEST(test_unknown_ids)
 {
 	const struct {
 		Zd__Request *request;
@@ -248,7 +239,6 @@ static void test_unknown_ids(void **state)
 	        {RAW(KILL_JOB, kill_job, KillJob, .job = 987654), "job 987654"},
 	};
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		RAW_EXPECT_ERROR(&raw, raw_send(&raw, cases[i].request), ZEROD_E_NOT_FOUND, cases[i].text);
@@ -256,12 +246,11 @@ static void test_unknown_ids(void **state)
 }
 
 /* The objects of another session do not exist for this one. */
-static void test_ids_of_others(void **state)
+HOSTILE_TEST(test_ids_of_others)
 {
 	uint64_t id;
 	const Zd__ListReply *list;
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	id = raw_send(&raw, RAW(LIST, list, List, .table = ZD__TABLE__UNITS, .job = RAW_TEXT("witness")));
 	list = raw_expect(&raw, id, 0)->list;
@@ -281,11 +270,10 @@ static void test_ids_of_others(void **state)
 
 /* ---- The hello ----------------------------------------------------------------------------------------- */
 
-static void test_no_hello(void **state)
+HOSTILE_TEST(test_no_hello)
 {
 	uint64_t id;
 
-	(void)state;
 	raw_connect(&raw, hostile_socket());
 	id = raw_send(&raw, RAW(GATHER, gather, Gather, .unit = 1, .tag = RAW_TEXT("t")));
 	RAW_EXPECT_ERROR(&raw, id, ZEROD_E_PROTOCOL, "first request is gather, not hello");
@@ -299,11 +287,10 @@ static void test_no_hello(void **state)
 	raw_close(&raw);
 }
 
-static void test_second_hello(void **state)
+HOSTILE_TEST(test_second_hello)
 {
 	uint64_t id;
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	id = raw_send(&raw, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1));
 	RAW_EXPECT_ERROR(&raw, id, ZEROD_E_PROTOCOL, "second hello");
@@ -311,7 +298,7 @@ static void test_second_hello(void **state)
 	raw_close(&raw);
 }
 
-static void test_wrong_version(void **state)
+HOSTILE_TEST(test_wrong_version)
 {
 	static const struct {
 		uint32_t min, max;
@@ -321,7 +308,6 @@ static void test_wrong_version(void **state)
 	                {UINT32_MAX, UINT32_MAX, "versions 4294967295 to 4294967295"},
 	                {5, 0, "versions 5 to 0"}};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
 		uint64_t id;
 
@@ -355,9 +341,8 @@ static void send_batch(size_t count)
 	raw_send_bytes(&raw, bytes, zd__client_packet__pack(&packet, bytes), NULL, 0);
 }
 
-static void test_batch(void **state)
+HOSTILE_TEST(test_batch)
 {
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	send_batch(ZD_MAX_BATCH);
 	for (uint64_t id = 0; id < ZD_MAX_BATCH; id++)
@@ -368,11 +353,10 @@ static void test_batch(void **state)
 }
 
 /* A packet of nothing but empty requests, more of them than the limit by far. */
-static void test_many_empty_requests(void **state)
+HOSTILE_TEST(test_many_empty_requests)
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bytes); i += 2) {
 		bytes[i] = 0x0a;
 		bytes[i + 1] = 0x00;
@@ -383,7 +367,7 @@ static void test_many_empty_requests(void **state)
 	raw_close(&raw);
 }
 
-static void test_unwanted_descriptors(void **state)
+HOSTILE_TEST(test_unwanted_descriptors)
 {
 	const unsigned counts[] = {1, ZD_MAX_PACKET_FDS, ZD_MAX_PACKET_FDS + 1, MANY_FDS};
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[MANY_FDS];
@@ -391,7 +375,6 @@ static void test_unwanted_descriptors(void **state)
 	Zd__Request *request = STATUS;
 	size_t nbytes;
 
-	(void)state;
 	assert_true(null >= 0);
 	request->id = 5;
 	nbytes = raw_pack(request, bytes, sizeof(bytes));
@@ -419,11 +402,10 @@ static uint64_t send_join(struct raw_client *client, unsigned group, uint32_t ra
 	                            .group = RAW_TEXT(name), .world_size = 2, .rank = rank));
 }
 
-static void test_outstanding(void **state)
+HOSTILE_TEST(test_outstanding)
 {
 	uint64_t last = 0;
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	for (unsigned i = 0; i <= ZD_MAX_OUTSTANDING; i++)
 		last = send_join(&raw, i, 0);
@@ -461,12 +443,11 @@ static unsigned flood(void)
 }
 
 /* Nothing is lost: who reads late gets every reply. */
-static void test_reads_late(void **state)
+HOSTILE_TEST(test_reads_late)
 {
 	uint64_t first;
 	unsigned count;
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	first = raw.last_id + 1;
 	count = flood();
@@ -479,14 +460,13 @@ static void test_reads_late(void **state)
 }
 
 /* Another rank makes replies for a client that reads none: they wait for it, and nobody else notices. */
-static void test_never_reads(void **state)
+HOSTILE_TEST(test_never_reads)
 {
 	static uint64_t ids[ZD_MAX_OUTSTANDING - 1]; /* their replies are more than the socket holds */
 	const unsigned joins = ZD_MAX_OUTSTANDING - 1;
 	struct raw_client other;
 	struct hostile_state now;
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_open(&other, hostile_socket());
 	for (unsigned i = 0; i < joins; i++)
@@ -505,27 +485,5 @@ static void test_never_reads(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        HOSTILE_TEST(test_garbage),
-	        HOSTILE_TEST(test_random_bytes),
-	        HOSTILE_TEST(test_truncated),
-	        HOSTILE_TEST(test_empty_packet),
-	        HOSTILE_TEST(test_oversize),
-	        HOSTILE_TEST(test_unknown_request),
-	        HOSTILE_TEST(test_id_zero),
-	        HOSTILE_TEST(test_id_twice),
-	        HOSTILE_TEST(test_unknown_ids),
-	        HOSTILE_TEST(test_ids_of_others),
-	        HOSTILE_TEST(test_no_hello),
-	        HOSTILE_TEST(test_second_hello),
-	        HOSTILE_TEST(test_wrong_version),
-	        HOSTILE_TEST(test_batch),
-	        HOSTILE_TEST(test_many_empty_requests),
-	        HOSTILE_TEST(test_unwanted_descriptors),
-	        HOSTILE_TEST(test_outstanding),
-	        HOSTILE_TEST(test_reads_late),
-	        HOSTILE_TEST(test_never_reads),
-	};
-
-	return cmocka_run_group_tests_name("hostile packets", tests, hostile_start, hostile_stop);
+	return test_run(hostile_start, hostile_stop);
 }

@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_hostile_peers.c - clients that the daemon does not serve, or serves within limits only. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/test.h"
 
 #define SOME_UID  12345
 #define OTHER_UID 12346
@@ -41,6 +34,8 @@ static int close_all(void **state)
 	return zd_daemon_stop(&peers_daemon);
 }
 
+#define CLOSE_ALL_TEST(name) TEST_DEFINE(name, void, , name(), NULL, close_all)
+
 static uint64_t send_hello(struct raw_client *client)
 {
 	return raw_send(client, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1));
@@ -49,12 +44,11 @@ static uint64_t send_hello(struct raw_client *client)
 /* ---- Processes that cannot be watched ------------------------------------------------------------------ */
 
 /* The kernel reports pid 0 for a process outside the daemon's pid namespace. */
-static void test_outside_the_pid_namespace(void **state)
+CLOSE_ALL_TEST(test_outside_the_pid_namespace)
 {
 	int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 	int started;
 
-	(void)state;
 	assert_true(own >= 0);
 	if (unshare(CLONE_NEWPID) != 0) {
 		(void)close(own);
@@ -121,9 +115,8 @@ static gid_t find_group(const char *name)
 	return group->gr_gid;
 }
 
-static void test_users_of_groups(void **state)
+CLOSE_ALL_TEST(test_users_of_groups)
 {
-	(void)state;
 	start_for_users("[daemon]\nallow_groups = mail, daemon\n");
 	connect_as(&raw, SOME_UID, SOME_UID);
 	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_PERMISSION,
@@ -136,17 +129,15 @@ static void test_users_of_groups(void **state)
 }
 
 /* Two sessions of root where a user may have one. */
-static void test_root_is_an_administrator(void **state)
+CLOSE_ALL_TEST(test_root_is_an_administrator)
 {
-	(void)state;
 	start_for_users("[limits]\nmax_sessions_per_uid = 1\n");
 	expect_session(&others[0], 0, 0);
 	expect_session(&others[1], 0, 0);
 }
 
-static void test_root_is_a_user(void **state)
+CLOSE_ALL_TEST(test_root_is_a_user)
 {
-	(void)state;
 	start_for_users(
 	        "[daemon]\nroot_is_admin = no\nadmin_group = daemon\n[limits]\nmax_sessions_per_uid = 1\n");
 	expect_session(&others[0], 0, 0);
@@ -175,9 +166,8 @@ static void expect_hello_in_time(uid_t uid)
 	fail();
 }
 
-static void test_sessions_per_user(void **state)
+CLOSE_ALL_TEST(test_sessions_per_user)
 {
-	(void)state;
 	start_for_users("[limits]\nmax_sessions_per_uid = 2\n");
 	for (int i = 0; i < 2; i++) {
 		connect_as(&others[i], SOME_UID, SOME_UID);
@@ -200,9 +190,8 @@ static uint64_t send_join(struct raw_client *client, const char *job, bool durab
 	                            .group = RAW_TEXT("g"), .world_size = 1, .durable = durable));
 }
 
-static void test_jobs_per_user(void **state)
+CLOSE_ALL_TEST(test_jobs_per_user)
 {
-	(void)state;
 	start_for_users("[limits]\nmax_jobs_per_uid = 2\n");
 	connect_as(&raw, SOME_UID, SOME_UID);
 	(void)raw_expect(&raw, send_hello(&raw), 0);
@@ -214,7 +203,7 @@ static void test_jobs_per_user(void **state)
 }
 
 /* Units of one element, each with as many views as it may have. */
-static void test_metadata_per_user(void **state)
+CLOSE_ALL_TEST(test_metadata_per_user)
 {
 	static char names[ZD_MAX_VIEWS][8];
 	static Zd__View views[ZD_MAX_VIEWS], *view_pointers[ZD_MAX_VIEWS];
@@ -223,7 +212,6 @@ static void test_metadata_per_user(void **state)
 	uint32_t n = 0;
 	char name[16];
 
-	(void)state;
 	for (uint32_t i = 0; i < ZD_MAX_VIEWS; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "v%u", i);
 		views[i] = (Zd__View)ZD__VIEW__INIT;
@@ -255,13 +243,12 @@ static uint64_t send_alloc(struct raw_client *client, const char *job, uint64_t 
 }
 
 /* The segments of jobs of one byte count. */
-static void test_quota_counts_segments(void **state)
+CLOSE_ALL_TEST(test_quota_counts_segments)
 {
 	const Zd__Reply *reply;
 	uint32_t n = 0;
 	char job[16];
 
-	(void)state;
 	start_for_users("[limits]\nuid_quota = 256K\n");
 	expect_session(&raw, SOME_UID, SOME_UID);
 	do {
@@ -275,11 +262,10 @@ static void test_quota_counts_segments(void **state)
 }
 
 /* Without a quota the arena of 64 MiB has room for many jobs of one byte and for another user. */
-static void test_small_jobs_take_little(void **state)
+CLOSE_ALL_TEST(test_small_jobs_take_little)
 {
 	char job[16];
 
-	(void)state;
 	start_for_users("[limits]\nmax_jobs_per_uid = 0\n");
 	expect_session(&raw, SOME_UID, SOME_UID);
 	for (uint32_t n = 0; n < 200; n++) {
@@ -290,9 +276,8 @@ static void test_small_jobs_take_little(void **state)
 	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 48 << 20), 0);
 }
 
-static void test_durable_jobs_of_groups(void **state)
+CLOSE_ALL_TEST(test_durable_jobs_of_groups)
 {
-	(void)state;
 	start_for_users("[limits]\ndurable_groups = daemon\n");
 	connect_as(&raw, SOME_UID, SOME_UID);
 	(void)raw_expect(&raw, send_hello(&raw), 0);
@@ -310,9 +295,8 @@ static uint64_t send_wait_of(struct raw_client *client, uint32_t uid)
 	                            .group = RAW_TEXT("g"), .uid = uid));
 }
 
-static void test_readers_of_groups(void **state)
+CLOSE_ALL_TEST(test_readers_of_groups)
 {
-	(void)state;
 	start_for_users("[daemon]\nreader_groups = daemon\n");
 	connect_as(&raw, SOME_UID, SOME_UID);
 	(void)raw_expect(&raw, send_hello(&raw), 0);
@@ -324,9 +308,8 @@ static void test_readers_of_groups(void **state)
 }
 
 /* The daemon's own timer ends it, with nobody connected. */
-static void test_durable_jobs_expire(void **state)
+CLOSE_ALL_TEST(test_durable_jobs_expire)
 {
-	(void)state;
 	start_with("[limits]\ndurable_ttl = 1s\n");
 	raw_open(&raw, peers_daemon.socket_path);
 	(void)raw_expect(&raw, send_join(&raw, "kept", true), 0);
@@ -352,12 +335,11 @@ static bool log_has(const char *text)
 }
 
 /* Sessions that come and go by the hundred: the log says how many of their lines it lacks. */
-static void test_lines_of_one_user(void **state)
+CLOSE_ALL_TEST(test_lines_of_one_user)
 {
 	static struct raw_client crowd[CROWD];
 	char text[64];
 
-	(void)state;
 	start_with("[daemon]\nlog_level = debug\n");
 	(void)snprintf(text, sizeof(text), "uid %u: ", (unsigned)geteuid());
 	for (int round = 0; round < ROUNDS; round++) {
@@ -373,9 +355,8 @@ static void test_lines_of_one_user(void **state)
 }
 
 /* U+2028 is a line to some who read the log, U+202E turns the rest of the line around. */
-static void test_name_of_a_session(void **state)
+CLOSE_ALL_TEST(test_name_of_a_session)
 {
-	(void)state;
 	start_with("[daemon]\nlog_level = debug\n");
 	raw_connect(&raw, peers_daemon.socket_path);
 	(void)raw_expect(&raw,
@@ -384,26 +365,4 @@ static void test_name_of_a_session(void **state)
 	                 0);
 	assert_int_equal(zd_daemon_wait_log(&peers_daemon, "opened: a\\u2028z\\u202e"), 0);
 	assert_false(log_has("\xe2\x80"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_teardown(test_outside_the_pid_namespace, close_all),
-	        cmocka_unit_test_teardown(test_users_of_groups, close_all),
-	        cmocka_unit_test_teardown(test_root_is_an_administrator, close_all),
-	        cmocka_unit_test_teardown(test_root_is_a_user, close_all),
-	        cmocka_unit_test_teardown(test_sessions_per_user, close_all),
-	        cmocka_unit_test_teardown(test_jobs_per_user, close_all),
-	        cmocka_unit_test_teardown(test_metadata_per_user, close_all),
-	        cmocka_unit_test_teardown(test_quota_counts_segments, close_all),
-	        cmocka_unit_test_teardown(test_small_jobs_take_little, close_all),
-	        cmocka_unit_test_teardown(test_durable_jobs_of_groups, close_all),
-	        cmocka_unit_test_teardown(test_readers_of_groups, close_all),
-	        cmocka_unit_test_teardown(test_durable_jobs_expire, close_all),
-	        cmocka_unit_test_teardown(test_lines_of_one_user, close_all),
-	        cmocka_unit_test_teardown(test_name_of_a_session, close_all),
-	};
-
-	return cmocka_run_group_tests_name("hostile peers", tests, NULL, NULL);
 }

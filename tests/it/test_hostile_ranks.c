@@ -17,7 +17,8 @@ static int close_other(void **state)
 	raw_close(&other);
 	return hostile_after(state);
 }
-#define RANKS_TEST(fn) cmocka_unit_test_setup_teardown(fn, hostile_before, close_other)
+
+#define HOSTILE_BEFORE_TEST(name) TEST_DEFINE(name, void, , name(), hostile_before, close_other)
 
 #define JOIN(...)                                                                                            \
 	RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("ranks"), .group = RAW_TEXT("world"),         \
@@ -44,11 +45,10 @@ static uint64_t join_both(void)
 
 /* ---- Joining ------------------------------------------------------------------------------------------- */
 
-static void test_rank_taken(void **state)
+HOSTILE_BEFORE_TEST(test_rank_taken)
 {
 	char pid[32];
 
-	(void)state;
 	(void)join_both();
 	(void)snprintf(pid, sizeof(pid), "(pid %d)", (int)getpid());
 	RAW_EXPECT_ERROR(&other, raw_send(&other, JOIN(.world_size = 2, .rank = 0)), ZEROD_E_EXISTS, "rank 0",
@@ -58,20 +58,18 @@ static void test_rank_taken(void **state)
 }
 
 /* One session is one rank. */
-static void test_second_rank_of_a_session(void **state)
+HOSTILE_BEFORE_TEST(test_second_rank_of_a_session)
 {
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	(void)raw_send(&raw, JOIN(.world_size = 2, .rank = 0));
 	RAW_EXPECT_ERROR(&raw, raw_send(&raw, JOIN(.world_size = 2, .rank = 1)), ZEROD_E_EXISTS,
 	                 "this session is rank 0 of group 'world' already");
 }
 
-static void test_rank_missing(void **state)
+HOSTILE_BEFORE_TEST(test_rank_missing)
 {
 	uint64_t first, second;
 
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_open(&other, hostile_socket());
 	/* Rank 0 comes after rank 2, which then waits for rank 1 alone. */
@@ -87,9 +85,8 @@ static void test_rank_missing(void **state)
 	assert_null(raw_find(&raw, first));
 }
 
-static void test_world_differs(void **state)
+HOSTILE_BEFORE_TEST(test_world_differs)
 {
-	(void)state;
 	raw_open(&raw, hostile_socket());
 	raw_open(&other, hostile_socket());
 	(void)raw_send(&raw, JOIN(.world_size = 2, .rank = 0));
@@ -116,14 +113,13 @@ static void publish(struct raw_client *client, uint64_t unit, const Zd__Location
 	(void)raw_expect(client, id, 0);
 }
 
-static void test_unit_differs(void **state)
+HOSTILE_BEFORE_TEST(test_unit_differs)
 {
 	uint64_t group = join_both(), shape[] = {10, 30}, id, gather;
 	Zd__View view = ZD__VIEW__INIT, *views[] = {&view};
 	const Zd__UnitRegisterReply *mine, *theirs;
 	const Zd__GatherReply *gathered;
 
-	(void)state;
 	view.name = RAW_TEXT("v");
 	view.n_shape = 2;
 	view.shape = shape;
@@ -159,11 +155,10 @@ static void test_unit_differs(void **state)
 }
 
 /* The same rank describes it differently the second time. */
-static void test_unit_described_twice(void **state)
+HOSTILE_BEFORE_TEST(test_unit_described_twice)
 {
 	uint64_t group = join_both(), id;
 
-	(void)state;
 	id = raw_send(&raw, REGISTER(.group = group, .dtype = ZEROD_INT8, .numel = 300));
 	(void)raw_expect(&raw, id, 0);
 	id = raw_send(&raw, REGISTER(.group = group, .dtype = ZEROD_INT8, .numel = 600));
@@ -174,11 +169,10 @@ static void test_unit_described_twice(void **state)
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
-static void test_commits_differ(void **state)
+HOSTILE_BEFORE_TEST(test_commits_differ)
 {
 	uint64_t group = join_both(), first;
 
-	(void)state;
 	first = raw_send(&raw, RAW(COMMIT, commit, Commit, .group = group, .step = 5));
 	hostile_sync(&raw);
 	RAW_EXPECT_ERROR(&other, raw_send(&other, RAW(COMMIT, commit, Commit, .group = group, .step = 6)),
@@ -189,11 +183,10 @@ static void test_commits_differ(void **state)
 	(void)raw_expect(&raw, first, 0);
 }
 
-static void test_backwards_differ(void **state)
+HOSTILE_BEFORE_TEST(test_backwards_differ)
 {
 	uint64_t group = join_both(), id;
 
-	(void)state;
 	id = raw_send(&raw, RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, .stage = 1,
 	                        .boundary = true));
 	(void)raw_expect(&raw, id, 0);
@@ -205,11 +198,10 @@ static void test_backwards_differ(void **state)
 }
 
 /* A rank that does not do its part is named by whoever waited for it. */
-static void test_waits_name_the_rank(void **state)
+HOSTILE_BEFORE_TEST(test_waits_name_the_rank)
 {
 	uint64_t group = join_both(), unit, id;
 
-	(void)state;
 	id = raw_send(&raw, REGISTER(.group = group, .dtype = ZEROD_FLOAT32, .numel = 300));
 	unit = raw_expect(&raw, id, 0)->unit_register->unit;
 	id = raw_send(&raw,
@@ -234,13 +226,5 @@ static void test_waits_name_the_rank(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        RANKS_TEST(test_rank_taken),          RANKS_TEST(test_second_rank_of_a_session),
-	        RANKS_TEST(test_rank_missing),        RANKS_TEST(test_world_differs),
-	        RANKS_TEST(test_unit_differs),        RANKS_TEST(test_unit_described_twice),
-	        RANKS_TEST(test_commits_differ),      RANKS_TEST(test_backwards_differ),
-	        RANKS_TEST(test_waits_name_the_rank),
-	};
-
-	return cmocka_run_group_tests_name("hostile ranks", tests, hostile_start, hostile_stop);
+	return test_run(hostile_start, hostile_stop);
 }

@@ -62,7 +62,7 @@ static void expect_refused(const struct bad_request *cases, size_t ncases)
 
 /* ---- Units and views ----------------------------------------------------------------------------------- */
 
-static void test_units(void **state)
+HOSTILE_TEST(test_units)
 {
 	scene_open();
 	const struct bad_request cases[] = {
@@ -86,7 +86,6 @@ static void test_units(void **state)
 	        {REGISTER(.dtype = ZEROD_INT8, .numel = 65ull << 20), ZEROD_E_NO_MEMORY, "arena 67108864"},
 	};
 
-	(void)state;
 	expect_refused(cases, COUNT(cases));
 	raw_close(&raw);
 }
@@ -117,7 +116,7 @@ static Zd__Request *with_view(Zd__View *view, Zd__View **pointer, uint64_t offse
 	return &request;
 }
 
-static void test_views(void **state)
+HOSTILE_TEST(test_views)
 {
 	static const struct {
 		uint64_t offset, shape[ZD_MAX_DIMS + 1];
@@ -138,7 +137,6 @@ static void test_views(void **state)
 	        {0, {1, 1, 1, 1, 1, 1, 1, 1, 1}, 9, ZEROD_E_LIMIT, "9 dimensions; at most 8"},
 	};
 
-	(void)state;
 	scene_open();
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		Zd__View view, *views[1];
@@ -153,13 +151,12 @@ static void test_views(void **state)
 	raw_close(&raw);
 }
 
-static void test_too_many_views(void **state)
+HOSTILE_TEST(test_too_many_views)
 {
 	Zd__View view, *views[ZD_MAX_VIEWS + 1];
 	uint64_t shape[1] = {1};
 	Zd__Request *request;
 
-	(void)state;
 	scene_open();
 	request = with_view(&view, views, 0, 1, shape);
 	for (size_t i = 1; i <= ZD_MAX_VIEWS; i++)
@@ -172,11 +169,10 @@ static void test_too_many_views(void **state)
 
 /* A registration that fails for want of memory leaves no trace: not in its slot, and not in the layout of the
  * target. */
-static void test_failed_register_is_forgotten(void **state)
+HOSTILE_TEST(test_failed_register_is_forgotten)
 {
 	uint64_t id, small;
 
-	(void)state;
 	scene_open();
 	for (int i = 0; i < 3; i++) {
 		id = raw_send(&raw, REGISTER(.dtype = ZEROD_INT8, .numel = ZD_MAX_BYTES, .slot = 1));
@@ -195,9 +191,8 @@ static void test_failed_register_is_forgotten(void **state)
 
 /* The layout of the target does not grow beyond what a number holds, however often somebody registers and
  * unregisters. */
-static void test_many_units_of_nothing(void **state)
+HOSTILE_TEST(test_many_units_of_nothing)
 {
-	(void)state;
 	scene_open();
 	for (int i = 0; i < 200; i++) {
 		uint64_t id = raw_send(&raw, REGISTER(.dtype = ZEROD_FLOAT32, .numel = 1 << 20));
@@ -211,7 +206,7 @@ static void test_many_units_of_nothing(void **state)
 
 /* ---- Groups, allocations, buckets, fences -------------------------------------------------------------- */
 
-static void test_groups(void **state)
+HOSTILE_TEST(test_groups)
 {
 	scene_open();
 	const struct bad_request cases[] = {
@@ -224,12 +219,11 @@ static void test_groups(void **state)
 	        {JOIN(.world_size = 2, .device = UINT32_MAX), ZEROD_E_NOT_FOUND, "no device 4294967295"},
 	};
 
-	(void)state;
 	expect_refused(cases, COUNT(cases));
 	raw_close(&raw);
 }
 
-static void test_allocations(void **state)
+HOSTILE_TEST(test_allocations)
 {
 	scene_open();
 	const struct bad_request cases[] = {
@@ -244,7 +238,6 @@ static void test_allocations(void **state)
 	        {ALLOC(.bytes = 256, .device = 2), ZEROD_E_NOT_FOUND, "no device 2"},
 	};
 
-	(void)state;
 	expect_refused(cases, COUNT(cases));
 	raw_close(&raw);
 }
@@ -252,7 +245,7 @@ static void test_allocations(void **state)
 #define BUCKET(...)   RAW(BUCKET_CREATE, bucket_create, BucketCreate, .group = group, __VA_ARGS__)
 #define BACKWARD(...) RAW(BACKWARD_BEGIN, backward_begin, BackwardBegin, .group = group, __VA_ARGS__)
 
-static void test_buckets(void **state)
+HOSTILE_TEST(test_buckets)
 {
 	scene_open();
 	const struct bad_request cases[] = {
@@ -277,7 +270,6 @@ static void test_buckets(void **state)
 	        {RAW(PUBLISH, publish, Publish, .n_units = 1, .units = &unit), ZEROD_E_STATE, "small"},
 	};
 
-	(void)state;
 	expect_refused(cases, COUNT(cases));
 	for (unsigned i = 1; i < ZD_MAX_BUCKETS; i++)
 		call(BUCKET(.dtype = ZEROD_FLOAT32));
@@ -297,12 +289,11 @@ static void test_buckets(void **state)
 	raw_close(&raw);
 }
 
-static void test_entries(void **state)
+HOSTILE_TEST(test_entries)
 {
 	Zd__Fence fence = ZD__FENCE__INIT;
 	uint64_t id, entry;
 
-	(void)state;
 	fence.value = 1;
 	scene_open();
 	call(BACKWARD(.stage = 3));
@@ -333,7 +324,7 @@ static void test_entries(void **state)
 	raw_close(&raw);
 }
 
-static void test_fences(void **state)
+HOSTILE_TEST(test_fences)
 {
 	Zd__Fence fence = ZD__FENCE__INIT, *fences[ZD_MAX_FENCES + 1];
 	static const struct {
@@ -346,7 +337,6 @@ static void test_fences(void **state)
 	             {0, INT64_MAX, "value 9223372036854775807"},
 	             {0, UINT64_MAX, "value 18446744073709551615"}};
 
-	(void)state;
 	scene_open();
 	for (size_t i = 0; i <= ZD_MAX_FENCES; i++)
 		fences[i] = &fence;
@@ -376,12 +366,11 @@ static void test_fences(void **state)
 }
 
 /* A page is the client's to write: whatever it holds, only the writer is concerned. */
-static void test_wild_fence_page(void **state)
+HOSTILE_TEST(test_wild_fence_page)
 {
 	static const uint64_t counters[] = {UINT64_MAX, 1ull << 63, INT64_MAX, 0, 5};
 	Zd__Fence fence = ZD__FENCE__INIT, *fences[] = {&fence};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(counters); i++) {
 		scene_open();
 		for (uint32_t timeline = 0; timeline < ZD_TIMELINES; timeline++)
@@ -396,7 +385,7 @@ static void test_wild_fence_page(void **state)
 	}
 }
 
-static void test_counts(void **state)
+HOSTILE_TEST(test_counts)
 {
 	uint64_t units[ZD_MAX_UNITS_PER_REQUEST + 1];
 
@@ -414,16 +403,14 @@ static void test_counts(void **state)
 	        {RAW(COMMIT, commit, Commit, .group = group, .step = 0), ZEROD_E_STATE, "0 is not after it"},
 	};
 
-	(void)state;
 	expect_refused(cases, COUNT(cases));
 	raw_close(&raw);
 }
 
-static void test_uses_and_versions(void **state)
+HOSTILE_TEST(test_uses_and_versions)
 {
 	Zd__Request *future;
 
-	(void)state;
 	scene_open();
 	call(RAW(GATHER, gather, Gather, .unit = unit, .tag = RAW_TEXT("many"), .uses = UINT32_MAX));
 	future = RAW(GATHER, gather, Gather, .unit = unit, .tag = RAW_TEXT("t"), .version = UINT64_MAX);
@@ -441,21 +428,5 @@ static void test_uses_and_versions(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        HOSTILE_TEST(test_units),
-	        HOSTILE_TEST(test_views),
-	        HOSTILE_TEST(test_too_many_views),
-	        HOSTILE_TEST(test_failed_register_is_forgotten),
-	        HOSTILE_TEST(test_many_units_of_nothing),
-	        HOSTILE_TEST(test_groups),
-	        HOSTILE_TEST(test_allocations),
-	        HOSTILE_TEST(test_buckets),
-	        HOSTILE_TEST(test_entries),
-	        HOSTILE_TEST(test_fences),
-	        HOSTILE_TEST(test_wild_fence_page),
-	        HOSTILE_TEST(test_counts),
-	        HOSTILE_TEST(test_uses_and_versions),
-	};
-
-	return cmocka_run_group_tests_name("hostile sizes", tests, hostile_start, hostile_stop);
+	return test_run(hostile_start, hostile_stop);
 }

@@ -416,9 +416,8 @@ static void start_both(const struct life_state *at, struct trainer_process train
 	assert_false(life_is_empty());
 }
 
-static void test_both_are_killed(void **state)
+LIFE_TEST(test_both_are_killed)
 {
-	(void)state;
 	for (size_t i = 0; i < STATES; i++) {
 		struct trainer_process trainers[WORLD];
 		int64_t killed_ms;
@@ -453,9 +452,8 @@ static bool is_something_left(uint32_t rank, pid_t pid)
 }
 
 /* The other rank lives on; what the dead one had by itself goes all the same. */
-static void test_one_is_killed(void **state)
+LIFE_TEST(test_one_is_killed)
 {
-	(void)state;
 	for (size_t i = 0; i < STATES; i++) {
 		struct trainer_process trainers[WORLD];
 		int64_t killed_ms;
@@ -478,14 +476,13 @@ static void test_one_is_killed(void **state)
 }
 
 /* The same in the words of the command line. */
-static void test_zeroctl_sees_nothing(void **state)
+LIFE_TEST(test_zeroctl_sees_nothing)
 {
 	const char *const args[] = {"zeroctl", "--socket", life_daemon.socket_path,
 	                            "buffers", "--json",   NULL};
 	struct trainer_process trainers[WORLD];
 	struct program program;
 
-	(void)state;
 	start_both(&(struct life_state){holding, NULL, true}, trainers);
 	program_start(&program, args, NULL);
 	program_wait(&program);
@@ -506,11 +503,5 @@ static void test_zeroctl_sees_nothing(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        LIFE_TEST(test_both_are_killed),
-	        LIFE_TEST(test_one_is_killed),
-	        LIFE_TEST(test_zeroctl_sees_nothing),
-	};
-
-	return cmocka_run_group_tests_name("lifetimes: killed", tests, life_start, life_stop);
+	return test_run(life_start, life_stop);
 }

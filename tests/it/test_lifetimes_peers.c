@@ -107,12 +107,11 @@ static void peer_publishes(struct trainer *t)
 }
 
 /* Two requests that wait for rank 1, and what is asked when it is dead. */
-static void test_waiters_are_told(void **state)
+LIFE_TEST(test_waiters_are_told)
 {
 	struct trainer_process peer;
 	uint64_t gather, commit;
 
-	(void)state;
 	life_fork(peer_registers, 1, 2, &peer);
 	join_with(&peer);
 	publish(1.0f);
@@ -152,12 +151,11 @@ static void reduce_own(float value)
 	(void)call(RAW(BUCKET_SUBMIT, bucket_submit, BucketSubmit, .bucket = bucket, .entry = entry->entry));
 }
 
-static void test_reductions_are_told(void **state)
+LIFE_TEST(test_reductions_are_told)
 {
 	struct trainer_process peer;
 	uint64_t end;
 
-	(void)state;
 	life_fork(peer_publishes, 1, 2, &peer);
 	join_with(&peer);
 	publish(1.0f);
@@ -189,12 +187,11 @@ static void peer_ends_backward(struct trainer *t)
 	trainer_say(t, "+ended");
 }
 
-static void test_steps_are_told(void **state)
+LIFE_TEST(test_steps_are_told)
 {
 	struct trainer_process peer;
 	uint64_t step;
 
-	(void)state;
 	life_fork(peer_ends_backward, 1, 2, &peer);
 	join_with(&peer);
 	begin_backward();
@@ -260,11 +257,10 @@ static void expect_step(float mine, float theirs)
 
 /* Rank 1 dies again and again. Each time another takes its place, one version behind, so that what it
  * publishes first goes with what rank 0 has; the values are the living one's. */
-static void test_replaced(void **state)
+LIFE_TEST(test_replaced)
 {
 	struct trainer_process peer;
 
-	(void)state;
 	life_fork(peer_trains, 1, 2, &peer);
 	join_with(&peer);
 	publish(MINE);
@@ -305,14 +301,13 @@ static void holds_and_forks(struct trainer *t)
 }
 
 /* A session belongs to the process that opened it, not to whoever still has its socket. */
-static void test_child_keeps_the_socket(void **state)
+LIFE_TEST(test_child_keeps_the_socket)
 {
 	struct trainer_process trainer;
 	char line[32];
 	ssize_t got;
 	pid_t child;
 
-	(void)state;
 	life_fork(holds_and_forks, 0, 1, &trainer);
 	got = read(trainer.says, line, sizeof(line) - 1);
 	assert_true(got > 1 && line[0] == '+');
@@ -336,23 +331,21 @@ static void holds_and_exits(struct trainer *t)
 	_exit(0);
 }
 
-static void test_exits_without_a_word(void **state)
+LIFE_TEST(test_exits_without_a_word)
 {
 	struct trainer_process trainer;
 
-	(void)state;
 	life_fork(holds_and_exits, 0, 1, &trainer);
 	life_reap(&trainer);
 	life_expect_gone(life_now_ms());
 }
 
 /* A rank that hangs holds up who waits for it, and nobody else; killed, it goes like any other. */
-static void test_stopped(void **state)
+LIFE_TEST(test_stopped)
 {
 	struct trainer_process peer;
 	Zd__Request *gather;
 
-	(void)state;
 	life_fork(peer_registers, 1, 2, &peer);
 	join_with(&peer);
 	publish(1.0f);
@@ -367,15 +360,5 @@ static void test_stopped(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        LIFE_TEST(test_waiters_are_told),
-	        LIFE_TEST(test_reductions_are_told),
-	        LIFE_TEST(test_steps_are_told),
-	        LIFE_TEST(test_replaced),
-	        LIFE_TEST(test_child_keeps_the_socket),
-	        LIFE_TEST(test_exits_without_a_word),
-	        LIFE_TEST(test_stopped),
-	};
-
-	return cmocka_run_group_tests_name("lifetimes: peers", tests, life_start, life_stop);
+	return test_run(life_start, life_stop);
 }

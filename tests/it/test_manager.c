@@ -7,8 +7,6 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -201,12 +199,11 @@ static bool says(const struct zd_daemon *daemon, const char *lost)
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
 /* Each call would wait for the manager otherwise, and the daemon would give up. */
-static void test_manager_does_not_read(void **state)
+TEST(test_manager_does_not_read)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
 
-	(void)state;
 	start(&daemon, "256");
 	join(&daemon, "lm", &trainer);
 	for (unsigned i = 0; i < BURST; i++)
@@ -223,12 +220,11 @@ static void test_manager_does_not_read(void **state)
 }
 
 /* The descriptors that wait belong to one job. */
-static void test_daemon_is_killed_with_descriptors_that_wait(void **state)
+TEST(test_daemon_is_killed_with_descriptors_that_wait)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer, other;
 
-	(void)state;
 	start(&daemon, "256");
 	join(&daemon, "other", &other);
 	assert_int_equal(commit(&other, 1), 0);
@@ -254,12 +250,11 @@ static void test_daemon_is_killed_with_descriptors_that_wait(void **state)
 	end(&daemon, "lm");
 }
 
-static void test_full_store(void **state)
+TEST(test_full_store)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer, other;
 
-	(void)state;
 	start(&daemon, "5");
 	join(&daemon, "other", &other);
 	join(&daemon, "lm", &trainer);
@@ -280,13 +275,12 @@ static void test_full_store(void **state)
 }
 
 /* Nothing may be restored that has bytes of step 2 and is called step 1. */
-static void test_manager_is_gone(void **state)
+TEST(test_manager_is_gone)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
 	char path[128];
 
-	(void)state;
 	start(&daemon, "256");
 	join(&daemon, "lm", &trainer);
 	assert_int_equal(commit(&trainer, 1), 0);
@@ -304,13 +298,12 @@ static void test_manager_is_gone(void **state)
 	end(&daemon, "lm");
 }
 
-static void test_no_registry(void **state)
+TEST(test_no_registry)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
 	char path[128];
 
-	(void)state;
 	start(&daemon, "256");
 	join(&daemon, "lm", &trainer);
 	read_all(&daemon);
@@ -325,14 +318,6 @@ static void test_no_registry(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_manager_does_not_read),
-	        cmocka_unit_test(test_daemon_is_killed_with_descriptors_that_wait),
-	        cmocka_unit_test(test_full_store),
-	        cmocka_unit_test(test_manager_is_gone),
-	        cmocka_unit_test(test_no_registry),
-	};
-
 	(void)alarm(60);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return test_run(NULL, NULL);
 }

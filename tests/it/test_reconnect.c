@@ -11,8 +11,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -172,9 +170,8 @@ static void go_on_and_end(void)
 	assert_int_equal(zd_daemon_stop(&daemon_), 0);
 }
 
-static void test_idle(void **state)
+TEST(test_idle)
 {
-	(void)state;
 	begin();
 	restart(&keeps);
 	for (unsigned i = 0; i < NRANKS; i++) {
@@ -184,9 +181,8 @@ static void test_idle(void **state)
 	go_on_and_end();
 }
 
-static void test_inside_an_update(void **state)
+TEST(test_inside_an_update)
 {
-	(void)state;
 	begin();
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(update(&ranks[0], UNDONE), 0);
@@ -213,9 +209,8 @@ static void stop_and_restart(void)
 }
 
 /* A daemon that is told to end says so. */
-static void test_a_stopped_daemon(void **state)
+TEST(test_a_stopped_daemon)
 {
-	(void)state;
 	begin();
 	stop_and_restart();
 	assert_int_equal(zd_daemon_wait_log(&daemon_, "durable jobs kept for the next daemon: 1"), 0);
@@ -242,11 +237,10 @@ static void *gather_waits(void *arg)
 	return NULL;
 }
 
-static void test_a_gather_waits(void **state)
+TEST(test_a_gather_waits)
 {
 	pthread_t thread;
 
-	(void)state;
 	begin();
 	nready = 0;
 	assert_int_equal(update(&ranks[0], UNDONE), 0);
@@ -283,11 +277,10 @@ static void *gathers_on(void *arg)
 
 /* The second thread of each rank does not crash, and gets no bytes before the first one has restored the
  * group. */
-static void test_two_threads(void **state)
+TEST(test_two_threads)
 {
 	pthread_t threads[NRANKS];
 
-	(void)state;
 	begin();
 	ends = false;
 	wrong = NULL;
@@ -313,12 +306,11 @@ static void test_two_threads(void **state)
 }
 
 /* Both threads of a rank restore its group: one does, the other waits. */
-static void test_both_threads_restore(void **state)
+TEST(test_both_threads_restore)
 {
 	pthread_t threads[2 * NRANKS];
 	struct rank twins[2 * NRANKS];
 
-	(void)state;
 	begin();
 	restart(&keeps);
 	for (unsigned i = 0; i < 2 * NRANKS; i++) {
@@ -379,13 +371,12 @@ static void begin_call(void *(*fn)(void *), struct rank *rank, pthread_t *thread
 }
 
 /* The daemon has not answered the hello yet: another thread sends nothing. */
-static void test_calls_that_begin_meanwhile_wait(void **state)
+TEST(test_calls_that_begin_meanwhile_wait)
 {
 	pthread_t going_on, asking;
 	struct rank rank, twin;
 	uint64_t before, after;
 
-	(void)state;
 	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	twin = rank;
 	restart(&keeps);
@@ -406,14 +397,13 @@ static void test_calls_that_begin_meanwhile_wait(void **state)
 }
 
 /* As long as a thread is in a call, the client does not connect. */
-static void test_calls_under_way_are_awaited(void **state)
+TEST(test_calls_under_way_are_awaited)
 {
 	struct zc_inside inside;
 	uint64_t before, after;
 	pthread_t going_on;
 	struct rank rank;
 
-	(void)state;
 	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	restart(&keeps);
 	assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
@@ -437,7 +427,7 @@ static void add_one(void *arg)
 }
 
 /* Tickets, scopes and allocations end with their connection; streams and buckets go on. */
-static void test_handles(void **state)
+TEST(test_handles)
 {
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
 	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
@@ -449,7 +439,6 @@ static void test_handles(void **state)
 	int ran = 0;
 	void *data;
 
-	(void)state;
 	begin();
 	alloc.job = "lm";
 	alloc.bytes = SHARD_BYTES;
@@ -494,14 +483,13 @@ static void test_handles(void **state)
 }
 
 /* Each group is asked for by itself; the connection is made once. */
-static void test_two_groups(void **state)
+TEST(test_two_groups)
 {
 	struct zerod_group_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct rank rank;
 	zerod_group *other;
 
-	(void)state;
 	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	options.job = "lm";
 	options.group = "other";
@@ -524,14 +512,13 @@ static void test_two_groups(void **state)
 /* ---- What is not restored ------------------------------------------------------------------------------ */
 
 /* The group of a job that is not durable has ended; the client has not. */
-static void test_other_jobs(void **state)
+TEST(test_other_jobs)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
 	struct rank rank;
 
-	(void)state;
 	begin_alone(NULL, 0, RECONNECT_MS, &rank);
 	unit.name = "w";
 	unit.dtype = ZEROD_UINT8;
@@ -553,12 +540,11 @@ static void test_other_jobs(void **state)
 }
 
 /* The daemon keeps nothing: the durable group begins anew. */
-static void test_a_daemon_without_state(void **state)
+TEST(test_a_daemon_without_state)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct rank rank;
 
-	(void)state;
 	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
 	restart(NULL);
@@ -572,12 +558,11 @@ static void test_a_daemon_without_state(void **state)
 
 /* ---- Limits -------------------------------------------------------------------------------------------- */
 
-static void test_no_daemon_comes(void **state)
+TEST(test_no_daemon_comes)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct rank rank;
 
-	(void)state;
 	begin_alone(&keeps, ZEROD_GROUP_DURABLE, SHORT_MS, &rank);
 	assert_int_equal(zd_daemon_kill(&daemon_), 0);
 	assert_int_equal(zerod_commit(rank.group, 1, NULL), ZEROD_E_RESTARTED);
@@ -592,12 +577,11 @@ static void test_no_daemon_comes(void **state)
 }
 
 /* Without reconnect_ms the client ends with its daemon; the environment has the default. */
-static void test_the_environment(void **state)
+TEST(test_the_environment)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct rank rank = {0};
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(NULL, &daemon_), 0);
 	for (int on = 0; on < 2; on++) {
 		assert_int_equal(setenv("ZEROD_RECONNECT_MS", on ? "20000" : "0", 1), 0);
@@ -617,13 +601,12 @@ static void test_the_environment(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon_), 0);
 }
 
-static void test_a_child(void **state)
+TEST(test_a_child)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
 	pid_t child;
 	int status;
 
-	(void)state;
 	begin();
 	restart(&keeps);
 	assert_int_equal(update(&ranks[0], UNDONE), ZEROD_E_RESTARTED);
@@ -636,27 +619,4 @@ static void test_a_child(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFSIGNALED(status));
 	go_on_and_end();
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_idle),
-	        cmocka_unit_test(test_inside_an_update),
-	        cmocka_unit_test(test_a_stopped_daemon),
-	        cmocka_unit_test(test_a_gather_waits),
-	        cmocka_unit_test(test_two_threads),
-	        cmocka_unit_test(test_both_threads_restore),
-	        cmocka_unit_test(test_calls_that_begin_meanwhile_wait),
-	        cmocka_unit_test(test_calls_under_way_are_awaited),
-	        cmocka_unit_test(test_handles),
-	        cmocka_unit_test(test_two_groups),
-	        cmocka_unit_test(test_other_jobs),
-	        cmocka_unit_test(test_a_daemon_without_state),
-	        cmocka_unit_test(test_no_daemon_comes),
-	        cmocka_unit_test(test_the_environment),
-	        cmocka_unit_test(test_a_child),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

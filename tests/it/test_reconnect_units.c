@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "client/lib/conn/request.h"
 #include "proto/limits.h"
@@ -32,7 +31,7 @@ static void register_units(const struct rank *rank, zerod_unit *units[NUNITS])
 }
 
 /* Units that the daemon has kept are not registered one by one, and all handles of a unit are valid again. */
-static void test_many_units(void **state)
+TEST(test_many_units)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
@@ -41,7 +40,6 @@ static void test_many_units(void **state)
 	struct rank rank;
 	uint64_t packets;
 
-	(void)state;
 	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	register_units(&rank, units);
 	options.name = "unit.7";
@@ -70,7 +68,7 @@ static void test_many_units(void **state)
 
 /* The next daemon has none of the units, and no memory for one of them: units are registered in full packets,
  * the text names the unit, and the group can be joined when there is memory. */
-static void test_a_refused_unit(void **state)
+TEST(test_a_refused_unit)
 {
 	const struct zd_daemon_options small = {.arena = "8M"};
 	struct zerod_group_info info = ZEROD_INIT(info);
@@ -79,7 +77,6 @@ static void test_a_refused_unit(void **state)
 	struct rank rank;
 	uint64_t packets;
 
-	(void)state;
 	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	register_units(&rank, units);
 	restart(&small);
@@ -101,14 +98,13 @@ static void test_a_refused_unit(void **state)
 
 /* The next daemon has another unit of the same name, and even of the same id, since it numbers from the
  * beginning: the text names the unit. */
-static void test_a_unit_that_is_another(void **state)
+TEST(test_a_unit_that_is_another)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct zerod_group_info info = ZEROD_INIT(info);
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct rank rank, other = {0};
 
-	(void)state;
 	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	options.name = "w";
 	options.dtype = ZEROD_UINT8;
@@ -138,7 +134,7 @@ static void *go_on(void *arg)
 }
 
 /* The daemon is killed again when the client has sent its units: it goes on with the one after. */
-static void test_killed_in_between(void **state)
+TEST(test_killed_in_between)
 {
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	zerod_unit *units[NUNITS];
@@ -146,7 +142,6 @@ static void test_killed_in_between(void **state)
 	pthread_t thread;
 	uint64_t packets;
 
-	(void)state;
 	begin_alone(&keeps, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	register_units(&rank, units);
 	restart(&keeps);
@@ -165,14 +160,13 @@ static void test_killed_in_between(void **state)
 }
 
 /* The next daemon has the unit where it was moved to, though its registration names the device; and back. */
-static void test_a_unit_that_was_moved(void **state)
+TEST(test_a_unit_that_was_moved)
 {
 	static const char *const args[] = {"--keep-state", "holder", "--host-arena", "16M", NULL};
 	const struct zd_daemon_options options = {.args = args};
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
 	struct rank rank;
 
-	(void)state;
 	begin_alone(&options, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
 	unit.name = "w";
 	unit.dtype = ZEROD_UINT8;
@@ -201,17 +195,4 @@ static void test_a_unit_that_was_moved(void **state)
 		assert_int_equal(zerod_release(rank.unit, NULL, 0, NULL, NULL), 0);
 	}
 	end_alone(&rank);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_many_units),
-	        cmocka_unit_test(test_a_refused_unit),
-	        cmocka_unit_test(test_a_unit_that_is_another),
-	        cmocka_unit_test(test_killed_in_between),
-	        cmocka_unit_test(test_a_unit_that_was_moved),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

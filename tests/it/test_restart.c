@@ -7,8 +7,6 @@
 
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -113,14 +111,13 @@ static void kill_and_restart(struct zd_daemon *daemon)
 	assert_int_equal(zd_daemon_restart(&options_, daemon), 0);
 }
 
-static void test_trainer_and_daemon_die(void **state)
+TEST(test_trainer_and_daemon_die)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
 	pid_t child;
 	int status;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	child = fork();
 	if (child == 0) {
@@ -142,14 +139,13 @@ static void test_trainer_and_daemon_die(void **state)
 }
 
 /* A daemon that cannot restore the state does not start, and leaves it to another one. */
-static void test_a_failed_start_loses_nothing(void **state)
+TEST(test_a_failed_start_loses_nothing)
 {
 	static const char *const wrong[] = {"--devices 1 --arena 64M", "--devices 2 --arena 4K"};
 	struct trainer trainer = {0}, next = {0};
 	struct zd_daemon daemon;
 	char command[512];
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	train(&daemon, &trainer);
 	assert_int_equal(zd_daemon_kill(&daemon), 0);
@@ -169,12 +165,11 @@ static void test_a_failed_start_loses_nothing(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_trainer_connects_again(void **state)
+TEST(test_trainer_connects_again)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer, again;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	train(&daemon, &trainer);
 	for (int i = 0; i < 3; i++) {
@@ -193,7 +188,7 @@ static void test_trainer_connects_again(void **state)
 }
 
 /* Another process may still write what it was updating. */
-static void test_a_living_trainer_is_awaited(void **state)
+TEST(test_a_living_trainer_is_awaited)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
@@ -201,7 +196,6 @@ static void test_a_living_trainer_is_awaited(void **state)
 	pid_t child;
 	char byte;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	assert_int_equal(pipe(ready), 0);
 	child = fork();
@@ -227,14 +221,13 @@ static void test_a_living_trainer_is_awaited(void **state)
 }
 
 /* A job that is not durable ends with the daemon. */
-static void test_other_jobs_end(void **state)
+TEST(test_other_jobs_end)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	options.socket_path = daemon.socket_path;
 	assert_int_equal(zerod_connect(&options, &trainer.client), 0);
@@ -249,12 +242,11 @@ static void test_other_jobs_end(void **state)
 }
 
 /* An order to end keeps durable jobs as well. */
-static void test_a_stopped_daemon(void **state)
+TEST(test_a_stopped_daemon)
 {
 	struct zd_daemon daemon;
 	struct trainer trainer;
 
-	(void)state;
 	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
 	train(&daemon, &trainer);
 	zerod_close(trainer.client);
@@ -337,13 +329,12 @@ static bool says_lost(const struct zd_daemon *daemon, const char *why)
 }
 
 /* The daemon gives all that it has to another one. */
-static void test_the_holder_ends(void **state)
+TEST(test_the_holder_ends)
 {
 	struct zd_daemon daemon;
 	struct trainer next;
 	pid_t holder;
 
-	(void)state;
 	start_training(&daemon, &holder);
 	kill_holder(holder);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "another process holds durable state, all of it"), 0);
@@ -357,12 +348,11 @@ static void test_the_holder_ends(void **state)
 }
 
 /* The next daemon says so, and the one behind it does not. */
-static void test_the_holder_ends_with_the_daemon(void **state)
+TEST(test_the_holder_ends_with_the_daemon)
 {
 	struct zd_daemon daemon;
 	pid_t holder;
 
-	(void)state;
 	start_training(&daemon, &holder);
 	assert_int_equal(zd_daemon_kill(&daemon), 0);
 	kill_holder(holder);
@@ -377,14 +367,13 @@ static void test_the_holder_ends_with_the_daemon(void **state)
 }
 
 /* No job was left, or the daemon was told to begin without them. */
-static void test_nothing_is_lost(void **state)
+TEST(test_nothing_is_lost)
 {
 	static const char *const discard[] = {"--keep-state", "holder", "--discard-state", NULL};
 	static const struct zd_daemon_options discards = {.args = discard};
 	struct zd_daemon daemon;
 	pid_t holder;
 
-	(void)state;
 	for (int discarded = 0; discarded < 2; discarded++) {
 		start_training(&daemon, &holder);
 		if (!discarded)
@@ -398,13 +387,12 @@ static void test_nothing_is_lost(void **state)
 }
 
 /* No other one can be started: the daemon serves on, and says what it cannot do any more. */
-static void test_no_holder_comes(void **state)
+TEST(test_no_holder_comes)
 {
 	struct zd_daemon daemon;
 	char path[128];
 	pid_t holder;
 
-	(void)state;
 	start_training(&daemon, &holder);
 	(void)snprintf(path, sizeof(path), "%s.state", daemon.socket_path);
 	assert_int_equal(unlink(path), 0);
@@ -418,13 +406,12 @@ static void test_no_holder_comes(void **state)
 }
 
 /* zeroctl lists it, and ends it if no daemon uses it. */
-static void test_a_holder_is_ended(void **state)
+TEST(test_a_holder_is_ended)
 {
 	struct zd_daemon daemon;
 	char command[256];
 	pid_t holder;
 
-	(void)state;
 	start_training(&daemon, &holder);
 	(void)snprintf(command, sizeof(command),
 	               "holders --raw --columns socket,pid,daemon | grep -q '%s %d yes'", daemon.socket_path,
@@ -444,7 +431,7 @@ static void test_a_holder_is_ended(void **state)
 }
 
 /* It would get the memory of all users. */
-static void test_a_holder_of_another_user(void **state)
+TEST(test_a_holder_of_another_user)
 {
 	char dir[] = "/tmp/zerod-holder-XXXXXX", socket_path[64], path[64], output[4096];
 	const char *const args[] = {"--backend",    "host",   "--devices",    "1", "--socket", socket_path,
@@ -452,7 +439,6 @@ static void test_a_holder_of_another_user(void **state)
 	int status;
 	pid_t holder;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	assert_non_null(mkdtemp(dir));
@@ -473,24 +459,4 @@ static void test_a_holder_of_another_user(void **state)
 	(void)snprintf(path, sizeof(path), "%s/s.lock", dir);
 	(void)unlink(path);
 	assert_int_equal(rmdir(dir), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_trainer_and_daemon_die),
-	        cmocka_unit_test(test_a_failed_start_loses_nothing),
-	        cmocka_unit_test(test_trainer_connects_again),
-	        cmocka_unit_test(test_a_living_trainer_is_awaited),
-	        cmocka_unit_test(test_other_jobs_end),
-	        cmocka_unit_test(test_a_stopped_daemon),
-	        cmocka_unit_test(test_the_holder_ends),
-	        cmocka_unit_test(test_the_holder_ends_with_the_daemon),
-	        cmocka_unit_test(test_nothing_is_lost),
-	        cmocka_unit_test(test_no_holder_comes),
-	        cmocka_unit_test(test_a_holder_is_ended),
-	        cmocka_unit_test(test_a_holder_of_another_user),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -55,12 +53,11 @@ static void call_by_rings(zerod_client *client)
 		assert_status(client, status_call(client), ZEROD_OK);
 }
 
-static void test_calls(void **state)
+TEST(test_calls)
 {
 	zerod_client *clients[4];
 	struct zd_daemon daemon;
 
-	(void)state;
 	start(&daemon, "always");
 	for (unsigned i = 0; i < 4; i++)
 		clients[i] = connect_to(daemon.socket_path);
@@ -86,13 +83,12 @@ static void *call_often(void *arg)
 	return NULL;
 }
 
-static void test_threads_of_one_client(void **state)
+TEST(test_threads_of_one_client)
 {
 	pthread_t threads[CALLERS];
 	struct zd_daemon daemon;
 	zerod_client *client;
 
-	(void)state;
 	start(&daemon, "always");
 	client = connect_to(daemon.socket_path);
 	for (unsigned i = 0; i < CALLERS; i++)
@@ -118,14 +114,13 @@ static void *call_until_it_fails(void *arg)
 	return rc == ZEROD_E_DISCONNECTED ? NULL : client;
 }
 
-static void test_the_daemon_dies(void **state)
+TEST(test_the_daemon_dies)
 {
 	struct zd_daemon daemon;
 	pthread_t thread;
 	zerod_client *client;
 	void *failed;
 
-	(void)state;
 	start(&daemon, "always");
 	client = connect_to(daemon.socket_path);
 	call_by_rings(client);
@@ -142,12 +137,11 @@ static void test_the_daemon_dies(void **state)
 }
 
 /* It ends that connection, and no other. */
-static void test_a_client_that_writes_nonsense(void **state)
+TEST(test_a_client_that_writes_nonsense)
 {
 	zerod_client *client, *other;
 	struct zd_daemon daemon;
 
-	(void)state;
 	start(&daemon, "always");
 	client = connect_to(daemon.socket_path);
 	other = connect_to(daemon.socket_path);
@@ -167,14 +161,13 @@ static void test_a_client_that_writes_nonsense(void **state)
 
 /* Nothing is left in rings that a client keeps when its session has ended: they would be the daemon's memory,
  * and nobody's session. */
-static void test_rings_of_an_ended_session_are_empty(void **state)
+TEST(test_rings_of_an_ended_session_are_empty)
 {
 	static const uint8_t zeros[ZD_RINGS_BYTES];
 	struct zd_daemon daemon;
 	struct zd_rings *rings;
 	zerod_client *client;
 
-	(void)state;
 	start(&daemon, "always");
 	client = connect_to(daemon.socket_path);
 	call_by_rings(client);
@@ -188,7 +181,7 @@ static void test_rings_of_an_ended_session_are_empty(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_what_the_environment_says(void **state)
+TEST(test_what_the_environment_says)
 {
 	const char *args[] = {"--check-config", NULL};
 	struct zerod_options options = ZEROD_INIT(options);
@@ -197,7 +190,6 @@ static void test_what_the_environment_says(void **state)
 	char output[256];
 	int status;
 
-	(void)state;
 	start(&daemon, "never");
 	client = connect_to(daemon.socket_path);
 	assert_null(client->rings);
@@ -224,13 +216,12 @@ static void bring_few_bytes(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_rings_that_are_too_small(void **state)
+TEST(test_rings_that_are_too_small)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct fake_daemon fake;
 	zerod_client *client;
 
-	(void)state;
 	assert_int_equal(fake_start(&fake, bring_few_bytes, NULL), 0);
 	options.socket_path = fake.socket_path;
 	assert_int_equal(zerod_connect(&options, &client), ZEROD_E_PROTOCOL);
@@ -249,29 +240,12 @@ static void write_nonsense(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_a_daemon_that_writes_nonsense(void **state)
+TEST(test_a_daemon_that_writes_nonsense)
 {
 	struct scene scene = {0};
 
-	(void)state;
 	scene_connect(&scene, write_nonsense, NULL, 20000);
 	assert_status(scene.client, status_call(scene.client), ZEROD_E_PROTOCOL);
 	assert_non_null(strstr(zerod_last_error(scene.client), "a ring with"));
 	scene_close(&scene);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_calls),
-	        cmocka_unit_test(test_threads_of_one_client),
-	        cmocka_unit_test(test_the_daemon_dies),
-	        cmocka_unit_test(test_a_client_that_writes_nonsense),
-	        cmocka_unit_test(test_rings_of_an_ended_session_are_empty),
-	        cmocka_unit_test(test_what_the_environment_says),
-	        cmocka_unit_test(test_rings_that_are_too_small),
-	        cmocka_unit_test(test_a_daemon_that_writes_nonsense),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

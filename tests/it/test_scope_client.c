@@ -20,6 +20,8 @@ static int setup(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, scene_teardown)
+
 static void expect_stale(zerod_ticket ticket)
 {
 	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_E_STALE);
@@ -33,9 +35,8 @@ static void expect_text(const char *text)
 
 /* ---- Forwards and backwards ---------------------------------------------------------------------------- */
 
-static void test_backward_finds_what_forward_touched(void **state)
+SETUP_TEST(test_backward_finds_what_forward_touched)
 {
-	(void)state;
 	zerod_scope scope = forward(&me, none);
 	zerod_ticket ticket = touch_begin(&me, a, scope);
 	const uint8_t *data = touch(&me, a, scope);
@@ -50,9 +51,8 @@ static void test_backward_finds_what_forward_touched(void **state)
 	expect_stale(ticket);
 }
 
-static void test_plan_and_scope_do_not_touch_each_other(void **state)
+SETUP_TEST(test_plan_and_scope_do_not_touch_each_other)
 {
-	(void)state;
 	void *data;
 	zerod_scope scope = forward(&me, none);
 	const uint8_t *touched = touch(&me, a, scope);
@@ -68,9 +68,8 @@ static void test_plan_and_scope_do_not_touch_each_other(void **state)
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
-static void test_two_forwards_before_one_backward(void **state)
+SETUP_TEST(test_two_forwards_before_one_backward)
 {
-	(void)state;
 	zerod_scope first = forward(&me, none);
 	(void)touch(&me, a, first);
 	(void)touch(&me, b, first);
@@ -85,9 +84,8 @@ static void test_two_forwards_before_one_backward(void **state)
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
-static void test_slow_stream_keeps_what_its_claim_held(void **state)
+SETUP_TEST(test_slow_stream_keeps_what_its_claim_held)
 {
-	(void)state;
 	struct gated gated;
 	zerod_scope scope = forward(&me, none);
 	gated_open(&me, &gated, touch(&me, a, scope));
@@ -101,9 +99,8 @@ static void test_slow_stream_keeps_what_its_claim_held(void **state)
 	gated_finish(&me, &gated, 1);
 }
 
-static void test_slow_stream_of_an_abandoned_forward(void **state)
+SETUP_TEST(test_slow_stream_of_an_abandoned_forward)
 {
-	(void)state;
 	struct gated gated;
 	gated_open(&me, &gated, touch(&me, a, forward(&me, none)));
 	zerod_scope scope;
@@ -113,9 +110,8 @@ static void test_slow_stream_of_an_abandoned_forward(void **state)
 	gated_finish(&me, &gated, 1);
 }
 
-static void test_swept_and_abandoned_scopes_have_no_tickets(void **state)
+SETUP_TEST(test_swept_and_abandoned_scopes_have_no_tickets)
 {
-	(void)state;
 	zerod_scope left = forward(&me, none), claim = forward(&me, left), inner = forward(&me, left);
 	zerod_ticket of_left = touch_begin(&me, a, left), of_claim = touch_begin(&me, b, claim),
 	             of_inner = touch_begin(&me, c, inner);
@@ -133,9 +129,8 @@ static void test_swept_and_abandoned_scopes_have_no_tickets(void **state)
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
-static void test_scope_is_touched_a_thousand_times(void **state)
+SETUP_TEST(test_scope_is_touched_a_thousand_times)
 {
-	(void)state;
 	zerod_scope scope = forward(&me, none);
 	zerod_ticket first = touch_begin(&me, a, scope), slow = touch_begin(&me, a, scope);
 	assert_status(me.client, zerod_wait(me.client, first, NULL, NULL), ZEROD_OK);
@@ -163,9 +158,8 @@ static void *touch_often(void *arg)
 	return NULL;
 }
 
-static void test_threads_share_a_scope(void **state)
+SETUP_TEST(test_threads_share_a_scope)
 {
-	(void)state;
 	struct toucher touchers[3] = {0};
 	pthread_t threads[3];
 	zerod_scope scope = forward(&me, none);
@@ -184,9 +178,8 @@ static void test_threads_share_a_scope(void **state)
 
 /* ---- Contexts ------------------------------------------------------------------------------------------ */
 
-static void test_contexts_are_whole_and_disjoint(void **state)
+SETUP_TEST(test_contexts_are_whole_and_disjoint)
 {
-	(void)state;
 	zerod_unit *first[] = {a, b}, *overlapping[] = {c, b}, *second[] = {c};
 	zerod_scope outer, inner = {7};
 	assert_status(me.client, zerod_context_begin(first, 2, NULL, &outer), ZEROD_OK);
@@ -204,9 +197,8 @@ static void test_contexts_are_whole_and_disjoint(void **state)
 
 /* ---- Bad input ----------------------------------------------------------------------------------------- */
 
-static void test_arguments(void **state)
+SETUP_TEST(test_arguments)
 {
-	(void)state;
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	zerod_unit *units[] = {a, NULL};
 	zerod_ticket ticket;
@@ -233,9 +225,8 @@ static void test_arguments(void **state)
 }
 
 /* A program compiled before there were scopes. */
-static void test_shorter_options(void **state)
+SETUP_TEST(test_shorter_options)
 {
-	(void)state;
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	options.struct_size = offsetof(struct zerod_gather_options, scope);
 	options.scope.id = 123456789; /* lies behind what it knows */
@@ -243,9 +234,8 @@ static void test_shorter_options(void **state)
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 }
 
-static void test_ends_out_of_turn(void **state)
+SETUP_TEST(test_ends_out_of_turn)
 {
-	(void)state;
 	zerod_unit *units[] = {c};
 	zerod_scope scope = forward(&me, none), context;
 	zerod_ticket ticket = touch_begin(&me, a, scope);
@@ -263,9 +253,8 @@ static void test_ends_out_of_turn(void **state)
 	expect_text("or it has ended");
 }
 
-static void test_gather_in_an_unknown_scope_leaves_no_lease(void **state)
+SETUP_TEST(test_gather_in_an_unknown_scope_leaves_no_lease)
 {
-	(void)state;
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	options.scope.id = 123456789;
 	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_NOT_FOUND);
@@ -273,9 +262,8 @@ static void test_gather_in_an_unknown_scope_leaves_no_lease(void **state)
 	assert_status(me.client, zerod_unit_unregister(a, NULL), ZEROD_OK);
 }
 
-static void test_failed_gather_leaves_the_others_in_its_scope(void **state)
+SETUP_TEST(test_failed_gather_leaves_the_others_in_its_scope)
 {
-	(void)state;
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	zerod_scope scope = forward(&me, none);
 	zerod_ticket ticket = touch_begin(&me, a, scope);
@@ -288,9 +276,8 @@ static void test_failed_gather_leaves_the_others_in_its_scope(void **state)
 	expect_stale(ticket);
 }
 
-static void test_scopes_of_another_session(void **state)
+SETUP_TEST(test_scopes_of_another_session)
 {
-	(void)state;
 	struct rank other;
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	rank_open(&other, "other", 0);
@@ -303,9 +290,8 @@ static void test_scopes_of_another_session(void **state)
 	zerod_close(other.client);
 }
 
-static void test_scopes_are_left_when_the_rank_leaves(void **state)
+SETUP_TEST(test_scopes_are_left_when_the_rank_leaves)
 {
-	(void)state;
 	zerod_unit *units[] = {c};
 	zerod_scope scope = forward(&me, none), context;
 	(void)touch(&me, a, scope);
@@ -314,28 +300,7 @@ static void test_scopes_are_left_when_the_rank_leaves(void **state)
 	assert_int_equal(gathered_bytes(&me), 3 * UNIT_BYTES); /* the teardown expects 0 */
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_backward_finds_what_forward_touched),
-	        TEST(test_plan_and_scope_do_not_touch_each_other),
-	        TEST(test_two_forwards_before_one_backward),
-	        TEST(test_slow_stream_keeps_what_its_claim_held),
-	        TEST(test_slow_stream_of_an_abandoned_forward),
-	        TEST(test_swept_and_abandoned_scopes_have_no_tickets),
-	        TEST(test_scope_is_touched_a_thousand_times),
-	        TEST(test_threads_share_a_scope),
-	        TEST(test_contexts_are_whole_and_disjoint),
-	        TEST(test_arguments),
-	        TEST(test_shorter_options),
-	        TEST(test_ends_out_of_turn),
-	        TEST(test_gather_in_an_unknown_scope_leaves_no_lease),
-	        TEST(test_failed_gather_leaves_the_others_in_its_scope),
-	        TEST(test_scopes_of_another_session),
-	        TEST(test_scopes_are_left_when_the_rank_leaves),
-	};
-
-	return cmocka_run_group_tests(tests, scene_start, scene_stop);
+	return test_run(scene_start, scene_stop);
 }

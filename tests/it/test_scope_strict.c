@@ -17,6 +17,8 @@ static int setup(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, scene_teardown)
+
 /* The kernel says EFAULT where a load would raise SIGSEGV. */
 static bool can_touch(const uint8_t *data)
 {
@@ -31,9 +33,8 @@ static bool can_touch(const uint8_t *data)
 	return could;
 }
 
-static void test_views_fault_when_the_claim_has_ended(void **state)
+SETUP_TEST(test_views_fault_when_the_claim_has_ended)
 {
-	(void)state;
 	zerod_scope scope = forward(&me, none);
 	const uint8_t *data = touch(&me, a, scope);
 	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
@@ -42,9 +43,8 @@ static void test_views_fault_when_the_claim_has_ended(void **state)
 	assert_false(can_touch(data));
 }
 
-static void test_scope_and_tag_hold_the_pages_together(void **state)
+SETUP_TEST(test_scope_and_tag_hold_the_pages_together)
 {
-	(void)state;
 	void *data;
 	zerod_scope scope = forward(&me, none);
 	(void)touch(&me, a, scope);
@@ -63,9 +63,8 @@ static void expect_pages_until(struct gated *gated)
 	assert_false(can_touch(gated->data));
 }
 
-static void test_streams_keep_the_pages_of_a_claim(void **state)
+SETUP_TEST(test_streams_keep_the_pages_of_a_claim)
 {
-	(void)state;
 	struct gated gated;
 	zerod_scope scope = forward(&me, none);
 	gated_open(&me, &gated, touch(&me, a, scope));
@@ -74,9 +73,8 @@ static void test_streams_keep_the_pages_of_a_claim(void **state)
 	expect_pages_until(&gated);
 }
 
-static void test_streams_keep_the_pages_of_what_is_abandoned(void **state)
+SETUP_TEST(test_streams_keep_the_pages_of_what_is_abandoned)
 {
-	(void)state;
 	struct gated gated;
 	zerod_scope scope = forward(&me, none);
 	gated_open(&me, &gated, touch(&me, a, forward(&me, scope)));
@@ -84,9 +82,8 @@ static void test_streams_keep_the_pages_of_what_is_abandoned(void **state)
 	expect_pages_until(&gated);
 }
 
-static void test_streams_keep_the_pages_of_what_is_swept(void **state)
+SETUP_TEST(test_streams_keep_the_pages_of_what_is_swept)
 {
-	(void)state;
 	struct gated gated;
 	zerod_scope scope;
 	gated_open(&me, &gated, touch(&me, a, forward(&me, none)));
@@ -94,9 +91,8 @@ static void test_streams_keep_the_pages_of_what_is_swept(void **state)
 	expect_pages_until(&gated);
 }
 
-static void test_views_of_a_context_fault_when_it_has_ended(void **state)
+SETUP_TEST(test_views_of_a_context_fault_when_it_has_ended)
 {
-	(void)state;
 	zerod_unit *units[] = {a, b};
 	zerod_scope context;
 	assert_status(me.client, zerod_context_begin(units, 2, NULL, &context), ZEROD_OK);
@@ -106,18 +102,7 @@ static void test_views_of_a_context_fault_when_it_has_ended(void **state)
 	assert_false(can_touch(of_a) || can_touch(of_b));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_views_fault_when_the_claim_has_ended),
-	        TEST(test_scope_and_tag_hold_the_pages_together),
-	        TEST(test_streams_keep_the_pages_of_a_claim),
-	        TEST(test_streams_keep_the_pages_of_what_is_abandoned),
-	        TEST(test_streams_keep_the_pages_of_what_is_swept),
-	        TEST(test_views_of_a_context_fault_when_it_has_ended),
-	};
-
-	return cmocka_run_group_tests(tests, scene_start, scene_stop);
+	return test_run(scene_start, scene_stop);
 }

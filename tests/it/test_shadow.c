@@ -5,8 +5,6 @@
 #include "tests/it/client_scene.h"
 
 #include <pthread.h>
-#include <stdbool.h>
-#include <string.h>
 
 #include "tests/it/program.h"
 #include "tests/support/daemon_fixture.h"
@@ -126,11 +124,14 @@ static void expect_info(struct rank *rank, uint64_t step)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-static void test_all_ranks_go_inside_an_update(void **state)
+static int setup(void **state);
+static int teardown(void **state);
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
+
+SETUP_TEST(test_all_ranks_go_inside_an_update)
 {
 	struct rank ranks[NRANKS];
 
-	(void)state;
 	start(ranks, 10);
 	expect_info(&ranks[0], 1);
 	publish(&ranks[0], 77);
@@ -154,14 +155,13 @@ static void test_all_ranks_go_inside_an_update(void **state)
 }
 
 /* Rank 1 had published when rank 0 went: it is told so until it has reset its session. */
-static void test_a_rank_that_stays(void **state)
+SETUP_TEST(test_a_rank_that_stays)
 {
 	struct rank ranks[NRANKS];
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	zerod_unit *again;
 	void *data;
 
-	(void)state;
 	start(ranks, 30);
 	publish(&ranks[1], 77);
 	zerod_close(ranks[0].client);
@@ -187,13 +187,12 @@ static void test_a_rank_that_stays(void **state)
 		zerod_close(ranks[i].client);
 }
 
-static void test_listing(void **state)
+SETUP_TEST(test_listing)
 {
 	const char *args[] = {"zeroctl", "--socket", daemon_.socket_path, "groups", "--json", NULL};
 	struct rank ranks[NRANKS];
 	struct program program;
 
-	(void)state;
 	start(ranks, 50);
 	program_start(&program, args, NULL);
 	program_wait(&program);
@@ -205,14 +204,13 @@ static void test_listing(void **state)
 		zerod_close(ranks[i].client);
 }
 
-static void test_bad_options(void **state)
+SETUP_TEST(test_bad_options)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_group_options join = ZEROD_INIT(join);
 	zerod_client *client;
 	zerod_group *group;
 
-	(void)state;
 	options.socket_path = daemon_.socket_path;
 	assert_status(NULL, zerod_connect(&options, &client), ZEROD_OK);
 	join.job = "plain";
@@ -240,16 +238,4 @@ static int teardown(void **state)
 {
 	(void)state;
 	return zd_daemon_stop(&daemon_);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_all_ranks_go_inside_an_update, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_a_rank_that_stays, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_listing, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_bad_options, setup, teardown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,6 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -147,9 +145,8 @@ static int die_reading(const volatile uint8_t *view)
 	return status;
 }
 
-static void test_released_view_kills_its_reader(void **state)
+TEST(test_released_view_kills_its_reader)
 {
-	(void)state;
 	for (int strict = 0; strict < 2; strict++) {
 		struct rank rank;
 		zerod_unit *unit;
@@ -172,7 +169,7 @@ static void test_released_view_kills_its_reader(void **state)
 
 /* ---- Who holds a page ---------------------------------------------------------------------------------- */
 
-static void test_last_of_all_streams(void **state)
+TEST(test_last_of_all_streams)
 {
 	struct gated first, second;
 	zerod_stream *streams[2];
@@ -180,7 +177,6 @@ static void test_last_of_all_streams(void **state)
 	zerod_unit *unit;
 	uint8_t *view;
 
-	(void)state;
 	for (int order = 0; order < 2; order++) {
 		rank_open(&rank, 1);
 		gated_open(&rank, &first);
@@ -203,7 +199,7 @@ static void test_last_of_all_streams(void **state)
 }
 
 /* A slot: the next unit comes to the same pages, behind the stream that closes them for the former one. */
-static void test_slot_changes_hands(void **state)
+TEST(test_slot_changes_hands)
 {
 	zerod_ticket ticket;
 	struct gated slow;
@@ -212,7 +208,6 @@ static void test_slot_changes_hands(void **state)
 	uint8_t *view;
 	void *again;
 
-	(void)state;
 	rank_open(&rank, 1);
 	gated_open(&rank, &slow);
 	large = new_unit(&rank, "large", 3 * PAGE_BYTES, 1);
@@ -254,12 +249,11 @@ static void *wait_and_touch(void *arg)
 	return NULL;
 }
 
-static void test_one_ticket_waited_by_two_threads(void **state)
+TEST(test_one_ticket_waited_by_two_threads)
 {
 	struct rank rank;
 	zerod_unit *unit;
 
-	(void)state;
 	rank_open(&rank, 1);
 	unit = new_unit(&rank, "w", 1000, 1);
 	for (int round = 0; round < ROUNDS; round++) {
@@ -310,7 +304,7 @@ static void *gather_touch_release(void *arg)
 	return NULL;
 }
 
-static void test_threads_come_and_go(void **state)
+TEST(test_threads_come_and_go)
 {
 	static const char *const tags[] = {"a", "b", "c"};
 	struct tagged tagged[3];
@@ -318,7 +312,6 @@ static void test_threads_come_and_go(void **state)
 	struct rank rank;
 	zerod_unit *unit;
 
-	(void)state;
 	rank_open(&rank, 1);
 	unit = new_unit(&rank, "w", 2 * PAGE_BYTES, ZEROD_NO_SLOT);
 	for (int i = 0; i < 3; i++) {
@@ -353,14 +346,13 @@ static bool is_held(const struct place *places, const uint8_t *page)
 }
 
 /* Units of many sizes come and go: views of one lie inside another's buffer, and across its ends. */
-static void test_any_unit_on_any_page(void **state)
+TEST(test_any_unit_on_any_page)
 {
 	struct place places[NUNITS] = {{0}};
 	uint64_t random = 42;
 	struct rank rank;
 	unsigned closed = 0;
 
-	(void)state;
 	rank_open(&rank, 1);
 	for (int i = 0; i < NUNITS; i++) {
 		char name[8];
@@ -400,13 +392,12 @@ static void plain_hello(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-static void test_daemon_without_strict(void **state)
+TEST(test_daemon_without_strict)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client = NULL;
 	struct fake_daemon fake;
 
-	(void)state;
 	assert_int_equal(fake_start(&fake, plain_hello, NULL), 0);
 	options.socket_path = fake.socket_path;
 	options.strict = 1;
@@ -431,15 +422,5 @@ static int teardown(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_released_view_kills_its_reader),
-	        cmocka_unit_test(test_last_of_all_streams),
-	        cmocka_unit_test(test_slot_changes_hands),
-	        cmocka_unit_test(test_one_ticket_waited_by_two_threads),
-	        cmocka_unit_test(test_threads_come_and_go),
-	        cmocka_unit_test(test_any_unit_on_any_page),
-	        cmocka_unit_test(test_daemon_without_strict),
-	};
-
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return test_run(setup, teardown);
 }

@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_tenants.c - sockets with a fixed tenant, and devices by grants. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <zerod.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/test.h"
 
 #define TENANT_UID 200012345u
 #define OTHER_UID  200012346u
@@ -54,6 +48,8 @@ static int close_all(void **state)
 	raw_close(&other);
 	return zd_daemon_stop(&daemon_of_tenants);
 }
+
+#define CLOSE_ALL_TEST(name) TEST_DEFINE(name, void, , name(), NULL, close_all)
 
 /* `more` follows the section of the tenant's socket, whose path and uid are given. */
 static void start(const char *more)
@@ -105,11 +101,10 @@ static void expect_devices(struct raw_client *client, const char *states)
 /* ---- Tenants ------------------------------------------------------------------------------------------- */
 
 /* Root's session at the tenant's socket is the tenant's: its jobs, its limits, and no administrator's. */
-static void test_counts_as_the_tenant(void **state)
+CLOSE_ALL_TEST(test_counts_as_the_tenant)
 {
 	const Zd__ListReply *jobs;
 
-	(void)state;
 	start("[limits]\nmax_jobs_per_uid = 1\n");
 	raw_open(&raw, tenant_path);
 	(void)raw_expect(&raw, send_alloc(&raw, "mine", 0), 0);
@@ -129,11 +124,10 @@ static void test_counts_as_the_tenant(void **state)
 }
 
 /* Root's sessions neither as the tenant root nor as root itself. */
-static void test_is_no_administrator(void **state)
+CLOSE_ALL_TEST(test_is_no_administrator)
 {
 	static const char *const more[] = {"uid = 0\n", ""};
 
-	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		char config[256];
 		const struct zd_daemon_options options = {.config = config};
@@ -150,9 +144,8 @@ static void test_is_no_administrator(void **state)
 }
 
 /* A tenant's sessions at its socket and at the daemon's own are one user's. */
-static void test_one_user_at_two_sockets(void **state)
+CLOSE_ALL_TEST(test_one_user_at_two_sockets)
 {
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	start("");
@@ -166,11 +159,10 @@ static void test_one_user_at_two_sockets(void **state)
 }
 
 /* The groups of the configuration are those of users at the daemon's own socket. */
-static void test_groups(void **state)
+CLOSE_ALL_TEST(test_groups)
 {
 	uint64_t join;
 
-	(void)state;
 	start("[daemon]\nallow_groups = mail\n[limits]\ndurable_groups = root\n");
 	raw_open(&raw, tenant_path);
 	join = raw_send(&raw, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("j"),
@@ -178,11 +170,10 @@ static void test_groups(void **state)
 	RAW_EXPECT_ERROR(&raw, join, ZEROD_E_PERMISSION, "uid 200012345 may keep no durable job");
 }
 
-static void test_file(void **state)
+CLOSE_ALL_TEST(test_file)
 {
 	struct stat found;
 
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	start("owner = 7\ngroup = 8\n[limits]\n");
@@ -192,14 +183,13 @@ static void test_file(void **state)
 	assert_int_equal(found.st_gid, 8);
 }
 
-static void test_path_in_use(void **state)
+CLOSE_ALL_TEST(test_path_in_use)
 {
 	char config[256], output[1024];
 	const char *args[] = {
 	        "--foreground", "--socket", config, "--config", daemon_of_tenants.config_path, NULL};
 	int status;
 
-	(void)state;
 	start("");
 	(void)snprintf(config, sizeof(config), "%s/own.sock", folder);
 	assert_int_equal(zd_daemon_run(args, &status, output, sizeof(output)), 0);
@@ -244,9 +234,8 @@ static bool has_peer_pidfds(void)
 }
 
 /* The peers have no pid in its namespace, but pidfds: a tenant's socket serves them. */
-static void test_outside_the_pid_namespace(void **state)
+CLOSE_ALL_TEST(test_outside_the_pid_namespace)
 {
-	(void)state;
 	if (!has_peer_pidfds() || !start_in_a_pid_namespace())
 		skip();
 	raw_connect(&raw, daemon_of_tenants.socket_path);
@@ -259,12 +248,11 @@ static void test_outside_the_pid_namespace(void **state)
 
 /* The daemon watches such a process by its pidfd: a child that has inherited the connection does not keep the
  * session. */
-static void test_end_of_a_process_without_a_pid(void **state)
+CLOSE_ALL_TEST(test_end_of_a_process_without_a_pid)
 {
 	int wait_status;
 	pid_t child;
 
-	(void)state;
 	if (!has_peer_pidfds() || !start_in_a_pid_namespace())
 		skip();
 	child = fork();
@@ -339,12 +327,11 @@ _Noreturn static void run_container(uint32_t rank)
 }
 
 /* Descriptors, fences in shared memory and futexes need no namespace in common. */
-static void test_ranks_in_containers_of_their_own(void **state)
+CLOSE_ALL_TEST(test_ranks_in_containers_of_their_own)
 {
 	pid_t children[NRANKS];
 	bool cannot = false;
 
-	(void)state;
 	start("");
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		children[rank] = fork();
@@ -377,9 +364,8 @@ static void expect_denied(struct raw_client *client, uint32_t device)
 }
 
 /* The socket's devices are its sessions', whatever is granted to the user. */
-static void test_devices_of_a_socket(void **state)
+CLOSE_ALL_TEST(test_devices_of_a_socket)
 {
-	(void)state;
 	start("devices = 1,3\n[grants]\nuser:200012345 = 0\n");
 	raw_open(&raw, tenant_path);
 	expect_devices(&raw, "deniedokdeniedok");
@@ -388,9 +374,8 @@ static void test_devices_of_a_socket(void **state)
 	(void)raw_expect(&raw, send_alloc(&raw, "j", 3), 0);
 }
 
-static void test_devices_of_users(void **state)
+CLOSE_ALL_TEST(test_devices_of_users)
 {
-	(void)state;
 	if (geteuid() != 0)
 		skip();
 	start("[grants]\nuser:200012345 = 0\nuser:200012345 = 2\n");
@@ -407,11 +392,10 @@ static void test_devices_of_users(void **state)
 }
 
 /* A session keeps what it had when it was opened; the next one has what is granted then. */
-static void test_reload(void **state)
+CLOSE_ALL_TEST(test_reload)
 {
 	FILE *file;
 
-	(void)state;
 	start("[grants]\nuser:200012345 = 0\n");
 	raw_open(&raw, tenant_path);
 	expect_devices(&raw, "okdenieddenieddenied");
@@ -428,25 +412,8 @@ static void test_reload(void **state)
 	expect_devices(&other, "deniedokdenieddenied");
 }
 
-#define TEST(name) cmocka_unit_test_teardown(name, close_all)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(test_counts_as_the_tenant),
-	        TEST(test_is_no_administrator),
-	        TEST(test_one_user_at_two_sockets),
-	        TEST(test_groups),
-	        TEST(test_file),
-	        TEST(test_path_in_use),
-	        TEST(test_outside_the_pid_namespace),
-	        TEST(test_end_of_a_process_without_a_pid),
-	        TEST(test_ranks_in_containers_of_their_own),
-	        TEST(test_devices_of_a_socket),
-	        TEST(test_devices_of_users),
-	        TEST(test_reload),
-	};
-
 	(void)alarm(240);
-	return cmocka_run_group_tests(tests, make_paths, remove_paths);
+	return test_run(make_paths, remove_paths);
 }

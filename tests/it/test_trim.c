@@ -270,7 +270,7 @@ static void finish_trim(pthread_t thread, const struct trimming *trimming, json_
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-static void memory_goes_back_when_all_have_let_go(void **state)
+TEST(memory_goes_back_when_all_have_let_go)
 {
 	struct scene scene = scene_open();
 	json_int_t before = segment_bytes();
@@ -278,7 +278,6 @@ static void memory_goes_back_when_all_have_let_go(void **state)
 	pthread_t thread = start_trim(&trimming, scene.me.client);
 	uint8_t byte = 0;
 
-	(void)state;
 	await_wait(scene.other.pid);
 	assert_true(segment_bytes() >= before - UNIT_BYTES); /* mine may be back */
 	let_go_on(&scene.other);
@@ -289,7 +288,7 @@ static void memory_goes_back_when_all_have_let_go(void **state)
 	kill_other(&scene.other);
 }
 
-static void dead_process_holds_nothing_up(void **state)
+TEST(dead_process_holds_nothing_up)
 {
 	struct scene scene = scene_open();
 	json_int_t before = segment_bytes();
@@ -297,7 +296,6 @@ static void dead_process_holds_nothing_up(void **state)
 	pthread_t thread = start_trim(&trimming, scene.me.client);
 	json_int_t shards;
 
-	(void)state;
 	await_wait(scene.other.pid);
 	kill_other(&scene.other);
 	assert_int_equal(pthread_join(thread, NULL), 0);
@@ -308,7 +306,7 @@ static void dead_process_holds_nothing_up(void **state)
 	zerod_close(scene.me.client);
 }
 
-static void late_process_is_named(void **state)
+TEST(late_process_is_named)
 {
 	struct scene scene = scene_open();
 	zerod_client *hasty = connect_client(100);
@@ -317,7 +315,6 @@ static void late_process_is_named(void **state)
 	bool named = false;
 	char text[64];
 
-	(void)state;
 	assert_ok(scene.me.client, zerod_trim(scene.me.client, 0, UINT64_MAX, NULL, &freed_bytes));
 	assert_int_equal(freed_bytes, 0);
 	assert_int_equal(zerod_trim(hasty, 7, 0, NULL, NULL), ZEROD_E_NOT_FOUND);
@@ -333,14 +330,13 @@ static void late_process_is_named(void **state)
 	kill_other(&scene.other);
 }
 
-static void zeroctl_trims(void **state)
+TEST(zeroctl_trims)
 {
 	struct scene scene = scene_open();
 	const char *const args[] = {"zeroctl", "--socket", daemon_.socket_path, "trim", "--json", NULL};
 	json_int_t before = segment_bytes();
 	struct program program;
 
-	(void)state;
 	program = zeroctl_run(daemon_.socket_path, "trim --keep 1G");
 	assert_int_equal(program.status, 0);
 	assert_non_null(strstr(program.out_text, "FREED"));
@@ -392,7 +388,7 @@ static void *use_thread(void *arg)
 
 /* The client answers for retired segments while one of its threads reads the socket, another sends and a
  * third is idle. */
-static void threads_gather_while_another_trims(void **state)
+TEST(threads_gather_while_another_trims)
 {
 	struct scene scene = scene_open();
 	zerod_client *trimmer = connect_client(DEADLINE_MS);
@@ -401,7 +397,6 @@ static void threads_gather_while_another_trims(void **state)
 	struct user users[THREADS];
 	atomic_bool stop = false;
 
-	(void)state;
 	await_text("to unmap segment"); /* what both have mapped goes first */
 	let_go_on(&scene.other);
 	for (unsigned i = 0; i < THREADS; i++) {
@@ -433,9 +428,8 @@ static void expect_refused(const char *line, int status, const char *text)
 	program_free(&program);
 }
 
-static void zeroctl_checks_what_is_asked(void **state)
+TEST(zeroctl_checks_what_is_asked)
 {
-	(void)state;
 	expect_refused("trim --device 7", 3, "no device 7; there are 1");
 	expect_refused("trim --device all", 2, "--device: expected a number below 64, found 'all'");
 	expect_refused("trim --keep much", 2, "--keep: ");
@@ -444,14 +438,5 @@ static void zeroctl_checks_what_is_asked(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(memory_goes_back_when_all_have_let_go),
-	        cmocka_unit_test(dead_process_holds_nothing_up),
-	        cmocka_unit_test(late_process_is_named),
-	        cmocka_unit_test(zeroctl_trims),
-	        cmocka_unit_test(threads_gather_while_another_trims),
-	        cmocka_unit_test(zeroctl_checks_what_is_asked),
-	};
-
-	return cmocka_run_group_tests_name("trim", tests, start, stop);
+	return test_run(start, stop);
 }

@@ -3,17 +3,12 @@
  * test_zerobench.c - zerobench measures, verifies, fails clearly and leaves nothing behind. Speed is not
  * judged here.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <jansson.h>
 
 #include "tests/it/program.h"
 #include "tests/support/daemon_fixture.h"
+#include "tests/support/test.h"
 
 static char folder[] = "/tmp/zerobench-test-XXXXXX"; /* where its private daemons go */
 
@@ -77,25 +72,22 @@ static void expect_no_wrong(const char *op, const char *dtype, const char *ranks
 	json_decref(report);
 }
 
-static void gathers_are_verified(void **state)
+TEST(gathers_are_verified)
 {
-	(void)state;
 	expect_no_wrong("gather", "float", "4");
 	expect_no_wrong("gather", "half", "3");
 	expect_no_wrong("gather", "bfloat16", "5"); /* one device has two ranks */
 }
 
-static void sums_are_verified(void **state)
+TEST(sums_are_verified)
 {
-	(void)state;
 	expect_no_wrong("reduce", "float", "4");
 	expect_no_wrong("reduce", "half", "3");
 	expect_no_wrong("reduce", "bfloat16", "5");
 }
 
-static void requests_are_measured(void **state)
+TEST(requests_are_measured)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "--op", "rpc",    "-n",      "200",
 	                            "-w",        "2",    "--json", "--start", NULL};
 	json_t *report = run_json(args);
@@ -104,9 +96,8 @@ static void requests_are_measured(void **state)
 	json_decref(report);
 }
 
-static void allocations_are_measured(void **state)
+TEST(allocations_are_measured)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "--op", "alloc", "-b", "4K",     "-e",      "1M",
 	                            "-f",        "16",   "-n",    "5",  "--json", "--start", NULL};
 	json_t *report = run_json(args);
@@ -114,9 +105,8 @@ static void allocations_are_measured(void **state)
 	json_decref(report);
 }
 
-static void scale_is_measured(void **state)
+TEST(scale_is_measured)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "--op", "scale",   "-n", "40",     "-r", "3",
 	                            "-w",        "1",    "--units", "50", "--json", NULL};
 	json_t *report = run_json(args);
@@ -124,9 +114,8 @@ static void scale_is_measured(void **state)
 	json_decref(report);
 }
 
-static void the_table_has_nccl_tests_columns(void **state)
+TEST(the_table_has_nccl_tests_columns)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "-b", "4K", "-e",      "4K", "-n",
 	                            "1",         "-c", "0",  "--start", NULL};
 	struct program program;
@@ -140,9 +129,8 @@ static void the_table_has_nccl_tests_columns(void **state)
 	assert_nothing_left();
 }
 
-static void wrong_usage_is_named(void **state)
+TEST(wrong_usage_is_named)
 {
-	(void)state;
 	const char *const wrong[][2] = {{"--op", "dance"}, {"-b", "lots"},   {"-r", "0"},
 	                                {"-f", "1"},       {"-d", "double"}, {"-n", "many"}};
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -163,9 +151,8 @@ static void wrong_usage_is_named(void **state)
 }
 
 /* The first line has the columns' names, the others as many fields. */
-static void results_as_comma_separated_values(void **state)
+TEST(results_as_comma_separated_values)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "-b", "4K", "-e", "12K", "-i",    "4K", "-n",
 	                            "1",         "-w", "0",  "-g", "2",   "--csv", NULL};
 	struct program program;
@@ -187,9 +174,8 @@ static void results_as_comma_separated_values(void **state)
 }
 
 /* The exit status says whether a target was missed, whichever it is on this machine. */
-static void strict_tells_of_missed_targets(void **state)
+TEST(strict_tells_of_missed_targets)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "--op", "rpc",    "-n",       "50",
 	                            "-w",        "0",    "--json", "--strict", NULL};
 	struct program program;
@@ -209,9 +195,8 @@ static void strict_tells_of_missed_targets(void **state)
 }
 
 /* Wherever the operation is named. */
-static void options_without_effect_are_refused(void **state)
+TEST(options_without_effect_are_refused)
 {
-	(void)state;
 	const struct {
 		const char *args[4], *text;
 	} cases[] = {
@@ -240,9 +225,8 @@ static void options_without_effect_are_refused(void **state)
 }
 
 /* zerobench --backend starts a private daemon, and ignores the daemon that the environment names. */
-static void a_backend_is_a_private_daemons(void **state)
+TEST(a_backend_is_a_private_daemons)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "--op", "gather", "-b",        "4K",   "-e",     "4K", "-n",
 	                            "1",         "-w",   "0",      "--backend", "host", "--json", NULL};
 	setenv("ZEROD_SOCKET", "/nonexistent/zerod.sock", 1);
@@ -258,9 +242,8 @@ static void a_backend_is_a_private_daemons(void **state)
 }
 
 /* One rank's failure is everybody's end, with its words. */
-static void a_failing_rank_ends_the_run(void **state)
+TEST(a_failing_rank_ends_the_run)
 {
-	(void)state;
 	struct zd_daemon node;
 	assert_int_equal(zd_daemon_start(NULL, &node), 0); /* two devices of 64 MiB */
 	const char *const args[] = {"zerobench",      "-b", "1G", "-e", "1G", "-n", "1", "--socket",
@@ -275,9 +258,8 @@ static void a_failing_rank_ends_the_run(void **state)
 	assert_int_equal(zd_daemon_stop(&node), 0);
 }
 
-static void a_dying_daemon_ends_the_run(void **state)
+TEST(a_dying_daemon_ends_the_run)
 {
-	(void)state;
 	struct zd_daemon node;
 	assert_int_equal(zd_daemon_start(NULL, &node), 0);
 	const char *const args[] = {"zerobench", "--op",           "rpc", "-n", "10000000",
@@ -294,9 +276,8 @@ static void a_dying_daemon_ends_the_run(void **state)
 	assert_int_equal(zd_daemon_stop(&node), 0);
 }
 
-static void an_interrupt_leaves_nothing_behind(void **state)
+TEST(an_interrupt_leaves_nothing_behind)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "--op", "rpc", "-n", "10000000", "--start", NULL};
 	struct program program;
 	program_start(&program, args, NULL);
@@ -310,9 +291,8 @@ static void an_interrupt_leaves_nothing_behind(void **state)
 }
 
 /* As with `zerobench | head`. */
-static void a_closed_output_leaves_nothing_behind(void **state)
+TEST(a_closed_output_leaves_nothing_behind)
 {
-	(void)state;
 	const char *const args[] = {"zerobench", "-b", "4K",   "-e",      "64M", "-f",
 	                            "2",         "-n", "1000", "--start", NULL};
 	struct program program;
@@ -328,22 +308,5 @@ static void a_closed_output_leaves_nothing_behind(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(gathers_are_verified),
-	        cmocka_unit_test(sums_are_verified),
-	        cmocka_unit_test(requests_are_measured),
-	        cmocka_unit_test(allocations_are_measured),
-	        cmocka_unit_test(scale_is_measured),
-	        cmocka_unit_test(the_table_has_nccl_tests_columns),
-	        cmocka_unit_test(wrong_usage_is_named),
-	        cmocka_unit_test(results_as_comma_separated_values),
-	        cmocka_unit_test(strict_tells_of_missed_targets),
-	        cmocka_unit_test(options_without_effect_are_refused),
-	        cmocka_unit_test(a_backend_is_a_private_daemons),
-	        cmocka_unit_test(a_failing_rank_ends_the_run),
-	        cmocka_unit_test(a_dying_daemon_ends_the_run),
-	        cmocka_unit_test(an_interrupt_leaves_nothing_behind),
-	        cmocka_unit_test(a_closed_output_leaves_nothing_behind),
-	};
-	return cmocka_run_group_tests(tests, start, stop);
+	return test_run(start, stop);
 }

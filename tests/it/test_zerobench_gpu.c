@@ -4,16 +4,11 @@
  * and of cuBLAS: it measures all three ways, notices wrong bytes, and says what it cannot do. Speed is not
  * judged here.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/it/program.h"
 #include "tests/support/sweep.h"
+#include "tests/support/test.h"
 
 #define MAX_ARGS 32
 
@@ -116,12 +111,11 @@ static double figure(const json_t *report, const char *what)
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
 /* The largest unit is gathered in place. */
-static void three_ways_are_measured(void **state)
+TEST(three_ways_are_measured)
 {
 	const char *const args[] = {"-r", "2", "-b", "1000", "-e", "10M", "-f", "100", "--json", NULL};
 	json_t *report = run_json(args);
 
-	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 3);
 	assert_true(figure(report, "rank 0's gather, the last rank 5 ms late, p50") > 0);
 	assert_true(figure(report, "the same by NCCL, p50") > 0);
@@ -133,31 +127,29 @@ static void three_ways_are_measured(void **state)
 	json_decref(report);
 }
 
-static void products_slow_down(void **state)
+TEST(products_slow_down)
 {
 	const char *const args[] = {"-r", "2",        "-b",     "64K",     "-e",     "64K",
 	                            "-d", "bfloat16", "--load", "gemm:64", "--json", NULL};
 	json_t *report = run_json(args);
 
-	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 1);
 	assert_true(has_target(report, "products of 64: slowdown by zerod"));
 	assert_true(has_target(report, "zerod's % - NCCL's %"));
 	json_decref(report);
 }
 
-static void one_rank_gathers_alone(void **state)
+TEST(one_rank_gathers_alone)
 {
 	const char *const args[] = {"-r", "3", "-b", "4K", "-e", "4K", "--alone", "--json", NULL};
 	json_t *report = run_json(args);
 
-	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 1);
 	json_decref(report);
 }
 
 /* Sums of both widths, and beside products. */
-static void reductions_are_measured(void **state)
+TEST(reductions_are_measured)
 {
 	const char *const args[] = {"--op", "reduce_scatter", "-r", "3", "-b", "1K", "-e", "64K", "-f",
 	                            "8",    "--json",         NULL};
@@ -165,7 +157,6 @@ static void reductions_are_measured(void **state)
 	                              "1000", "-d",     "bfloat16", "--load", "gemm:64", "--json", NULL};
 	json_t *report = run_json(args);
 
-	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 3);
 	assert_true(has_target(report, "reduction of 64 KiB"));
 	assert_false(has_target(report, "in a batch"));
@@ -177,12 +168,11 @@ static void reductions_are_measured(void **state)
 
 /* Of the kernels of both. NCCL's double has one block and the sum of 8192 elements two, of 132
  * multiprocessors, each for 13.2 us. */
-static void sm_time_is_measured(void **state)
+TEST(sm_time_is_measured)
 {
 	const char *const args[] = {"--op", "reduce", "-r", "2", "-b", "64K", "-e", "64K", "--json", NULL};
 	json_t *report;
 
-	(void)state;
 	setenv("ZD_DOUBLE_CUPTI", "steady", 1);
 	report = run_json(args);
 	unsetenv("ZD_DOUBLE_CUPTI");
@@ -201,7 +191,7 @@ static void sm_time_is_measured(void **state)
 }
 
 /* It is said why, and all else is measured. */
-static void sm_time_cannot_be_measured(void **state)
+TEST(sm_time_cannot_be_measured)
 {
 	static const char *const cases[][2] = {
 	        {"refuses", "# SM time is not measured: cuptiActivityEnable: "
@@ -212,7 +202,6 @@ static void sm_time_cannot_be_measured(void **state)
 	};
 	const char *const args[] = {"--op", "reduce", "-r", "2", "-b", "4K", "-e", "4K", NULL};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct program program;
 
@@ -227,13 +216,12 @@ static void sm_time_cannot_be_measured(void **state)
 }
 
 /* zerobench reports how much reductions slow the products, and how many bytes were reduced. */
-static void reductions_slow_products_down(void **state)
+TEST(reductions_slow_products_down)
 {
 	const char *const args[] = {"--op", "reduce", "-r",       "2",      "-b",      "64K",    "-e",
 	                            "64K",  "-d",     "bfloat16", "--load", "gemm:64", "--json", NULL};
 	json_t *report = run_json(args);
 
-	(void)state;
 	assert_true(figure(report, "a product alone") > 0);
 	assert_true(figure(report, "a product beside zerod's reductions") > 0);
 	assert_true(figure(report, "a product beside NCCL's reductions") > 0);
@@ -244,7 +232,7 @@ static void reductions_slow_products_down(void **state)
 }
 
 /* More buckets than are in turn; what is no whole one is left out. */
-static void a_backward_is_measured(void **state)
+TEST(a_backward_is_measured)
 {
 	const char *const args[] = {"--op", "reduce", "-r", "2",          "-b",  "4K",     "-e",
 	                            "4K",   "-f",     "2",  "--backward", "22K", "--json", NULL};
@@ -253,7 +241,6 @@ static void a_backward_is_measured(void **state)
 	json_t *report = run_json(args);
 	struct program program;
 
-	(void)state;
 	assert_int_equal(expect_rows(report, true, true), 1);
 	assert_int_equal((int)(figure(report, "a backward's gradients") * 1024 + 0.5), 20); /* KiB */
 	assert_true(figure(report, "its buckets") == 5);
@@ -272,12 +259,11 @@ static void a_backward_is_measured(void **state)
 }
 
 /* In several daemons, or under NCCL, all results are right, and only what is promised of that is judged. */
-static void daemons_are_measured(void **state)
+TEST(daemons_are_measured)
 {
 	static const char *const ops[] = {"gather", "reduce", "all_reduce"};
 	static const char *const ways[][2] = {{"--nodes", "2"}, {"--nodes", "4"}, {"--collectives", "nccl"}};
 
-	(void)state;
 	for (size_t op = 0; op < 3; op++) {
 		for (size_t way = 0; way < 3; way++) {
 			if (way != op && sweep_step() > 1)
@@ -296,26 +282,24 @@ static void daemons_are_measured(void **state)
 	}
 }
 
-static void gathers_between_daemons_slow_products_down(void **state)
+TEST(gathers_between_daemons_slow_products_down)
 {
 	const char *const args[] = {"-r",      "2", "-b",     "64K",     "-e",     "64K",
 	                            "--nodes", "2", "--load", "gemm:64", "--json", NULL};
 	json_t *report = run_json(args);
 
-	(void)state;
 	assert_true(figure(report, "a product beside zerod's gathers") > 0);
 	assert_false(has_target(report, "slowdown"));
 	json_decref(report);
 }
 
 /* NCCL takes one rank a GPU. */
-static void ranks_share_a_gpu(void **state)
+TEST(ranks_share_a_gpu)
 {
 	const char *const shared[] = {"-r", "3", "-b", "4K", "-e", "4K", "--json", NULL};
 	const char *const one[] = {"-b", "4K", "-e", "4K", "--json", NULL};
 	json_t *report;
 
-	(void)state;
 	setenv("ZD_DOUBLE_DEVICES", "1", 1);
 	report = run_json(shared);
 	assert_int_equal(expect_rows(report, false, true), 1);
@@ -326,12 +310,11 @@ static void ranks_share_a_gpu(void **state)
 	unsetenv("ZD_DOUBLE_DEVICES");
 }
 
-static void the_table_names_what_it_compares_with(void **state)
+TEST(the_table_names_what_it_compares_with)
 {
 	const char *const args[] = {"-r", "2", "-b", "4K", "-e", "4K", NULL};
 	struct program program;
 
-	(void)state;
 	run(&program, args);
 	assert_int_equal(program.status, 0);
 	assert_non_null(strstr(program.out_text, "# NCCL 2.28.9"));
@@ -341,17 +324,16 @@ static void the_table_names_what_it_compares_with(void **state)
 }
 
 /* A gather that moves nothing is fast, and wrong. */
-static void wrong_bytes_are_counted(void **state)
+TEST(wrong_bytes_are_counted)
 {
 	const char *const args[] = {"-r", "2", "-b", "4K", "-e", "4K", NULL};
 
-	(void)state;
 	setenv("ZD_DOUBLE_NCCL_IDLE", "1", 1);
 	expect_failure(args, 28, "elements are wrong");
 	unsetenv("ZD_DOUBLE_NCCL_IDLE");
 }
 
-static void what_cannot_be_is_named(void **state)
+TEST(what_cannot_be_is_named)
 {
 	const char *const alloc[] = {"--op", "alloc", NULL};
 	const char *const alone[] = {"--op", "reduce_scatter", "--alone", NULL};
@@ -373,7 +355,6 @@ static void what_cannot_be_is_named(void **state)
 	const char *const engines_on_host[] = {"--backend", "host", "--peer", "nccl-ce", NULL};
 	const char *const many[] = {"--op", "reduce", "-r", "2", "-e", "64K", "--backward", "1T", NULL};
 
-	(void)state;
 	expect_failure(alloc, 22, "host devices only");
 	expect_failure(alone, 22, "no rank reduces alone");
 	expect_failure(nccl, 3, "/nonexistent/libnccl.so");
@@ -397,11 +378,10 @@ static void what_cannot_be_is_named(void **state)
 	expect_failure(engines_on_host, 22, "--peer");
 }
 
-static void no_gpu_is_named(void **state)
+TEST(no_gpu_is_named)
 {
 	const char *const args[] = {NULL};
 
-	(void)state;
 	setenv("ZD_DOUBLE_DEVICES", "0", 1);
 	expect_failure(args, 3, "no GPU");
 	unsetenv("ZD_DOUBLE_DEVICES");
@@ -419,23 +399,5 @@ static int start(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(three_ways_are_measured),
-	        cmocka_unit_test(products_slow_down),
-	        cmocka_unit_test(one_rank_gathers_alone),
-	        cmocka_unit_test(reductions_are_measured),
-	        cmocka_unit_test(sm_time_is_measured),
-	        cmocka_unit_test(sm_time_cannot_be_measured),
-	        cmocka_unit_test(reductions_slow_products_down),
-	        cmocka_unit_test(a_backward_is_measured),
-	        cmocka_unit_test(daemons_are_measured),
-	        cmocka_unit_test(gathers_between_daemons_slow_products_down),
-	        cmocka_unit_test(ranks_share_a_gpu),
-	        cmocka_unit_test(the_table_names_what_it_compares_with),
-	        cmocka_unit_test(wrong_bytes_are_counted),
-	        cmocka_unit_test(what_cannot_be_is_named),
-	        cmocka_unit_test(no_gpu_is_named),
-	};
-
-	return cmocka_run_group_tests(tests, start, NULL);
+	return test_run(start, NULL);
 }

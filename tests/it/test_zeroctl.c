@@ -150,9 +150,8 @@ static const struct {
         {"alloc", "ID  JOB", "bytes"},
 };
 
-static void tables_have_a_head_and_aligned_rows(void **state)
+TEST(tables_have_a_head_and_aligned_rows)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
 		struct program program = zeroctl(readers[i].verb);
 		assert_string_equal(program.err_text, "");
@@ -164,9 +163,8 @@ static void tables_have_a_head_and_aligned_rows(void **state)
 	}
 }
 
-static void every_reading_verb_has_json(void **state)
+TEST(every_reading_verb_has_json)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
 		json_t *object = listing(readers[i].verb, readers[i].verb);
 		size_t index;
@@ -180,9 +178,8 @@ static void every_reading_verb_has_json(void **state)
 	}
 }
 
-static void status_tells_of_the_daemon(void **state)
+TEST(status_tells_of_the_daemon)
 {
-	(void)state;
 	json_t *object = listing("status", "status");
 	const json_t *row = json_array_get(json_object_get(object, "rows"), 0);
 	assert_string_equal(json_string_value(json_object_get(row, "backend")), "host");
@@ -197,9 +194,8 @@ static void status_tells_of_the_daemon(void **state)
 	program_free(&program);
 }
 
-static void scopes_are_shown_with_what_they_hold(void **state)
+TEST(scopes_are_shown_with_what_they_hold)
 {
-	(void)state;
 	char tag[32];
 	snprintf(tag, sizeof(tag), "@claim %llu", ZD_ID_NUMBER(alpha.claim.id));
 	json_t *object = listing("scopes", "scopes");
@@ -231,9 +227,8 @@ static void scopes_are_shown_with_what_they_hold(void **state)
 	json_decref(object);
 }
 
-static void buffers_show_bytes_and_holders(void **state)
+TEST(buffers_show_bytes_and_holders)
 {
-	(void)state;
 	json_t *object = listing("buffers", "buffers");
 	const json_t *row = row_where(object, "unit", "layer.0");
 	assert_int_equal(integer(row, "true_bytes"), 4000);
@@ -263,9 +258,8 @@ static void buffers_show_bytes_and_holders(void **state)
 	program_free(&exact);
 }
 
-static void rows_can_be_filtered_and_sorted(void **state)
+TEST(rows_can_be_filtered_and_sorted)
 {
-	(void)state;
 	assert_int_equal(count_rows("units", "units"), 3);
 	assert_int_equal(count_rows("units --job alpha", "units"), 2);
 	assert_int_equal(count_rows("buffers --job beta", "buffers"), 0);
@@ -281,12 +275,11 @@ static void rows_can_be_filtered_and_sorted(void **state)
 	expect_status("units --sort colour", 2, "no column 'colour'");
 }
 
-static void long_listings_come_in_pages(void **state)
+TEST(long_listings_come_in_pages)
 {
 	enum { NUNITS = 700 }; /* with names this long, several packets */
 	struct trainer many = {0};
 	char name[128];
-	(void)state;
 	join(&many, "many", 0);
 	for (unsigned i = 0; i < NUNITS; i++) {
 		struct zerod_unit_options options = ZEROD_INIT(options);
@@ -311,9 +304,8 @@ static void long_listings_come_in_pages(void **state)
 
 /* ---- Watching ------------------------------------------------------------------------------------------ */
 
-static void watch_counts_its_pictures(void **state)
+TEST(watch_counts_its_pictures)
 {
-	(void)state;
 	struct program program = zeroctl("watch --interval 0.05 --count 2 --json");
 	assert_int_equal(program.status, 0);
 	char *line = program.out_text;
@@ -340,9 +332,8 @@ static void watch_counts_its_pictures(void **state)
 	program_free(&program);
 }
 
-static void watch_ends_at_a_signal(void **state)
+TEST(watch_ends_at_a_signal)
 {
-	(void)state;
 	const char *const args[] = {"zeroctl",  "watch",          "--interval", "3600",
 	                            "--socket", node.socket_path, NULL};
 	struct program program;
@@ -357,9 +348,8 @@ static void watch_ends_at_a_signal(void **state)
 
 /* ---- Wrong usage and failures -------------------------------------------------------------------------- */
 
-static void wrong_usage_is_named(void **state)
+TEST(wrong_usage_is_named)
 {
-	(void)state;
 	expect_status("bufers", 2, "did you mean 'buffers'");
 	expect_status("dev", 2, "did you mean 'devices'");
 	expect_status("killsession", 2, "did you mean 'kill-session'");
@@ -377,9 +367,8 @@ static void wrong_usage_is_named(void **state)
 	expect_status("watch --count 0", 2, "--count");
 }
 
-static void help_and_version_need_no_daemon(void **state)
+TEST(help_and_version_need_no_daemon)
 {
-	(void)state;
 	const char *const lines[] = {"--help", "--version",   "buffers --help", "abort-group --help",
 	                             "help",   "help buffers"};
 	const char *const says[] = {"abort-group", "zeroctl ",    "--sort",
@@ -393,9 +382,8 @@ static void help_and_version_need_no_daemon(void **state)
 	}
 }
 
-static void a_missing_daemon_is_explained(void **state)
+TEST(a_missing_daemon_is_explained)
 {
-	(void)state;
 	const char *const args[] = {"zeroctl", "status", "--socket", "/nonexistent/zerod.sock", NULL};
 	struct program program;
 	program_start(&program, args, NULL);
@@ -407,9 +395,8 @@ static void a_missing_daemon_is_explained(void **state)
 	program_free(&program);
 }
 
-static void unknown_things_are_not_found(void **state)
+TEST(unknown_things_are_not_found)
 {
-	(void)state;
 	expect_status("kill-session 999999", 3, "NOT_FOUND");
 	expect_status("abort-group 999999", 3, "NOT_FOUND");
 	expect_status("abort-group alpha/other", 3, "'alpha/other'");
@@ -426,9 +413,8 @@ static void unknown_things_are_not_found(void **state)
 	}
 }
 
-static void a_full_disk_is_told(void **state)
+TEST(a_full_disk_is_told)
 {
-	(void)state;
 	const char *const args[] = {"zeroctl", "status", "--socket", node.socket_path, NULL};
 	struct program program;
 	program_start(&program, args, "/dev/full");
@@ -472,11 +458,10 @@ static void run_well(const char *line)
 	run_and_read(line, "");
 }
 
-static void self_test_gathers_and_reduces(void **state)
+TEST(self_test_gathers_and_reduces)
 {
 	static const char *const steps[] = {"connect", "device", "join",  "publish",
 	                                    "gather",  "reduce", "leave", "free"};
-	(void)state;
 	json_t *object = listing("self-test --device 0", "self-test");
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
 		assert_string_equal(
@@ -514,14 +499,13 @@ static void expect_state(const char *state, const char *by, const char *table)
 	json_decref(object);
 }
 
-static void drain_lets_jobs_run_and_none_begin(void **state)
+TEST(drain_lets_jobs_run_and_none_begin)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_group_options group = ZEROD_INIT(group);
 	struct zerod_release_options release = ZEROD_INIT(release);
 	struct trainer late = {0};
 	char by[64];
-	(void)state;
 	release.tag = "drained";
 	expect_state("SERVING", "", "SERVING\n");
 	run_well("drain");
@@ -547,10 +531,9 @@ static void drain_lets_jobs_run_and_none_begin(void **state)
 	zerod_close(late.client);
 }
 
-static void abort_group_by_name(void **state)
+TEST(abort_group_by_name)
 {
 	struct trainer doomed = {0};
-	(void)state;
 	join(&doomed, "doomed", 0);
 	run_and_read("abort-group doomed/world", "aborted group ");
 	json_t *object = listing("groups", "groups");
@@ -561,11 +544,10 @@ static void abort_group_by_name(void **state)
 	zerod_close(doomed.client);
 }
 
-static void kill_session_frees_what_it_held(void **state)
+TEST(kill_session_frees_what_it_held)
 {
 	struct trainer doomed = {0};
 	char line[64], logged[128];
-	(void)state;
 	join(&doomed, "victim", 0);
 	doomed.unit = make_unit(doomed.group, "w", 100, 0);
 	gather(doomed.unit, NULL, 1);
@@ -592,10 +574,9 @@ static void kill_session_frees_what_it_held(void **state)
 	zerod_close(doomed.client);
 }
 
-static void kill_job_ends_all_of_it(void **state)
+TEST(kill_job_ends_all_of_it)
 {
 	static const char *const forms[] = {"kill-job %2$lld", "kill-job doomed", "kill-job %1$u/doomed"};
-	(void)state;
 	for (size_t i = 0; i < 3; i++) {
 		struct trainer doomed = {0}, reader = {0};
 		char line[64], by[64];
@@ -634,11 +615,10 @@ static void expect_shown(struct program program, const char *text)
 }
 
 /* Names are bytes to the daemon; on a terminal none may pass for another, or turn a line around. */
-static void hidden_characters_of_names_are_shown(void **state)
+TEST(hidden_characters_of_names_are_shown)
 {
 	static const char name[] = "x" OVERRIDE "ahpla", escaped[] = "x\\u202eahpla";
 	struct trainer hidden = {0};
-	(void)state;
 	join(&hidden, name, 0);
 	(void)make_unit(hidden.group, name, 100, 0);
 	static const char *const verbs[] = {"jobs",        "sessions",        "groups",      "units",
@@ -656,11 +636,10 @@ static void hidden_characters_of_names_are_shown(void **state)
 }
 
 /* Jobs are called by numbers where a batch system's are. */
-static void a_number_may_be_a_name(void **state)
+TEST(a_number_may_be_a_name)
 {
 	struct trainer numbered = {0};
 	char name[24], line[48];
-	(void)state;
 	join(&numbered, "900719", ZEROD_GROUP_DURABLE);
 	zerod_close(numbered.client);
 	expect_status("end-job 900718", 3, "NOT_FOUND");
@@ -680,9 +659,8 @@ static void a_number_may_be_a_name(void **state)
 	zerod_close(numbered.client);
 }
 
-static void end_job_frees_durable_shards(void **state)
+TEST(end_job_frees_durable_shards)
 {
-	(void)state;
 	zerod_close(beta.client);
 	beta = (struct trainer){0};
 	json_t *object = listing("jobs", "jobs");
@@ -702,29 +680,5 @@ static void end_job_frees_durable_shards(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(tables_have_a_head_and_aligned_rows),
-	        cmocka_unit_test(every_reading_verb_has_json),
-	        cmocka_unit_test(status_tells_of_the_daemon),
-	        cmocka_unit_test(scopes_are_shown_with_what_they_hold),
-	        cmocka_unit_test(buffers_show_bytes_and_holders),
-	        cmocka_unit_test(rows_can_be_filtered_and_sorted),
-	        cmocka_unit_test(long_listings_come_in_pages),
-	        cmocka_unit_test(watch_counts_its_pictures),
-	        cmocka_unit_test(watch_ends_at_a_signal),
-	        cmocka_unit_test(wrong_usage_is_named),
-	        cmocka_unit_test(help_and_version_need_no_daemon),
-	        cmocka_unit_test(a_missing_daemon_is_explained),
-	        cmocka_unit_test(unknown_things_are_not_found),
-	        cmocka_unit_test(a_full_disk_is_told),
-	        cmocka_unit_test(self_test_gathers_and_reduces),
-	        cmocka_unit_test(drain_lets_jobs_run_and_none_begin),
-	        cmocka_unit_test(abort_group_by_name),
-	        cmocka_unit_test(kill_session_frees_what_it_held),
-	        cmocka_unit_test(kill_job_ends_all_of_it),
-	        cmocka_unit_test(hidden_characters_of_names_are_shown),
-	        cmocka_unit_test(a_number_may_be_a_name),
-	        cmocka_unit_test(end_job_frees_durable_shards),
-	};
-	return cmocka_run_group_tests(tests, start, stop);
+	return test_run(start, stop);
 }

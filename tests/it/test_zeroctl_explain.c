@@ -93,6 +93,8 @@ static int teardown(void **state)
 	return 0;
 }
 
+#define TEARDOWN_TEST(name) TEST_DEFINE(name, void, , name(), NULL, teardown)
+
 /* Explains the object and expects the sentences, in this order. */
 static void expect_explained(const char *object, const char *const *sentences)
 {
@@ -111,7 +113,6 @@ static void expect_explained(const char *object, const char *const *sentences)
 	program_free(&program);
 }
 
-#define TEST(name)                    cmocka_unit_test_teardown(name, teardown)
 #define EXPECT_EXPLAINED(object, ...) expect_explained(object, (const char *const[]){__VA_ARGS__, NULL})
 
 /* The id of the session of that name and state; 0: none. */
@@ -129,12 +130,11 @@ static json_int_t find_session(const char *name, const char *state)
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
 
-static void a_gather_waits_for_a_version(void **state)
+TEARDOWN_TEST(a_gather_waits_for_a_version)
 {
 	char rank1[96], session[96], id[32];
 	zerod_ticket ticket;
 
-	(void)state;
 	two_ranks(0);
 	EXPECT_EXPLAINED("two/world/w", "Unit 'w' of job 'two', group 'world': 4 KiB, versions 0 to 0",
 	                 "registered by 2 of 2 ranks",
@@ -160,14 +160,13 @@ static void a_gather_waits_for_a_version(void **state)
 	assert_status(ranks[0].client, zerod_wait(ranks[0].client, ticket, NULL, NULL), ZEROD_OK);
 }
 
-static void leases_and_scopes_hold_a_buffer(void **state)
+TEARDOWN_TEST(leases_and_scopes_hold_a_buffer)
 {
 	const zerod_scope none = {0};
 	struct zerod_gather_options options = ZEROD_INIT(options);
 	char id[32];
 	zerod_scope scope;
 
-	(void)state;
 	two_ranks(0);
 	publish(0);
 	publish(1);
@@ -187,11 +186,10 @@ static void leases_and_scopes_hold_a_buffer(void **state)
 	                 ": the end of the scope frees it.");
 }
 
-static void a_lost_rank_is_named(void **state)
+TEARDOWN_TEST(a_lost_rank_is_named)
 {
 	char line[64];
 
-	(void)state;
 	two_ranks(ZEROD_GROUP_DURABLE);
 	publish(0);
 	publish(1);
@@ -213,11 +211,10 @@ static void a_lost_rank_is_named(void **state)
 }
 
 /* The process lives, and may still use what it had mapped. */
-static void a_former_session_is_awaited(void **state)
+TEARDOWN_TEST(a_former_session_is_awaited)
 {
 	char leave[64], id[32];
 
-	(void)state;
 	two_ranks(ZEROD_GROUP_DURABLE);
 	publish(0);
 	publish(1);
@@ -265,12 +262,11 @@ static pid_t start_stopped(const char *job, uid_t uid)
 	return pid;
 }
 
-static void a_stopped_rank_looks_stopped(void **state)
+TEARDOWN_TEST(a_stopped_rank_looks_stopped)
 {
 	char says[64], named[64], line[64];
 	const pid_t pid = start_stopped("one", getuid());
 
-	(void)state;
 	json_t *object = zeroctl_listing(daemon_.socket_path, "sessions --job one", "sessions");
 	const json_t *row = row_where(object, "name", "sleeper");
 	assert_string_equal(json_string_value(json_object_get(row, "process")), "stopped");
@@ -299,14 +295,13 @@ static size_t count_rows(const char *line, const char *verb)
 	return count;
 }
 
-static void jobs_of_one_name_are_told_apart(void **state)
+TEARDOWN_TEST(jobs_of_one_name_are_told_apart)
 {
 	static const char *const lines[] = {"units --job mine",  "explain mine",
 	                                    "kill-job mine",     "end-job mine",
 	                                    "events --job mine", "abort-group mine/world"};
 	pid_t pids[2];
 
-	(void)state;
 	if (getuid() != 0)
 		skip(); /* only root is another user, too */
 	char *folder = strdup(daemon_.socket_path);
@@ -384,7 +379,7 @@ static void *train(void *arg)
 	return NULL;
 }
 
-static void readers_are_named(void **state)
+TEARDOWN_TEST(readers_are_named)
 {
 	struct reading reading = {.after = 1, .step = 1};
 	struct zerod_unit_options large = ZEROD_INIT(large);
@@ -394,7 +389,6 @@ static void readers_are_named(void **state)
 	bool seen = false;
 	void *data;
 
-	(void)state;
 	rank_open(&ranks[0], "two", 0);
 	rank_open(&engine, "engine", 0);
 	large.name = "large";
@@ -428,9 +422,8 @@ static void readers_are_named(void **state)
 	zerod_close(engine.client);
 }
 
-static void sentences_and_near_names(void **state)
+TEARDOWN_TEST(sentences_and_near_names)
 {
-	(void)state;
 	two_ranks(0);
 	json_t *object = zeroctl_listing(daemon_.socket_path, "explain two", "explain");
 	const json_t *first = json_array_get(json_object_get(object, "rows"), 0);
@@ -445,12 +438,11 @@ static void sentences_and_near_names(void **state)
 	zeroctl_fails(daemon_.socket_path, "end-job tw", 3, "no job is called 'tw'; did you mean 'two'?");
 }
 
-static void what_does_not_exist_is_not_found(void **state)
+TEARDOWN_TEST(what_does_not_exist_is_not_found)
 {
 	static const char *const names[] = {"no",           "two/world/v",   "two/other/w", "4000000000/two",
 	                                    "two/world/w@", "two/world/w@x", "999999"};
 
-	(void)state;
 	two_ranks(0);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		char line[64];
@@ -476,17 +468,5 @@ static int start(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(a_gather_waits_for_a_version),
-	        TEST(leases_and_scopes_hold_a_buffer),
-	        TEST(a_lost_rank_is_named),
-	        TEST(a_former_session_is_awaited),
-	        TEST(a_stopped_rank_looks_stopped),
-	        TEST(jobs_of_one_name_are_told_apart),
-	        TEST(sentences_and_near_names),
-	        TEST(what_does_not_exist_is_not_found),
-	        TEST(readers_are_named),
-	};
-
-	return cmocka_run_group_tests(tests, start, scene_stop);
+	return test_run(start, scene_stop);
 }

@@ -14,6 +14,8 @@ static int setup(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, scene_teardown)
+
 /* Sums over the rows of the map. */
 struct sums {
 	json_int_t bytes, used_bytes, largest_hole_bytes; /* of the segment whose blocks are being added */
@@ -75,11 +77,10 @@ static unsigned check_map(void)
 	return sums.nblocks;
 }
 
-static void map_adds_up_to_the_arena(void **state)
+SETUP_TEST(map_adds_up_to_the_arena)
 {
 	void *data[40];
 
-	(void)state;
 	assert_int_equal(check_map(), 2); /* two shards */
 	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
 	assert_int_equal(check_map(), 3);
@@ -106,14 +107,13 @@ static void expect_shown(const char *line, const char *text)
 	program_free(&program);
 }
 
-static void blocks_have_owners_and_pins(void **state)
+SETUP_TEST(blocks_have_owners_and_pins)
 {
 	const char *const map = "map --raw --no-headings --columns kind,purpose,state,owner,pins";
 	struct gated reading;
 	zerod_stream *stream;
 	void *data;
 
-	(void)state;
 	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
 	expect_shown(map, "block shard IDLE maps/world/a@0 -\n");
 	expect_shown(map, "block gathered AVAILABLE maps/world/a@0 1\\x20lease\n");
@@ -126,20 +126,18 @@ static void blocks_have_owners_and_pins(void **state)
 	gated_finish(&me, &reading, 1);
 }
 
-static void a_device_that_does_not_exist_is_not_found(void **state)
+SETUP_TEST(a_device_that_does_not_exist_is_not_found)
 {
 	struct program program = zeroctl_run(daemon_.socket_path, "map --device 2");
 
-	(void)state;
 	assert_int_equal(program.status, 3);
 	assert_string_equal(program.err_text, "zeroctl: NOT_FOUND: no device 2; there are 2\n");
 	assert_string_equal(program.out_text, "");
 	program_free(&program);
 }
 
-static void trim_says_why_it_freed_nothing(void **state)
+SETUP_TEST(trim_says_why_it_freed_nothing)
 {
-	(void)state;
 	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
 	expect_shown("trim --device 0", " of job 'maps' has shard\u00d72; segment ");
 	expect_shown("trim --device 0", " of job 'maps' has gathered\u00d71");
@@ -148,16 +146,7 @@ static void trim_says_why_it_freed_nothing(void **state)
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(map_adds_up_to_the_arena),
-	        TEST(blocks_have_owners_and_pins),
-	        TEST(a_device_that_does_not_exist_is_not_found),
-	        TEST(trim_says_why_it_freed_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, scene_start, scene_stop);
+	return test_run(scene_start, scene_stop);
 }

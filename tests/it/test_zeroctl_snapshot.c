@@ -50,6 +50,8 @@ static int teardown(void **state)
 	return scene_teardown(state);
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
+
 static char *read_page(void)
 {
 	FILE *file = fopen(page_path, "r");
@@ -120,12 +122,11 @@ static const json_t *find_block(const json_t *data, const char *name)
 	return NULL;
 }
 
-static void page_and_json_have_the_daemons_map(void **state)
+SETUP_TEST(page_and_json_have_the_daemons_map)
 {
 	json_t *map, *data, *json;
 	char *page;
 
-	(void)state;
 	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
 	allocate("moments");
 	page = write_and_read_page();
@@ -147,7 +148,7 @@ static void page_and_json_have_the_daemons_map(void **state)
 }
 
 /* The events give and free the blocks that the map has now. */
-static void events_lead_to_the_map(void **state)
+SETUP_TEST(events_lead_to_the_map)
 {
 	json_t *data, *row;
 	const json_t *events;
@@ -155,7 +156,6 @@ static void events_lead_to_the_map(void **state)
 	size_t i;
 	char *page;
 
-	(void)state;
 	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 	allocate("moments");
@@ -186,12 +186,11 @@ static void events_lead_to_the_map(void **state)
 	free(page);
 }
 
-static void names_cannot_leave_the_data(void **state)
+SETUP_TEST(names_cannot_leave_the_data)
 {
 	json_t *data, *json;
 	char *page;
 
-	(void)state;
 	allocate(EVIL);
 	allocate(BIDI);
 	page = write_and_read_page();
@@ -209,12 +208,11 @@ static void names_cannot_leave_the_data(void **state)
 	free(page);
 }
 
-static void filters_name_something(void **state)
+SETUP_TEST(filters_name_something)
 {
 	json_t *data, *row;
 	size_t i;
 
-	(void)state;
 	allocate("moments");
 	zeroctl_fails(daemon_.socket_path, "snapshot --json --device 9", 3,
 	              "NOT_FOUND: no device 9; there are 2");
@@ -232,11 +230,10 @@ static void filters_name_something(void **state)
 	json_decref(data);
 }
 
-static void what_cannot_be_written_is_named(void **state)
+SETUP_TEST(what_cannot_be_written_is_named)
 {
 	char line[256];
 
-	(void)state;
 	zeroctl_fails(daemon_.socket_path, "snapshot", 2, "snapshot takes -o FILE");
 	zeroctl_fails(daemon_.socket_path, "snapshot -o /dev/full", 30,
 	              "cannot write '/dev/full': No space left on device");
@@ -250,13 +247,12 @@ static void what_cannot_be_written_is_named(void **state)
 }
 
 /* The file before stays as it is until the new one is whole. */
-static void a_failure_keeps_the_file_before(void **state)
+SETUP_TEST(a_failure_keeps_the_file_before)
 {
 	char line[256];
 	char *page;
 	struct stat info;
 
-	(void)state;
 	free(write_and_read_page());
 	snprintf(line, sizeof(line), "snapshot --device 9 -o %s", page_path);
 	zeroctl_fails(daemon_.socket_path, line, 3, "NOT_FOUND");
@@ -279,12 +275,11 @@ static void expect_content(const char *path, const char *text)
 }
 
 /* In a folder like /tmp anybody makes links and files under names that others will use. */
-static void other_users_links_and_files_stay(void **state)
+SETUP_TEST(other_users_links_and_files_stay)
 {
 	static const char *const verbs[] = {"snapshot", "trace --seconds 0.1"};
 	char target[128], line[256];
 
-	(void)state;
 	if (geteuid() != 0)
 		skip(); /* only root makes files of others */
 	snprintf(target, sizeof(target), "%s/target", folder);
@@ -312,12 +307,11 @@ static void other_users_links_and_files_stay(void **state)
 }
 
 /* A limit of the size of files stands for the disk. */
-static void a_full_disk_leaves_nothing(void **state)
+SETUP_TEST(a_full_disk_leaves_nothing)
 {
 	struct rlimit before, full;
 	char line[256];
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
 	full = (struct rlimit){.rlim_cur = 4096, .rlim_max = before.rlim_max};
 	signal(SIGXFSZ, SIG_IGN);
@@ -330,13 +324,12 @@ static void a_full_disk_leaves_nothing(void **state)
 }
 
 /* The daemon stands still, so the file is unfinished when the signal comes. */
-static void an_interrupt_leaves_nothing(void **state)
+SETUP_TEST(an_interrupt_leaves_nothing)
 {
 	const char *args[] = {"zeroctl", "--socket", daemon_.socket_path, "snapshot", "-o", page_path, NULL};
 	struct program program;
 	const long deadline = program_now_ms() + PROGRAM_DEADLINE_MS;
 
-	(void)state;
 	assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
 	program_start(&program, args, NULL);
 	while (count_files() == 0 && program_now_ms() < deadline)
@@ -351,12 +344,11 @@ static void an_interrupt_leaves_nothing(void **state)
 }
 
 /* More than a pipe holds, of which the reader takes nothing. */
-static void a_closed_pipe_is_no_failure(void **state)
+SETUP_TEST(a_closed_pipe_is_no_failure)
 {
 	const char *args[] = {"zeroctl", "--socket", daemon_.socket_path, "snapshot", "-o", "-", NULL};
 	struct program program;
 
-	(void)state;
 	program_start(&program, args, NULL);
 	close(program.out);
 	program.out = -1;
@@ -366,17 +358,7 @@ static void a_closed_pipe_is_no_failure(void **state)
 	program_free(&program);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(page_and_json_have_the_daemons_map), TEST(events_lead_to_the_map),
-	        TEST(names_cannot_leave_the_data),        TEST(filters_name_something),
-	        TEST(what_cannot_be_written_is_named),    TEST(a_failure_keeps_the_file_before),
-	        TEST(other_users_links_and_files_stay),   TEST(a_full_disk_leaves_nothing),
-	        TEST(an_interrupt_leaves_nothing),        TEST(a_closed_pipe_is_no_failure),
-	};
-
-	return cmocka_run_group_tests(tests, scene_start, scene_stop);
+	return test_run(scene_start, scene_stop);
 }

@@ -137,13 +137,12 @@ static int widest(char *text)
 	return most;
 }
 
-static void no_table_is_wider_than_the_terminal(void **state)
+TEST(no_table_is_wider_than_the_terminal)
 {
 	static const char *const verbs[] = {"devices", "jobs",    "sessions",        "groups",
 	                                    "units",   "buffers", "watch --count 1", "trim --keep 1G"};
 	static const unsigned short widths[] = {1, 20, 60, 80, 120, 200};
 
-	(void)state;
 	for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
 		for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
 			char *text = plain(on_terminal(widths[w], verbs[v], NULL));
@@ -159,13 +158,12 @@ static void no_table_is_wider_than_the_terminal(void **state)
 	}
 }
 
-static void names_are_cut_and_numbers_are_not(void **state)
+TEST(names_are_cut_and_numbers_are_not)
 {
 	char *narrow = plain(on_terminal(60, "buffers", NULL));
 	char *wide = plain(on_terminal(60, "buffers --wide", NULL));
 	char *broad = plain(on_terminal(200, "buffers", NULL));
 
-	(void)state;
 	assert_non_null(strstr(narrow, "\u2026"));
 	assert_null(strstr(narrow, LONG_NAME));
 	assert_non_null(strstr(narrow, "AVAILABLE"));
@@ -180,13 +178,12 @@ static void names_are_cut_and_numbers_are_not(void **state)
 	free(broad);
 }
 
-static void colours_are_for_terminals(void **state)
+TEST(colours_are_for_terminals)
 {
 	char *coloured = on_terminal(200, "devices", NULL);
 	char *asked_not_to = on_terminal(200, "devices", "1");
 	struct program piped = zeroctl("devices");
 
-	(void)state;
 	assert_non_null(strchr(coloured, '\033'));
 	assert_null(strchr(asked_not_to, '\033'));
 	assert_null(strchr(piped.out_text, '\033'));
@@ -197,11 +194,10 @@ static void colours_are_for_terminals(void **state)
 
 /* ---- Into pipes ---------------------------------------------------------------------------------------- */
 
-static void pipes_get_whole_lines(void **state)
+TEST(pipes_get_whole_lines)
 {
 	struct program program = zeroctl("buffers");
 
-	(void)state;
 	assert_string_equal(program.err_text, "");
 	assert_non_null(strstr(program.out_text, LONG_NAME));
 	assert_non_null(strstr(program.out_text, WIDE_NAME));
@@ -219,9 +215,8 @@ static void expect_output(const char *line, const char *text)
 	program_free(&program);
 }
 
-static void columns_are_chosen_by_title_or_key(void **state)
+TEST(columns_are_chosen_by_title_or_key)
 {
-	(void)state;
 	expect_output("devices --columns name,device,arena_bytes --bytes", "NAME   DEVICE     ARENA\n"
 	                                                                   "host0       0  67108864\n"
 	                                                                   "host1       1  67108864\n");
@@ -238,9 +233,8 @@ static void columns_are_chosen_by_title_or_key(void **state)
 	              "- 0\n- 0\n"); /* never an empty word */
 }
 
-static void an_unknown_column_lists_the_known(void **state)
+TEST(an_unknown_column_lists_the_known)
 {
-	(void)state;
 	zeroctl_fails(node.socket_path, "alloc --columns id,colour", 2,
 	              "--columns: no column 'colour'; there are ID,JOB,NAME,SESSION,DEVICE,BYTES,AGE");
 	zeroctl_fails(node.socket_path, "watch --columns id", 2,
@@ -254,7 +248,7 @@ static void an_unknown_column_lists_the_known(void **state)
 	zeroctl_fails(node.socket_path, "status --wide", 2, "status takes no --wide");
 }
 
-static void empty_tables_say_so(void **state)
+TEST(empty_tables_say_so)
 {
 	static const struct {
 		const char *line, *text;
@@ -265,7 +259,6 @@ static void empty_tables_say_so(void **state)
 	        {"alloc --job tables", "no allocations of job tables\n"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(empty) / sizeof(empty[0]); i++) {
 		struct program program = zeroctl(empty[i].line);
 		json_t *object = zeroctl_listing(node.socket_path, empty[i].line,
@@ -281,12 +274,11 @@ static void empty_tables_say_so(void **state)
 }
 
 /* The reader is gone before the first line is written. */
-static void a_closed_pipe_ends_it_silently(void **state)
+TEST(a_closed_pipe_ends_it_silently)
 {
 	const char *const args[] = {"zeroctl", "buffers", "--socket", node.socket_path, NULL};
 	struct program program;
 
-	(void)state;
 	program_start(&program, args, NULL);
 	close(program.out);
 	program.out = -1;
@@ -298,16 +290,5 @@ static void a_closed_pipe_ends_it_silently(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(no_table_is_wider_than_the_terminal),
-	        cmocka_unit_test(names_are_cut_and_numbers_are_not),
-	        cmocka_unit_test(colours_are_for_terminals),
-	        cmocka_unit_test(pipes_get_whole_lines),
-	        cmocka_unit_test(columns_are_chosen_by_title_or_key),
-	        cmocka_unit_test(an_unknown_column_lists_the_known),
-	        cmocka_unit_test(empty_tables_say_so),
-	        cmocka_unit_test(a_closed_pipe_ends_it_silently),
-	};
-
-	return cmocka_run_group_tests(tests, start, stop);
+	return test_run(start, stop);
 }

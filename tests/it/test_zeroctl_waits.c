@@ -17,6 +17,8 @@ static int setup(void **state)
 	return 0;
 }
 
+#define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, scene_teardown)
+
 static bool table_has(const char *verb, const char *text)
 {
 	struct program program = zeroctl_run(daemon_.socket_path, verb);
@@ -57,12 +59,11 @@ static void publish(zerod_unit *unit)
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
-static void waiting_gather_says_for_whom(void **state)
+SETUP_TEST(waiting_gather_says_for_whom)
 {
 	zerod_unit *unit = unpublished_unit();
 	zerod_ticket ticket;
 
-	(void)state;
 	assert_status(me.client, zerod_gather_begin(unit, NULL, &ticket), ZEROD_OK);
 	await_table("buffers", "WAITING");
 	await_table("buffers", "rank 0 to publish version 1 of unit 'unpublished' (has 0)");
@@ -73,13 +74,12 @@ static void waiting_gather_says_for_whom(void **state)
 	assert_false(table_has("buffers", "WAITING"));
 }
 
-static void released_buffer_says_whose_streams_read_it(void **state)
+SETUP_TEST(released_buffer_says_whose_streams_read_it)
 {
 	struct gated first, second;
 	zerod_stream *streams[2];
 	void *data;
 
-	(void)state;
 	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
 	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
 	gated_open(&me, &first, data);
@@ -95,12 +95,11 @@ static void released_buffer_says_whose_streams_read_it(void **state)
 	gated_finish(&me, &second, 1);
 }
 
-static void persistence_keeps_what_nobody_holds(void **state)
+SETUP_TEST(persistence_keeps_what_nobody_holds)
 {
 	json_t *object;
 	const json_t *row;
 
-	(void)state;
 	assert_status(me.client, zerod_unit_set_persistent(b, 1), ZEROD_OK);
 	assert_status(me.client, zerod_gather(b, NULL, NULL, NULL), ZEROD_OK);
 	assert_status(me.client, zerod_release(b, NULL, 0, NULL, NULL), ZEROD_OK);
@@ -129,13 +128,12 @@ static void *begin_context(void *arg)
 }
 
 /* Holders of every kind at once, each with its state. */
-static void scopes_show_their_state(void **state)
+SETUP_TEST(scopes_show_their_state)
 {
 	zerod_scope outer = forward(&me, none), inner = forward(&me, outer), claim = forward(&me, outer);
 	json_t *object;
 	char tag[32];
 
-	(void)state;
 	(void)touch(&me, a, inner);
 	(void)touch(&me, b, claim);
 	assert_status(me.client, zerod_forward_end(me.client, claim, 1, NULL, 0, NULL), ZEROD_OK);
@@ -153,12 +151,11 @@ static void scopes_show_their_state(void **state)
 }
 
 /* A context holds what it has while it waits for the rest, and says for what. */
-static void incomplete_context_says_what_it_waits_for(void **state)
+SETUP_TEST(incomplete_context_says_what_it_waits_for)
 {
 	struct context context = {.units = {a, unpublished_unit()}};
 	pthread_t thread;
 
-	(void)state;
 	assert_int_equal(pthread_create(&thread, NULL, begin_context, &context), 0);
 	await_table("scopes", "GATHERING");
 	await_table("sessions", "context_begin: rank 0 to publish version 1 of unit 'unpublished' (has 0)");
@@ -173,7 +170,7 @@ static void incomplete_context_says_what_it_waits_for(void **state)
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
 
-static void gradient_says_which_streams_still_write_it(void **state)
+SETUP_TEST(gradient_says_which_streams_still_write_it)
 {
 	struct zerod_backward_options backward = ZEROD_INIT(backward);
 	struct zerod_bucket_options options = ZEROD_INIT(options);
@@ -182,7 +179,6 @@ static void gradient_says_which_streams_still_write_it(void **state)
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	zerod_bucket *bucket;
 
-	(void)state;
 	options.dtype = ZEROD_FLOAT32;
 	options.slot_bytes = 1 << 20;
 	assert_status(me.client, zerod_bucket_create(me.group, &options, &bucket), ZEROD_OK);
@@ -203,18 +199,7 @@ static void gradient_says_which_streams_still_write_it(void **state)
 	assert_false(table_has("buckets", "streams"));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, scene_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-	        TEST(waiting_gather_says_for_whom),
-	        TEST(released_buffer_says_whose_streams_read_it),
-	        TEST(persistence_keeps_what_nobody_holds),
-	        TEST(scopes_show_their_state),
-	        TEST(incomplete_context_says_what_it_waits_for),
-	        TEST(gradient_says_which_streams_still_write_it),
-	};
-
-	return cmocka_run_group_tests(tests, scene_start, scene_stop);
+	return test_run(scene_start, scene_stop);
 }

@@ -5,15 +5,10 @@
 #ifndef ZD_TESTS_ZEROCTL_SCENE_H
 #define ZD_TESTS_ZEROCTL_SCENE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/it/program.h"
+#include "tests/support/test.h"
 
 #define ZEROCTL_MAX_ARGS 12
 

@@ -6,11 +6,6 @@
 #include "base/mem.h"
 #include "core_driver_internal.h"
 
-struct core_driver *core_new_default(void)
-{
-	return core_new(NULL);
-}
-
 void core_rig_end(void *rig)
 {
 	core_end(*(struct core_driver **)rig);

@@ -64,9 +64,11 @@ struct zd_engine *core_engine(struct core_driver *core);
  * after a failed test, whose engine may be inside of a call. */
 #define CORE_RIG_TEST(name, rig, setup, teardown)                                                            \
 	TEST_DEFINE(name, rig, void *fixture = setup(), (name(fixture), teardown(fixture)), NULL, NULL)
-/* A test of `core`, a driver with the default options. */
-#define ENGINE_TEST(name) CORE_RIG_TEST(name, struct core_driver *core, core_new_default, core_end)
-struct core_driver *core_new_default(void);
+/* A test of `core`, a driver with options such as ".copies = true". */
+#define ENGINE_TEST(name, ...)                                                                               \
+	TEST_DEFINE(name, struct core_driver *core,                                                          \
+	            struct core_driver *core = core_new(&(struct core_options){__VA_ARGS__}),                \
+	            (name(core), core_end(core)), NULL, NULL)
 /* core_end() of the driver that a structure begins with a pointer to. */
 void core_rig_end(void *rig);
 

@@ -65,9 +65,8 @@ TEST(test_every_rank_has_the_sum)
 }
 
 /* Its place in the target is behind a slice, and before another one. */
-TEST(test_beside_slices)
+ENGINE_TEST(test_beside_slices, .ndevices = 2)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	const struct zd_reply *step[CORE_TEAM];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t before = core_reducers_unit(&g, "before", 1000);
@@ -87,13 +86,11 @@ TEST(test_beside_slices)
 		assert_int_equal(step[rank]->target.bytes, 4 * (2 * g.shard_numel + whole));
 	}
 	core_reducers_step_end(&g);
-	core_end(core);
 }
 
 /* Over micro-steps: what another rank has is what the owner has, however it came to it. */
-TEST(test_accumulates)
+ENGINE_TEST(test_accumulates, .ndevices = 4)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
 	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 500);
 	for (uint32_t micro = 0; micro < 3; micro++) {
@@ -102,13 +99,11 @@ TEST(test_accumulates)
 		core_reducers_end(&g);
 	}
 	check_steps(&g, 0, 500, 3.0f);
-	core_end(core);
 }
 
 /* The norm counts each slice once, not once a rank. */
-TEST(test_norm_counts_once)
+ENGINE_TEST(test_norm_counts_once, .ndevices = 2)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	const struct zd_reply *step[CORE_TEAM];
 	double expected = 0.0;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
@@ -123,13 +118,11 @@ TEST(test_norm_counts_once)
 	core_reducers_step(&g, step);
 	assert_true(step[0]->u.step_begin.norm_squared == expected);
 	core_reducers_step_end(&g);
-	core_end(core);
 }
 
 /* A backward is not over while a rank has not got what another one summed. */
-TEST(test_backward_waits_for_copies)
+ENGINE_TEST(test_backward_waits_for_copies, .ndevices = 2)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	uint64_t ends[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 100);
@@ -148,12 +141,10 @@ TEST(test_backward_waits_for_copies)
 		core_expect(core, ends[rank], 0);
 	core_unhold(core, ZD_CMD_COPY);
 	check_steps(&g, 0, 100, 1.0f);
-	core_end(core);
 }
 
-TEST(test_copy_fails)
+ENGINE_TEST(test_copy_fails, .ndevices = 2)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 2});
 	uint64_t end[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 100);
@@ -168,7 +159,6 @@ TEST(test_copy_fails)
 		end[rank] = core_backward_end(&g.team, rank);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect_error(core, end[rank], ZEROD_E_DEVICE, "the link is gone");
-	core_end(core);
 }
 
 /* One rank says so, another does not: they would lay their targets out differently. */

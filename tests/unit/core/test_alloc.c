@@ -80,10 +80,9 @@ ENGINE_TEST(test_bad_arguments)
 	}
 }
 
-TEST(test_freed_memory_waits_for_its_streams)
+ENGINE_TEST(test_freed_memory_waits_for_its_streams, .segment_align_bytes = 8192)
 {
 	static const struct zd_fence streams[] = {{1, 5}, {2, 5}};
-	struct core_driver *core = core_new(&(struct core_options){.segment_align_bytes = 8192});
 	uint64_t session = core_open(core, CORE_ALICE);
 	const struct zd_reply *first = core_expect(core, alloc(core, session, 4096, 0), 0);
 	core_expect(core, free_after(core, session, first->u.alloc.allocation, streams, 2), 0);
@@ -99,7 +98,6 @@ TEST(test_freed_memory_waits_for_its_streams)
 	assert_int_equal(core_quarantine(core, 0), 0);
 	/* the job was there for the allocations' sake */
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 ENGINE_TEST(test_only_what_is_there_and_ones_own_is_freed)
@@ -165,10 +163,9 @@ ENGINE_TEST(test_deadline_while_it_is_zeroed)
 }
 
 /* Memory that comes free by itself is waited for; memory that somebody holds is not. */
-TEST(test_full_arena)
+ENGINE_TEST(test_full_arena, .arena_bytes = 64 * CORE_KIB)
 {
 	static const struct zd_fence slow = {1, 1};
-	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 64 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t id = core_expect(core, alloc(core, session, 48 * CORE_KIB, 0), 0)->u.alloc.allocation;
 	core_expect_error(core, alloc(core, session, 48 * CORE_KIB, 0), ZEROD_E_NO_MEMORY,
@@ -180,14 +177,12 @@ TEST(test_full_arena)
 	core_expect(core, alloc(core, session, 65 * CORE_KIB, 0), ZEROD_E_NO_MEMORY);
 	core_pass(core, session, 1, 1);
 	core_expect(core, waiting, 0);
-	core_end(core);
 }
 
 /* A user learns how much others hold, and not who they are. */
-TEST(test_others_are_counted)
+ENGINE_TEST(test_others_are_counted, .ndevices = 2, .arena_bytes = 4 * CORE_KIB * 64,
+            .segment_bytes = 64 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){
-	        .ndevices = 2, .arena_bytes = 4 * CORE_KIB * 64, .segment_bytes = 64 * CORE_KIB});
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	uint64_t request;
 	core_expect(core, core_alloc(core, alice, "mine", 0, 64 * CORE_KIB), 0);
@@ -203,5 +198,4 @@ TEST(test_others_are_counted)
 	assert_null(strstr(core_expect(core, request, ZEROD_E_NO_MEMORY)->error, "secret"));
 	request = core_alloc(core, bob, "secret", 0, 192 * CORE_KIB);
 	core_expect_error(core, request, ZEROD_E_NO_MEMORY, "jobs of other users hold 131072 bytes");
-	core_end(core);
 }

@@ -379,9 +379,8 @@ ENGINE_TEST(test_deadlines_of_ends_and_steps)
 }
 
 /* A failed window is closed by each rank on its own; one that is behind is told of it when it comes there. */
-TEST(test_a_rank_behind_a_failure)
+ENGINE_TEST(test_a_rank_behind_a_failure, .ndevices = 3)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	uint64_t step[3];
 	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
@@ -411,7 +410,6 @@ TEST(test_a_rank_behind_a_failure)
 		core_check_target(&g, rank, core_expect(core, step[rank], 0), 0, 1.0f);
 		assert_int_equal(core_reply(core, step[rank])->u.step_begin.step, 1);
 	}
-	core_end(core);
 }
 
 /* ---- Ranks that go ------------------------------------------------------------------------------------- */

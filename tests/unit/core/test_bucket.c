@@ -404,9 +404,8 @@ ENGINE_TEST(test_orders_cross_beyond_capacity)
 }
 
 /* A circle of three, and a fourth rank that waits for one of them. */
-TEST(test_circle_of_three)
+ENGINE_TEST(test_circle_of_three, .ndevices = 4)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
 	uint64_t units[4], wait[4];
 	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, 2048, 1);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -424,13 +423,11 @@ TEST(test_circle_of_three)
 	wait[2] = core_reserve(&g.team, 2, g.bucket[2], units[0]);
 	for (uint32_t rank = 0; rank < 4; rank++) /* rank 3 waits for unit d, which nobody can come to */
 		core_expect(core, wait[rank], ZEROD_E_CAPACITY);
-	core_end(core);
 }
 
 /* Rank 1 waits for rank 2, which waits for rank 0, which does not wait: no circle. */
-TEST(test_a_chain_is_no_circle)
+ENGINE_TEST(test_a_chain_is_no_circle, .ndevices = 3)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	uint64_t b, c, d, wait[3];
 	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, 1536, 1);
 	b = core_reducers_unit(&g, "b", 384);
@@ -448,7 +445,6 @@ TEST(test_a_chain_is_no_circle)
 	core_reduce(&g, 0, c, 1.0f);
 	commit(&g, 2, core_expect(core, wait[2], 0)->u.bucket_reserve.entry, NULL);
 	core_expect(core, wait[1], 0);
-	core_end(core);
 }
 
 /* An entry that is not committed keeps its own rank as well. */
@@ -467,9 +463,8 @@ ENGINE_TEST(test_waiting_for_itself)
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* Quota for one slot of two: the bucket goes on with one. */
-TEST(test_memory_for_fewer_slots)
+ENGINE_TEST(test_memory_for_fewer_slots, .uid_quota_bytes = 16 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 16 * CORE_KIB});
 	uint64_t units[3];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	make_units(&g, units, 3);
@@ -490,12 +485,10 @@ TEST(test_memory_for_fewer_slots)
 	core_reduce(&g, 1, units[2], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 3, 1.0f);
-	core_end(core);
 }
 
-TEST(test_quota)
+ENGINE_TEST(test_quota, .uid_quota_bytes = 15 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 15 * CORE_KIB});
 	uint64_t units[4];
 	/* shards: 4 times 1 KiB; targets the same; slots of 2 KiB */
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
@@ -521,13 +514,11 @@ TEST(test_quota)
 	core_expect(core, core_skip(&g.team, 0, units[0]), 0);
 	core_expect(core, core_skip(&g.team, 1, units[0]), 0);
 	core_reducers_end(&g);
-	core_end(core);
 }
 
 /* A slot that cannot be had while another is being reduced is awaited, not refused. */
-TEST(test_room_comes_back)
+ENGINE_TEST(test_room_comes_back, .uid_quota_bytes = 14 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 14 * CORE_KIB});
 	uint64_t units[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2,
 	                                           2); /* every entry is a large one */
@@ -548,13 +539,11 @@ TEST(test_room_comes_back)
 	core_reduce(&g, 1, units[2], 1.0f);
 	core_reducers_end(&g);
 	check_units(&g, 4, 1.0f);
-	core_end(core);
 }
 
 /* Two ranks wait for room that only the other could make. */
-TEST(test_room_that_never_comes)
+ENGINE_TEST(test_room_that_never_comes, .uid_quota_bytes = 7 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 7 * CORE_KIB});
 	uint64_t units[2], wait[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
 	make_units(&g, units, 2);
@@ -567,7 +556,6 @@ TEST(test_room_that_never_comes)
 	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[0]);
 	core_expect(core, wait[0], ZEROD_E_CAPACITY);
 	core_expect(core, wait[1], ZEROD_E_CAPACITY);
-	core_end(core);
 }
 
 /* ---- Staging ------------------------------------------------------------------------------------------- */
@@ -607,9 +595,8 @@ TEST(test_staging_is_bounded)
 }
 
 /* Without memory or quota for the pieces, the reduction fails for all; nobody waits for what cannot come. */
-TEST(test_no_room_for_staging)
+ENGINE_TEST(test_no_room_for_staging, .uid_quota_bytes = 64 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 64 * CORE_KIB});
 	uint64_t unit, end[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	make_units(&g, &unit, 1);
@@ -624,12 +611,10 @@ TEST(test_no_room_for_staging)
 	core_expect(core, end[1], ZEROD_E_QUOTA);
 	core_expect(core, core_step(&g.team, 0), ZEROD_E_QUOTA);
 	core_expect(core, core_step(&g.team, 1), ZEROD_E_QUOTA);
-	core_end(core);
 }
 
-TEST(test_no_segment_for_staging)
+ENGINE_TEST(test_no_segment_for_staging, .segment_bytes = 65536)
 {
-	struct core_driver *core = core_new(&(struct core_options){.segment_bytes = 65536});
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 72 * CORE_KIB, 1);
 	uint64_t unit = core_reducers_unit(&g, "w", 18 * 1024);
 	core_reducers_begin(&g, 3, true);
@@ -639,5 +624,4 @@ TEST(test_no_segment_for_staging)
 	commit(&g, 1, entry, NULL);
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_NO_MEMORY, "gave no segment");
 	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_NO_MEMORY);
-	core_end(core);
 }

@@ -434,9 +434,8 @@ ENGINE_TEST(test_kill_job_of_any_sort)
 }
 
 /* The processes of the victims may use the memory until they have left the devices. */
-TEST(test_kill_job_waits_for_processes)
+ENGINE_TEST(test_kill_job_waits_for_processes, .sessions_linger = true)
 {
-	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
 	struct core_team team;
 	start(core, &team);
 	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core)), 0);
@@ -444,7 +443,6 @@ TEST(test_kill_job_waits_for_processes)
 	core_gone(core, team.session[0]);
 	core_gone(core, team.session[1]);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
-	core_end(core);
 }
 
 ENGINE_TEST(test_end_job_is_for_durable_ones)

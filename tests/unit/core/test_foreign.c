@@ -217,9 +217,8 @@ static void answer(struct core_driver *core, const struct user *user, const stru
 		(void)snprintf(out, 512, "not registered: segment %u", reply->u.units_resume.segments[0]);
 }
 
-TEST(test_foreign_is_absent)
+ENGINE_TEST(test_foreign_is_absent, .ndevices = 1)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 1});
 	struct user alice, bob;
 	bool tried[ZD_NREQUESTS] = {false};
 	uint32_t failures = 0;
@@ -243,5 +242,4 @@ TEST(test_foreign_is_absent)
 		assert_true(tried[kind]);
 	assert_int_equal(failures, 0);
 	core_close_all(core);
-	core_end(core);
 }

@@ -161,9 +161,8 @@ RIG_TEST(test_units_in_place)
 }
 
 /* One of the four maps frames. The others get whole copies of the same padded unit. */
-TEST(test_sessions_that_map_no_frames)
+ENGINE_TEST(test_sessions_that_map_no_frames, .ndevices = 1)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 1});
 	struct core_team team = {.core = core, .world_size = 4, .nranks = 4};
 	struct rig rig = {.core = core};
 	uint64_t join[4];
@@ -189,7 +188,6 @@ TEST(test_sessions_that_map_no_frames)
 	}
 	for (uint32_t rank = 0; rank < 4; rank++)
 		core_expect(core, update(&rig, rank, false), rank == 1 ? ZEROD_E_BUSY : 0);
-	core_end(core);
 }
 
 /* ---- Viewers ------------------------------------------------------------------------------------------- */

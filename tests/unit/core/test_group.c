@@ -500,9 +500,8 @@ ENGINE_TEST(test_aborted_group_is_formed_anew_when_all_have_left)
 
 /* Its memory is still being written when the job comes again, with fewer ranks, larger units and the slot of
  * another size. */
-TEST(test_group_that_all_have_left_begins_anew)
+ENGINE_TEST(test_group_that_all_have_left_begins_anew, .ndevices = 3)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	struct core_unit larger = {.name = "w", .numel = 256, .slot = 1};
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t unit = core_team_slot_unit(&team, "w", 512, 1);
@@ -529,7 +528,6 @@ TEST(test_group_that_all_have_left_begins_anew)
 	core_expect(core, core_gather(core, session, unit), 0);
 	core_unhold(core, ZD_CMD_COPY);
 	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, NULL, 0), 1);
-	core_end(core);
 }
 
 ENGINE_TEST(test_only_owner_and_administrator_abort)

@@ -148,9 +148,8 @@ ENGINE_TEST(test_a_failed_gather_is_said)
 }
 
 /* None of the gather's copies has begun when a pull from host memory fails. */
-TEST(test_a_gather_that_never_began_is_said)
+ENGINE_TEST(test_a_gather_that_never_began_is_said, .host_arena_bytes = 4 * CORE_MIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
 	const struct core_unit on_host = {.name = "w", .numel = UNIT_BYTES / 4, .on_host = true};
 	struct events events = {.count = 0};
 	struct core_team team = core_team_new(core, "lm", 2, false);
@@ -165,7 +164,6 @@ TEST(test_a_gather_that_never_began_is_said)
 	}
 	read_after(core, before, &events);
 	assert_string_equal(find(&events, "gather")->reason, "failed");
-	core_end(core);
 }
 
 /* Copies are events for so long after a reader has asked for them. */
@@ -250,9 +248,8 @@ ENGINE_TEST(test_sessions_and_groups_end_for_a_reason)
 	expect_kinds(&events, "group_fail/aborted session_begin session_end/closed ");
 }
 
-TEST(test_refusals_and_drains)
+ENGINE_TEST(test_refusals_and_drains, .uid_quota_bytes = 4096)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 4096});
 	struct events events = {.count = 0};
 	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
 	core_expect(core, core_alloc(core, session, "job", 0, 8192), ZEROD_E_QUOTA);
@@ -261,7 +258,6 @@ TEST(test_refusals_and_drains)
 	read_after(core, before, &events);
 	expect_kinds(&events, "job_begin job_end refuse/QUOTA drain_begin drain_end ");
 	assert_string_equal(find(&events, "refuse")->request, "alloc");
-	core_end(core);
 }
 
 /* ---- Readers ------------------------------------------------------------------------------------------- */
@@ -399,9 +395,8 @@ static void free_allocation(struct core_driver *core, uint64_t session, uint64_t
 	core_expect(core, core_send(core, session, &args), 0);
 }
 
-TEST(test_long_lived_memory_is_kept_longer)
+ENGINE_TEST(test_long_lived_memory_is_kept_longer, .events = 32)
 {
-	struct core_driver *core = core_new(&(struct core_options){.events = 32});
 	struct events events = {.count = 0};
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t stays = alloc(core, session);
@@ -416,12 +411,10 @@ TEST(test_long_lived_memory_is_kept_longer)
 	expect_kinds(&events, "segment_begin/allocations block_give/allocation block_free/allocation "
 	                      "segment_end/allocations ");
 	assert_int_equal(events.all[2].event.object, stays);
-	core_end(core);
 }
 
-TEST(test_without_events)
+ENGINE_TEST(test_without_events, .no_events = true)
 {
-	struct core_driver *core = core_new(&(struct core_options){.no_events = true});
 	struct events events = {.count = 0};
 	struct core_team team = core_team_new(core, "lm", 2, false);
 	(void)core_team_unit(&team, "w", UNIT_BYTES);
@@ -429,7 +422,6 @@ TEST(test_without_events)
 	assert_int_equal(events.count, 0);
 	assert_int_equal(page.next, 0);
 	assert_int_equal(page.last, 0);
-	core_end(core);
 }
 
 /* Names of ended objects are a ring of their own, of fewer places. */

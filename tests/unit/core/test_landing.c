@@ -222,11 +222,9 @@ TEST(test_a_rank_joins_again_on_another_device)
  * would still be there when rank 0 releases the other half. So device 0 copies its shard from host memory to
  * rank 1's buffer instead.
  */
-TEST(test_landings_take_no_room_that_a_request_waits_for)
+ENGINE_TEST(test_landings_take_no_room_that_a_request_waits_for, .arena_bytes = 2 * UNIT_BYTES,
+            .host_arena_bytes = 4 * CORE_MIB, .segment_align_bytes = 2 * UNIT_BYTES)
 {
-	struct core_driver *core = core_new(&(struct core_options){.arena_bytes = 2 * UNIT_BYTES,
-	                                                           .host_arena_bytes = 4 * CORE_MIB,
-	                                                           .segment_align_bytes = 2 * UNIT_BYTES});
 	const struct zd_reply *reply;
 	uint64_t small, large, waiting;
 
@@ -245,7 +243,6 @@ TEST(test_landings_take_no_room_that_a_request_waits_for)
 	core_unhold(core, ZD_CMD_COPY);
 	core_team_check(&team, reply, 1);
 	core_team_check(&team, core_expect(core, waiting, 0), 1);
-	core_end(core);
 }
 
 /* ---- Devices that do not reach each other -------------------------------------------------------------- */

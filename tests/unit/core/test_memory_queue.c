@@ -279,10 +279,9 @@ static void reduce(struct core_reducers *g, uint64_t unit)
 }
 
 /* Bob's slices fit beside one that is under way, Alice's do not. They are overtaken by 16 slices, no more. */
-TEST(test_staging_is_shared)
+ENGINE_TEST(test_staging_is_shared, .ndevices = 1, .staging_bytes = 2 * SMALL,
+            .segment_align_bytes = 256 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){
-	        .ndevices = 1, .staging_bytes = 2 * SMALL, .segment_align_bytes = 256 * CORE_KIB});
 	struct core_reducers bob;
 	uint64_t large, units[12], of_one;
 	uint32_t n = 1;
@@ -318,5 +317,4 @@ TEST(test_staging_is_shared)
 	core_unhold(core, ZD_CMD_REDUCE);
 	assert_int_equal(staged(core), 0);
 	core_close_all(core);
-	core_end(core);
 }

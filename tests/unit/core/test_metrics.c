@@ -264,12 +264,10 @@ ENGINE_TEST(test_restored_jobs)
 	expect_count(core, ZD_COUNT_JOBS_RESTORED, 1);
 }
 
-TEST(test_quota_errors)
+ENGINE_TEST(test_quota_errors, .uid_quota_bytes = 4096)
 {
-	struct core_driver *core = core_new(&(struct core_options){.uid_quota_bytes = 4096});
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_expect(core, core_alloc(core, session, "job", 0, 8192), ZEROD_E_QUOTA);
 	assert_int_equal(view_of(core).metrics->errors[-ZEROD_E_QUOTA], 1);
 	assert_int_equal(view_of(core).metrics->requests[ZD_REQ_ALLOC], 1);
-	core_end(core);
 }

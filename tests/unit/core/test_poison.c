@@ -370,9 +370,8 @@ TEST(test_session_ends_during_the_fill)
 /* ---- One shard, and shards of several daemons ---------------------------------------------------------- */
 
 /* A rank that is alone gathers a copy, so that the shard is not what is filled. */
-TEST(test_rank_that_is_alone)
+ENGINE_TEST(test_rank_that_is_alone, .copies = true)
 {
-	struct core_driver *core = core_new(&(struct core_options){.copies = true});
 	struct rig rig = {.core = core};
 	rig.team = core_team_new(core, "job", 1, false);
 	rig.session = rig.team.session[0];
@@ -382,7 +381,6 @@ TEST(test_rank_that_is_alone)
 	release(&rig, rig.unit);
 	assert_true(is_filled(&rig, at));
 	core_team_check(&rig.team, gather_ok(&rig, rig.unit), 1);
-	core_end(core);
 }
 
 /* A rank's released buffer is filled when its neighbour has copied from it. */

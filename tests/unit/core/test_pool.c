@@ -26,6 +26,10 @@ static void start(struct rig *rig, const struct core_options *options)
 	rig->session = rig->team.session[0];
 }
 
+#define RIG_TEST(name, ...)                                                                                  \
+	TEST_DEFINE(name, struct rig *rig, struct rig rig; start(&rig, &(struct core_options){__VA_ARGS__}), \
+	                                                   (name(&rig), core_end(rig.core)), NULL, NULL)
+
 static uint64_t gather(struct rig *rig, uint64_t unit)
 {
 	return core_gather(rig->core, rig->session, unit);
@@ -43,247 +47,217 @@ static uint64_t gathered_bytes(struct rig *rig)
 
 /* ---- The budget ---------------------------------------------------------------------------------------- */
 
-TEST(test_gathers_are_served_in_order)
+RIG_TEST(test_gathers_are_served_in_order, .gather_budget_bytes = LARGE + SMALL)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.gather_budget_bytes = LARGE + SMALL});
-	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
-	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
-	uint64_t small = core_team_unit(&rig.team, "small", SMALL);
-	core_expect(rig.core, gather(&rig, held), 0);
-	uint64_t first = gather(&rig, large), second = gather(&rig, small);
-	core_expect_waits(rig.core, first, "gather: 4096 bytes of device 0's gather budget (4096 live)");
+	uint64_t held = core_team_unit(&rig->team, "held", LARGE);
+	uint64_t large = core_team_unit(&rig->team, "large", LARGE);
+	uint64_t small = core_team_unit(&rig->team, "small", SMALL);
+	core_expect(rig->core, gather(rig, held), 0);
+	uint64_t first = gather(rig, large), second = gather(rig, small);
+	core_expect_waits(rig->core, first, "gather: 4096 bytes of device 0's gather budget (4096 live)");
 	/* it would fit, and is not its turn */
-	core_expect_waits(rig.core, second, "gather: gathers before it that wait for room on device 0");
+	core_expect_waits(rig->core, second, "gather: gathers before it that wait for room on device 0");
 	/* who joins needs no room */
-	core_expect(rig.core, core_gather_tag(rig.core, rig.session, held, "eager", 1), 0);
-	core_expect(rig.core, core_release_tag(rig.core, rig.session, held, "eager", NULL, 0), 0);
-	release_ok(&rig, held);
-	core_expect(rig.core, first, 0);
-	core_expect(rig.core, second, 0);
-	assert_int_equal(gathered_bytes(&rig), LARGE + SMALL);
-	assert_int_equal(core_usage(rig.core).peak_gathered_bytes, LARGE + SMALL);
-	core_end(rig.core);
+	core_expect(rig->core, core_gather_tag(rig->core, rig->session, held, "eager", 1), 0);
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, held, "eager", NULL, 0), 0);
+	release_ok(rig, held);
+	core_expect(rig->core, first, 0);
+	core_expect(rig->core, second, 0);
+	assert_int_equal(gathered_bytes(rig), LARGE + SMALL);
+	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, LARGE + SMALL);
 }
 
-TEST(test_deadline_gives_the_turn_away)
+RIG_TEST(test_deadline_gives_the_turn_away, .gather_budget_bytes = LARGE + SMALL)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.gather_budget_bytes = LARGE + SMALL});
-	uint64_t held = core_team_unit(&rig.team, "held", LARGE);
-	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
-	uint64_t small = core_team_unit(&rig.team, "small", SMALL);
+	uint64_t held = core_team_unit(&rig->team, "held", LARGE);
+	uint64_t large = core_team_unit(&rig->team, "large", LARGE);
+	uint64_t small = core_team_unit(&rig->team, "small", SMALL);
 	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = (char *)CORE_TAG}};
-	core_expect(rig.core, gather(&rig, held), 0);
-	uint64_t first = core_send_until(rig.core, rig.session, 7000000, &args);
-	uint64_t second = gather(&rig, small);
-	core_tick(rig.core, 7000000);
-	core_expect_error(rig.core, first, ZEROD_E_DEADLINE,
+	core_expect(rig->core, gather(rig, held), 0);
+	uint64_t first = core_send_until(rig->core, rig->session, 7000000, &args);
+	uint64_t second = gather(rig, small);
+	core_tick(rig->core, 7000000);
+	core_expect_error(rig->core, first, ZEROD_E_DEADLINE,
 	                  "gather: waited 7 ms for 4096 bytes of device 0's gather budget (4096 live)");
-	core_expect(rig.core, second, 0);
-	core_end(rig.core);
+	core_expect(rig->core, second, 0);
 }
 
-TEST(test_what_never_fits_fails_at_once)
+RIG_TEST(test_what_never_fits_fails_at_once, .gather_budget_bytes = SMALL)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.gather_budget_bytes = SMALL});
-	uint64_t large = core_team_unit(&rig.team, "large", LARGE);
-	core_expect_error(rig.core, gather(&rig, large), ZEROD_E_NO_MEMORY,
+	uint64_t large = core_team_unit(&rig->team, "large", LARGE);
+	core_expect_error(rig->core, gather(rig, large), ZEROD_E_NO_MEMORY,
 	                  "unit 'large' needs 4096 bytes; the gather budget of device 0 is 1024");
 	/* limits may be reloaded */
-	zd_engine_set_gather_budget(core_engine(rig.core), 0, LARGE);
-	uint64_t other = core_team_unit(&rig.team, "other", LARGE);
-	core_expect(rig.core, gather(&rig, large), 0);
-	uint64_t waits = gather(&rig, other);
-	core_expect_waits(rig.core, waits, "gather budget");
-	zd_engine_set_gather_budget(core_engine(rig.core), 0, SMALL);
-	core_expect_error(rig.core, waits, ZEROD_E_NO_MEMORY, "is 1024");
-	zd_engine_set_gather_budget(core_engine(rig.core), 0, 0); /* the arena */
-	core_expect(rig.core, gather(&rig, other), 0);
-	core_end(rig.core);
+	zd_engine_set_gather_budget(core_engine(rig->core), 0, LARGE);
+	uint64_t other = core_team_unit(&rig->team, "other", LARGE);
+	core_expect(rig->core, gather(rig, large), 0);
+	uint64_t waits = gather(rig, other);
+	core_expect_waits(rig->core, waits, "gather budget");
+	zd_engine_set_gather_budget(core_engine(rig->core), 0, SMALL);
+	core_expect_error(rig->core, waits, ZEROD_E_NO_MEMORY, "is 1024");
+	zd_engine_set_gather_budget(core_engine(rig->core), 0, 0); /* the arena */
+	core_expect(rig->core, gather(rig, other), 0);
 }
 
-TEST(test_budget_is_each_devices_own)
+ENGINE_TEST(test_budget_is_each_devices_own, .gather_budget_bytes = SMALL)
 {
-	struct core_driver *core = core_new(&(struct core_options){.gather_budget_bytes = SMALL});
 	struct core_team team = core_team_new(core, "job", 2, false);
 	uint64_t a = core_team_unit(&team, "a", SMALL), b = core_team_unit(&team, "b", SMALL);
 	core_expect(core, core_gather(core, team.session[0], a), 0);
 	core_expect(core, core_gather(core, team.session[1], b), 0);
 	core_expect_waits(core, core_gather(core, team.session[1], a), "device 1's gather budget");
-	core_end(core);
 }
 
-TEST(test_prefetches_yield_to_demand)
+RIG_TEST(test_prefetches_yield_to_demand, .gather_budget_bytes = 2 * SMALL)
 {
-	struct rig rig;
 	struct core_row row[3];
-	start(&rig, &(struct core_options){.gather_budget_bytes = 2 * SMALL});
-	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
-	uint64_t c = core_team_unit(&rig.team, "c", SMALL);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, b), 0);
-	uint64_t stands_back = core_prefetch(rig.core, rig.session, c);
-	core_expect_waits(rig.core, stands_back, "1024 bytes of device 0's gather budget (2048 live)");
+	uint64_t a = core_team_unit(&rig->team, "a", SMALL), b = core_team_unit(&rig->team, "b", SMALL);
+	uint64_t c = core_team_unit(&rig->team, "c", SMALL);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, a), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, b), 0);
+	uint64_t stands_back = core_prefetch(rig->core, rig->session, c);
+	core_expect_waits(rig->core, stands_back, "1024 bytes of device 0's gather budget (2048 live)");
 	/* the oldest goes; the prefetch that waits does not get in between */
-	core_expect(rig.core, gather(&rig, c), 0);
-	core_expect(rig.core, stands_back, 0); /* joined */
-	assert_int_equal(core_rows(rig.core, ZD__TABLE__BUFFERS, row, 3), 2);
+	core_expect(rig->core, gather(rig, c), 0);
+	core_expect(rig->core, stands_back, 0); /* joined */
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, row, 3), 2);
 	assert_string_equal(row[0].name, "b");
 	assert_string_equal(row[1].name, "c");
-	core_expect(rig.core, gather(&rig, b), 0);
-	stands_back = core_prefetch(rig.core, rig.session, a);
-	core_expect_waits(rig.core, stands_back, "gather budget");
+	core_expect(rig->core, gather(rig, b), 0);
+	stands_back = core_prefetch(rig->core, rig->session, a);
+	core_expect_waits(rig->core, stands_back, "gather budget");
 	/* a prefetch that waits keeps nobody from his turn, and stands behind all who wait */
-	uint64_t demand = gather(&rig, a);
-	core_expect_waits(rig.core, demand, "gather budget");
-	core_expect_waits(rig.core, stands_back, "gather");
-	release_ok(&rig, b);
-	core_expect(rig.core, demand, 0);
-	core_expect(rig.core, stands_back, 0);
-	assert_int_equal(core_usage(rig.core).peak_gathered_bytes, 2 * SMALL);
-	core_end(rig.core);
+	uint64_t demand = gather(rig, a);
+	core_expect_waits(rig->core, demand, "gather budget");
+	core_expect_waits(rig->core, stands_back, "gather");
+	release_ok(rig, b);
+	core_expect(rig->core, demand, 0);
+	core_expect(rig->core, stands_back, 0);
+	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, 2 * SMALL);
 }
 
-TEST(test_revoked_prefetch_is_gathered_again)
+RIG_TEST(test_revoked_prefetch_is_gathered_again, .gather_budget_bytes = SMALL)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.gather_budget_bytes = SMALL});
-	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
-	core_hold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
-	const struct zd_reply *demand = core_expect(rig.core, gather(&rig, b), 0);
-	assert_int_equal(gathered_bytes(&rig), SMALL);
-	assert_int_equal(core_quarantine(rig.core, 0), SMALL); /* still written */
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_team_check(&rig.team, demand, 1);
-	release_ok(&rig, b);
-	core_team_check(&rig.team, core_expect(rig.core, gather(&rig, a), 0), 1);
-	core_end(rig.core);
+	uint64_t a = core_team_unit(&rig->team, "a", SMALL), b = core_team_unit(&rig->team, "b", SMALL);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, a), 0);
+	const struct zd_reply *demand = core_expect(rig->core, gather(rig, b), 0);
+	assert_int_equal(gathered_bytes(rig), SMALL);
+	assert_int_equal(core_quarantine(rig->core, 0), SMALL); /* still written */
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_team_check(&rig->team, demand, 1);
+	release_ok(rig, b);
+	core_team_check(&rig->team, core_expect(rig->core, gather(rig, a), 0), 1);
 }
 
-TEST(test_holders_that_all_wait_are_named)
+RIG_TEST(test_holders_that_all_wait_are_named, .ndevices = 1, .gather_budget_bytes = 2 * SMALL)
 {
-	struct rig rig;
 	char text[96];
-	start(&rig, &(struct core_options){.ndevices = 1, .gather_budget_bytes = 2 * SMALL});
-	struct core_team other = core_team_new(rig.core, "other", 1, false);
-	uint64_t a = core_team_unit(&rig.team, "a", SMALL), b = core_team_unit(&rig.team, "b", SMALL);
+	struct core_team other = core_team_new(rig->core, "other", 1, false);
+	uint64_t a = core_team_unit(&rig->team, "a", SMALL), b = core_team_unit(&rig->team, "b", SMALL);
 	uint64_t x = core_team_unit(&other, "x", SMALL), y = core_team_unit(&other, "y", SMALL);
-	core_expect(rig.core, gather(&rig, a), 0);
-	core_expect(rig.core, core_gather(rig.core, other.session[0], x), 0);
-	uint64_t first = gather(&rig, b);
-	core_expect_waits(rig.core, first, "1024 bytes of device 0's gather budget (2048 live)");
+	core_expect(rig->core, gather(rig, a), 0);
+	core_expect(rig->core, core_gather(rig->core, other.session[0], x), 0);
+	uint64_t first = gather(rig, b);
+	core_expect_waits(rig->core, first, "1024 bytes of device 0's gather budget (2048 live)");
 	struct core_row row;
-	core_row(rig.core, ZD__TABLE__SESSIONS, rig.session, &row);
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
 	assert_null(strstr(row.row->session->waits[0], "every holder"));
-	(void)core_gather(rig.core, other.session[0], y);
+	(void)core_gather(rig->core, other.session[0], y);
 	(void)snprintf(text, sizeof(text), "; every holder waits for room itself: sessions %llu %llu",
-	               ZD_ID_NUMBER(rig.session), ZD_ID_NUMBER(other.session[0]));
-	core_expect_waits(rig.core, first, text);
+	               ZD_ID_NUMBER(rig->session), ZD_ID_NUMBER(other.session[0]));
+	core_expect_waits(rig->core, first, text);
 	/* a stream that is on its way gives room by itself */
-	core_expect(rig.core,
-	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
-	core_expect(rig.core, first, 0);
-	core_end(rig.core);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
+	core_expect(rig->core, first, 0);
 }
 
-TEST(test_waiting_holds_no_memory)
+RIG_TEST(test_waiting_holds_no_memory)
 {
-	struct rig rig;
-	start(&rig, NULL);
-	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
-	core_expect(rig.core, core_update(rig.core, rig.session, unit), 0);
-	(void)gather(&rig, unit);
-	assert_int_equal(gathered_bytes(&rig), 0);
-	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_CREATE), 1); /* the shards' */
-	core_end(rig.core);
+	uint64_t unit = core_team_unit(&rig->team, "w", SMALL);
+	core_expect(rig->core, core_update(rig->core, rig->session, unit), 0);
+	(void)gather(rig, unit);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(core_count(rig->core, ZD_CMD_SEGMENT_CREATE), 1); /* the shards' */
 }
 
 /* ---- Segments ------------------------------------------------------------------------------------------ */
 
-TEST(test_segments_serve_one_job_and_purpose)
+RIG_TEST(test_segments_serve_one_job_and_purpose, .ndevices = 1)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.ndevices = 1});
-	struct core_team other = core_team_new(rig.core, "other", 1, false);
-	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
+	struct core_team other = core_team_new(rig->core, "other", 1, false);
+	uint64_t unit = core_team_unit(&rig->team, "w", SMALL);
 	uint64_t theirs = core_team_unit(&other, "w", SMALL);
-	uint32_t a = core_expect(rig.core, gather(&rig, unit), 0)->place.segment;
-	uint32_t b = core_expect(rig.core, core_gather(rig.core, other.session[0], theirs), 0)->place.segment;
-	uint32_t c =
-	        core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, SMALL), 0)->place.segment;
+	uint32_t a = core_expect(rig->core, gather(rig, unit), 0)->place.segment;
+	uint32_t b =
+	        core_expect(rig->core, core_gather(rig->core, other.session[0], theirs), 0)->place.segment;
+	uint32_t c = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, SMALL), 0)
+	                     ->place.segment;
 	assert_true(a != b && a != c && b != c);
-	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_CREATE), 5);
+	assert_int_equal(core_count(rig->core, ZD_CMD_SEGMENT_CREATE), 5);
 	/* given back when the job ends */
-	core_close(rig.core, other.session[0]);
-	assert_int_equal(core_count(rig.core, ZD_CMD_SEGMENT_DESTROY), 2);
-	assert_false(core_segment_exists(rig.core, b));
-	assert_true(core_segment_exists(rig.core, a));
-	core_end(rig.core);
+	core_close(rig->core, other.session[0]);
+	assert_int_equal(core_count(rig->core, ZD_CMD_SEGMENT_DESTROY), 2);
+	assert_false(core_segment_exists(rig->core, b));
+	assert_true(core_segment_exists(rig->core, a));
 }
 
-TEST(test_segments_are_mapped_by_their_job_alone)
+RIG_TEST(test_segments_are_mapped_by_their_job_alone)
 {
-	struct rig rig;
-	start(&rig, NULL);
-	struct zd_engine *engine = core_engine(rig.core);
+	struct zd_engine *engine = core_engine(rig->core);
 	uint32_t device;
 	uint64_t bytes;
-	struct core_team other = core_team_new(rig.core, "other", 2, false);
-	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);
-	uint32_t segment = core_expect(rig.core, gather(&rig, unit), 0)->place.segment;
-	uint64_t bob = core_open(rig.core, CORE_BOB);
-	core_expect(rig.core, core_join(rig.core, bob, &(struct core_join){.world_size = 1}), 0);
-	assert_true(zd_engine_may_map(engine, rig.session, segment));
+	struct core_team other = core_team_new(rig->core, "other", 2, false);
+	uint64_t unit = core_team_unit(&rig->team, "w", SMALL);
+	uint32_t segment = core_expect(rig->core, gather(rig, unit), 0)->place.segment;
+	uint64_t bob = core_open(rig->core, CORE_BOB);
+	core_expect(rig->core, core_join(rig->core, bob, &(struct core_join){.world_size = 1}), 0);
+	assert_true(zd_engine_may_map(engine, rig->session, segment));
 	assert_false(zd_engine_may_map(engine, other.session[0], segment)); /* another job */
 	assert_false(zd_engine_may_map(engine, bob, segment)); /* another uid's, of the same name */
 	assert_false(zd_engine_may_map(engine, 9999, segment));
-	assert_false(zd_engine_may_map(engine, rig.session, 9999));
+	assert_false(zd_engine_may_map(engine, rig->session, 9999));
 	assert_true(zd_engine_segment(engine, segment, &device, &bytes));
 	assert_int_equal(device, 0);
 	assert_true(bytes >= SMALL);
 	assert_false(zd_engine_segment(engine, 9999, &device, &bytes));
 	/* another device of the same job is not its business; an allocation there makes it so */
-	uint64_t mate = core_open(rig.core, CORE_ALICE);
+	uint64_t mate = core_open(rig->core, CORE_ALICE);
 	assert_false(zd_engine_may_map(engine, mate, segment));
 	struct zd_location there =
-	        core_expect(rig.core, core_alloc(rig.core, mate, "job", 1, SMALL), 0)->place;
+	        core_expect(rig->core, core_alloc(rig->core, mate, "job", 1, SMALL), 0)->place;
 	assert_true(zd_engine_may_map(engine, mate, there.segment));
 	assert_false(zd_engine_may_map(engine, mate, segment));
-	assert_false(zd_engine_may_map(engine, rig.session, there.segment));
+	assert_false(zd_engine_may_map(engine, rig->session, there.segment));
 	/* not before it is there */
-	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	uint64_t request = core_alloc(rig.core, mate, "job", 0, SMALL);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t request = core_alloc(rig->core, mate, "job", 0, SMALL);
 	assert_true(zd_engine_segment(engine, there.segment + 1, &device, &bytes));
 	assert_false(zd_engine_may_map(engine, mate, there.segment + 1));
-	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	assert_int_equal(core_expect(rig.core, request, 0)->place.segment, there.segment + 1);
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	assert_int_equal(core_expect(rig->core, request, 0)->place.segment, there.segment + 1);
 	assert_true(zd_engine_may_map(engine, mate, there.segment + 1));
-	core_end(rig.core);
 }
 
-TEST(test_segment_that_fails_is_told_to_those_that_waited)
+RIG_TEST(test_segment_that_fails_is_told_to_those_that_waited)
 {
-	struct rig rig;
-	start(&rig, NULL);
-	uint64_t unit = core_team_unit(&rig.team, "w", SMALL), other = core_team_unit(&rig.team, "v", SMALL);
-	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	uint64_t first = gather(&rig, unit), behind = gather(&rig, other);
-	uint64_t prefetch = core_prefetch(rig.core, rig.session, other);
-	core_expect_waits(rig.core, first, "gather: a segment of device 0 to be created");
-	core_expect_waits(rig.core, behind, "gathers before it");
-	core_fail_next(rig.core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_DEVICE, "cuMemCreate: out of memory");
-	core_run_one(rig.core, ZD_CMD_SEGMENT_CREATE);
-	core_expect_error(rig.core, first, ZEROD_E_DEVICE, "cuMemCreate: out of memory");
+	uint64_t unit = core_team_unit(&rig->team, "w", SMALL),
+	         other = core_team_unit(&rig->team, "v", SMALL);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t first = gather(rig, unit), behind = gather(rig, other);
+	uint64_t prefetch = core_prefetch(rig->core, rig->session, other);
+	core_expect_waits(rig->core, first, "gather: a segment of device 0 to be created");
+	core_expect_waits(rig->core, behind, "gathers before it");
+	core_fail_next(rig->core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_DEVICE, "cuMemCreate: out of memory");
+	core_run_one(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_error(rig->core, first, ZEROD_E_DEVICE, "cuMemCreate: out of memory");
 	/* whoever did not wait for that one asks anew */
-	core_expect_waits(rig.core, behind, "a segment of device 0 to be created");
-	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	core_expect(rig.core, behind, 0);
-	core_expect(rig.core, prefetch, 0);
-	core_expect(rig.core, gather(&rig, unit), 0);
-	core_end(rig.core);
+	core_expect_waits(rig->core, behind, "a segment of device 0 to be created");
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(rig->core, behind, 0);
+	core_expect(rig->core, prefetch, 0);
+	core_expect(rig->core, gather(rig, unit), 0);
 }
 
 ENGINE_TEST(test_several_wait_for_one_segment)
@@ -303,10 +277,9 @@ ENGINE_TEST(test_several_wait_for_one_segment)
 
 /* Small blocks without room in an earlier segment take none of the segment that is created for a large block,
  * although they were requested before it. */
-TEST(test_segment_of_a_large_block_is_its_own)
+ENGINE_TEST(test_segment_of_a_large_block_is_its_own, .ndevices = 1, .arena_bytes = 72 * CORE_KIB,
+            .segment_bytes = 64 * CORE_KIB)
 {
-	struct core_driver *core = core_new(&(struct core_options){
-	        .ndevices = 1, .arena_bytes = 72 * CORE_KIB, .segment_bytes = 64 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE), small[5];
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	for (int i = 0; i < 5; i++) /* the first segment has room for four */
@@ -318,37 +291,31 @@ TEST(test_segment_of_a_large_block_is_its_own)
 	for (int i = 0; i < 5; i++)
 		core_expect(core, small[i], 0);
 	core_expect(core, large, 0);
-	core_end(core);
 }
 
 /* ---- A full arena -------------------------------------------------------------------------------------- */
 
-TEST(test_full_arena)
+RIG_TEST(test_full_arena, .ndevices = 1, .arena_bytes = 128 * CORE_KIB, .segment_align_bytes = 64 * CORE_KIB)
 {
-	struct rig rig;
 	/* 64 KiB of shards, 64 KiB of gathers */
-	start(&rig, &(struct core_options){.ndevices = 1,
-	                                   .arena_bytes = 128 * CORE_KIB,
-	                                   .segment_align_bytes = 64 * CORE_KIB});
-	uint64_t a = core_team_unit(&rig.team, "a", 16 * CORE_KIB),
-	         b = core_team_unit(&rig.team, "b", 24 * CORE_KIB);
-	uint64_t c = core_team_unit(&rig.team, "c", 24 * CORE_KIB);
-	core_expect(rig.core, gather(&rig, a), 0);
-	core_expect(rig.core, gather(&rig, b), 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, c), 0); /* full now */
+	uint64_t a = core_team_unit(&rig->team, "a", 16 * CORE_KIB),
+	         b = core_team_unit(&rig->team, "b", 24 * CORE_KIB);
+	uint64_t c = core_team_unit(&rig->team, "c", 24 * CORE_KIB);
+	core_expect(rig->core, gather(rig, a), 0);
+	core_expect(rig->core, gather(rig, b), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, c), 0); /* full now */
 	/* nothing that holds the rest of the arena would go by itself */
 	core_expect_error(
-	        rig.core, core_alloc(rig.core, rig.session, "job", 0, SMALL), ZEROD_E_NO_MEMORY,
+	        rig->core, core_alloc(rig->core, rig->session, "job", 0, SMALL), ZEROD_E_NO_MEMORY,
 	        "1024 bytes do not fit on device 0: arena 131072 bytes, 131072 of them in segments");
-	core_expect(rig.core,
-	            core_register(rig.core, rig.session, rig.team.group,
+	core_expect(rig->core,
+	            core_register(rig->core, rig->session, rig->team.group,
 	                          &(struct core_unit){.name = "d", .numel = 4 * CORE_KIB}),
 	            ZEROD_E_NO_MEMORY);
 	/* its own segment has room again, without asking for another */
-	core_expect(rig.core, gather(&rig, c), 0);
-	release_ok(&rig, c);
-	core_expect(rig.core, gather(&rig, c), 0);
-	core_end(rig.core);
+	core_expect(rig->core, gather(rig, c), 0);
+	release_ok(rig, c);
+	core_expect(rig->core, gather(rig, c), 0);
 }
 
 /* Each device has 64 KiB of shards, and room for two copies or two frames. */
@@ -382,44 +349,38 @@ TEST(test_prefetched_memory_is_taken_back)
 	                  "16384 bytes of device 0's arena (0 left)");
 }
 
-TEST(test_gather_waits_for_memory)
+RIG_TEST(test_gather_waits_for_memory, .ndevices = 1, .arena_bytes = 176 * CORE_KIB,
+         .segment_bytes = 32 * CORE_KIB)
 {
-	struct rig rig;
 	struct core_row row;
-	start(&rig, &(struct core_options){
-	                    .ndevices = 1, .arena_bytes = 176 * CORE_KIB, .segment_bytes = 32 * CORE_KIB});
-	uint64_t a = core_team_unit(&rig.team, "a", 24 * CORE_KIB),
-	         b = core_team_unit(&rig.team, "b", 40 * CORE_KIB),
-	         c = core_team_unit(&rig.team, "c", 32 * CORE_KIB);
-	core_expect(rig.core, gather(&rig, b), 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, a), 0);
-	release_ok(&rig, b);
-	core_expect(rig.core, gather(&rig, a), 0);
-	core_expect(rig.core, gather(&rig, b), 0);
-	release_ok(&rig, a);
+	uint64_t a = core_team_unit(&rig->team, "a", 24 * CORE_KIB),
+	         b = core_team_unit(&rig->team, "b", 40 * CORE_KIB),
+	         c = core_team_unit(&rig->team, "c", 32 * CORE_KIB);
+	core_expect(rig->core, gather(rig, b), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, a), 0);
+	release_ok(rig, b);
+	core_expect(rig->core, gather(rig, a), 0);
+	core_expect(rig->core, gather(rig, b), 0);
+	release_ok(rig, a);
 	/* held: its turn comes with a release */
-	core_expect(rig.core, gather(&rig, a), 0);
-	core_expect(rig.core,
-	            core_release_tag(rig.core, rig.session, b, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
-	uint64_t waits = gather(&rig, c); /* one of the same size would be promised the block */
-	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena (16384 left)");
+	core_expect(rig->core, gather(rig, a), 0);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, b, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
+	uint64_t waits = gather(rig, c); /* one of the same size would be promised the block */
+	core_expect_waits(rig->core, waits, "32768 bytes of device 0's arena (16384 left)");
 	/* what is quarantined comes free without any holder's doing */
-	core_row(rig.core, ZD__TABLE__SESSIONS, rig.session, &row);
+	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
 	assert_null(strstr(row.row->session->waits[0], "every holder"));
-	core_pass(rig.core, rig.session, 2, 1);
-	core_expect(rig.core, waits, 0);
-	core_end(rig.core);
+	core_pass(rig->core, rig->session, 2, 1);
+	core_expect(rig->core, waits, 0);
 }
 
 /* Room is given in whole pages: a rest that is smaller than one is no reason to wait. */
-TEST(test_rest_of_an_arena_that_is_no_page)
+RIG_TEST(test_rest_of_an_arena_that_is_no_page, .ndevices = 1, .arena_bytes = 64 * CORE_KIB + 256)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 64 * CORE_KIB + 256});
-	uint64_t unit = core_team_unit(&rig.team, "w", 256);
-	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, 60 * CORE_KIB), 0);
-	core_expect(rig.core, gather(&rig, unit), ZEROD_E_NO_MEMORY);
-	core_end(rig.core);
+	uint64_t unit = core_team_unit(&rig->team, "w", 256);
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 60 * CORE_KIB), 0);
+	core_expect(rig->core, gather(rig, unit), ZEROD_E_NO_MEMORY);
 }
 
 struct segment_sizes {
@@ -473,13 +434,12 @@ static struct segment_sizes alloc_all(struct core_driver *core, uint64_t session
 
 /* The first segment is a 64th of the usual size, and each next one as large as all before, up to the usual
  * size. */
-TEST(test_segments_grow_with_their_job)
+ENGINE_TEST(test_segments_grow_with_their_job, .ndevices = 1, .arena_bytes = 2 * CORE_MIB,
+            .segment_bytes = 64 * CORE_KIB)
 {
 	static const uint64_t ones[] = {1}, rest[] = {4 * CORE_KIB, 8 * CORE_KIB, 16 * CORE_KIB};
 	static const uint64_t more[] = {4 * CORE_KIB, 28 * CORE_KIB, 4 * CORE_KIB, 60 * CORE_KIB,
 	                                4 * CORE_KIB};
-	struct core_driver *core = core_new(&(struct core_options){
-	        .ndevices = 1, .arena_bytes = 2 * CORE_MIB, .segment_bytes = 64 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE);
 	assert_int_equal(alloc_all(core, session, "job", ones, 1).bytes, 4 * CORE_KIB);
 	struct segment_sizes sizes = alloc_all(core, session, "job", rest, 3);
@@ -490,7 +450,6 @@ TEST(test_segments_grow_with_their_job)
 	assert_int_equal(sizes.bytes, (32 + 32 + 64 + 64) * CORE_KIB);
 	/* another job's first segment is small again */
 	assert_int_equal(alloc_all(core, session, "other", ones, 1).bytes, sizes.bytes + 4 * CORE_KIB);
-	core_end(core);
 }
 
 /* Jobs of one byte leave the arena to others, whatever their number. */
@@ -511,108 +470,97 @@ TEST(test_small_jobs_take_little)
 }
 
 /* A segment has room for whole blocks of its first one's size: for four of 24 KiB, or for a larger one. */
-TEST(test_segments_are_multiples_of_their_first_block)
+ENGINE_TEST(test_segments_are_multiples_of_their_first_block, .ndevices = 1, .arena_bytes = 2000 * CORE_KIB,
+            .segment_bytes = 100 * CORE_KIB)
 {
 	static const uint64_t first[] = {100 * CORE_KIB}, next[] = {24 * CORE_KIB},
 	                      larger[] = {120 * CORE_KIB};
-	struct core_driver *core = core_new(&(struct core_options){
-	        .ndevices = 1, .arena_bytes = 2000 * CORE_KIB, .segment_bytes = 100 * CORE_KIB});
 	uint64_t session = core_open(core, CORE_ALICE);
 	assert_int_equal(alloc_all(core, session, "job", first, 1).bytes, 100 * CORE_KIB);
 	assert_int_equal(alloc_all(core, session, "job", next, 1).bytes, (100 + 96) * CORE_KIB);
 	assert_int_equal(alloc_all(core, session, "job", larger, 1).bytes, (100 + 96 + 120) * CORE_KIB);
-	core_end(core);
 }
 
 /* A gather awaits the block of a released buffer only when the pool has its usual size. */
-TEST(test_small_pool_grows_beside_streams)
+RIG_TEST(test_small_pool_grows_beside_streams, .ndevices = 1, .segment_bytes = 16 * CORE_KIB)
 {
 	static const struct zd_fence streams[] = {{2, 1}};
 	const char *names[] = {"a", "b", "c", "d", "e"};
 	struct zd_location at[5];
-	struct rig rig;
-	start(&rig, &(struct core_options){.ndevices = 1, .segment_bytes = 16 * CORE_KIB});
 	for (int i = 0; i < 5; i++) {
-		uint64_t unit = core_team_unit(&rig.team, names[i], 4 * CORE_KIB);
-		at[i] = core_expect(rig.core, gather(&rig, unit), 0)->place;
-		core_expect(rig.core, core_release_tag(rig.core, rig.session, unit, CORE_TAG, streams, 1), 0);
+		uint64_t unit = core_team_unit(&rig->team, names[i], 4 * CORE_KIB);
+		at[i] = core_expect(rig->core, gather(rig, unit), 0)->place;
+		core_expect(rig->core, core_release_tag(rig->core, rig->session, unit, CORE_TAG, streams, 1),
+		            0);
 		for (int j = 0; j < i; j++)
 			assert_int_equal(i == 4 && j == 0, /* the oldest */
 			                 at[i].segment == at[j].segment && at[i].offset == at[j].offset);
 	}
-	core_pass(rig.core, rig.session, 2, 1);
-	core_end(rig.core);
+	core_pass(rig->core, rig->session, 2, 1);
 }
 
 /* The arena is full of small segments of gathered buffers: a larger gather waits until they are free, and
  * they retire for it. */
-TEST(test_large_gather_behind_small_segments)
+RIG_TEST(test_large_gather_behind_small_segments, .ndevices = 1, .arena_bytes = 128 * CORE_KIB)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.ndevices = 1, .arena_bytes = 128 * CORE_KIB});
-	uint64_t a = core_team_unit(&rig.team, "a", 16 * CORE_KIB),
-	         b = core_team_unit(&rig.team, "b", 16 * CORE_KIB),
-	         large = core_team_unit(&rig.team, "large", 32 * CORE_KIB);
-	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 0, 28 * CORE_KIB), 0);
-	core_expect(rig.core, gather(&rig, a), 0);
-	core_expect(rig.core, gather(&rig, b), 0);
-	uint64_t waits = gather(&rig, large);
-	core_expect_waits(rig.core, waits, "32768 bytes of device 0's arena");
-	release_ok(&rig, a);
-	release_ok(&rig, b);
-	core_expect(rig.core, waits, 0);
-	core_end(rig.core);
+	uint64_t a = core_team_unit(&rig->team, "a", 16 * CORE_KIB),
+	         b = core_team_unit(&rig->team, "b", 16 * CORE_KIB),
+	         large = core_team_unit(&rig->team, "large", 32 * CORE_KIB);
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 28 * CORE_KIB), 0);
+	core_expect(rig->core, gather(rig, a), 0);
+	core_expect(rig->core, gather(rig, b), 0);
+	uint64_t waits = gather(rig, large);
+	core_expect_waits(rig->core, waits, "32768 bytes of device 0's arena");
+	release_ok(rig, a);
+	release_ok(rig, b);
+	core_expect(rig->core, waits, 0);
 }
 
 /* Slots take memory of their own kind from the same segments. */
-TEST(test_slot_waits_for_memory)
+RIG_TEST(test_slot_waits_for_memory, .ndevices = 1, .arena_bytes = 176 * CORE_KIB,
+         .segment_bytes = 32 * CORE_KIB)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){
-	                    .ndevices = 1, .arena_bytes = 176 * CORE_KIB, .segment_bytes = 32 * CORE_KIB});
-	uint64_t a = core_team_unit(&rig.team, "a", 40 * CORE_KIB);
-	uint64_t c = core_team_unit(&rig.team, "c", 32 * CORE_KIB);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", 24 * CORE_KIB, 1);
-	core_expect(rig.core, gather(&rig, a), 0);
-	core_expect(rig.core,
-	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
-	core_expect(rig.core, gather(&rig, b), 0);
-	release_ok(&rig, b);
+	uint64_t a = core_team_unit(&rig->team, "a", 40 * CORE_KIB);
+	uint64_t c = core_team_unit(&rig->team, "c", 32 * CORE_KIB);
+	uint64_t b = core_team_slot_unit(&rig->team, "b", 24 * CORE_KIB, 1);
+	core_expect(rig->core, gather(rig, a), 0);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, a, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
+	core_expect(rig->core, gather(rig, b), 0);
+	release_ok(rig, b);
 	/* the slot stays, so that the unit without one fits only beside it */
-	uint64_t again = gather(&rig, c);
-	core_expect_waits(rig.core, again, "32768 bytes of device 0's arena");
-	core_pass(rig.core, rig.session, 2, 1);
-	core_expect(rig.core, again, 0);
-	core_end(rig.core);
+	uint64_t again = gather(rig, c);
+	core_expect_waits(rig->core, again, "32768 bytes of device 0's arena");
+	core_pass(rig->core, rig->session, 2, 1);
+	core_expect(rig->core, again, 0);
 }
 
 /* ---- Quotas -------------------------------------------------------------------------------------------- */
 
-TEST(test_quota_counts_all_of_a_uid)
+RIG_TEST(test_quota_counts_all_of_a_uid, .uid_quota_bytes = 4 * SMALL)
 {
-	struct rig rig;
-	start(&rig, &(struct core_options){.uid_quota_bytes = 4 * SMALL});
-	struct core_team other = core_team_new(rig.core, "other", 1, false);
-	uint64_t unit = core_team_unit(&rig.team, "w", SMALL);                        /* 1: its shard */
-	core_expect(rig.core, gather(&rig, unit), 0);                                 /* 2 */
-	core_expect(rig.core, core_alloc(rig.core, rig.session, "job", 1, SMALL), 0); /* 3: another device */
-	core_team_unit(&other, "w", SMALL);                                           /* 4: another job */
-	uint64_t request = core_alloc(rig.core, rig.session, "third", 0, 256);
-	core_expect_error(rig.core, request, ZEROD_E_QUOTA,
+	struct core_team other = core_team_new(rig->core, "other", 1, false);
+	uint64_t unit = core_team_unit(&rig->team, "w", SMALL); /* 1: its shard */
+	core_expect(rig->core, gather(rig, unit), 0);           /* 2 */
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 1, SMALL),
+	            0);                     /* 3: another device */
+	core_team_unit(&other, "w", SMALL); /* 4: another job */
+	uint64_t request = core_alloc(rig->core, rig->session, "third", 0, 256);
+	core_expect_error(rig->core, request, ZEROD_E_QUOTA,
 	                  "uid 1000 holds 4096 bytes and asks for 256 more; its quota is 4096");
-	core_expect(rig.core,
-	            core_register(rig.core, rig.session, rig.team.group,
+	core_expect(rig->core,
+	            core_register(rig->core, rig->session, rig->team.group,
 	                          &(struct core_unit){.name = "x", .numel = 1}),
 	            ZEROD_E_QUOTA);
-	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_BOB), "job", 0, 4 * SMALL), 0);
+	core_expect(rig->core, core_alloc(rig->core, core_open(rig->core, CORE_BOB), "job", 0, 4 * SMALL), 0);
 	/* released bytes are given back at once */
-	core_expect(rig.core,
-	            core_release_tag(rig.core, rig.session, unit, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
-	core_expect(rig.core, core_alloc(rig.core, rig.session, "third", 0, SMALL), 0);
-	core_expect(rig.core, gather(&rig, unit), ZEROD_E_QUOTA);
-	zd_engine_set_quota(core_engine(rig.core), SMALL); /* below what is held: nothing is taken away */
-	core_expect(rig.core, gather(&rig, unit), ZEROD_E_QUOTA);
-	zd_engine_set_quota(core_engine(rig.core), 0);
-	core_expect(rig.core, gather(&rig, unit), 0);
-	core_end(rig.core);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, unit, CORE_TAG, &(struct zd_fence){1, 1}, 1),
+	            0);
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "third", 0, SMALL), 0);
+	core_expect(rig->core, gather(rig, unit), ZEROD_E_QUOTA);
+	zd_engine_set_quota(core_engine(rig->core), SMALL); /* below what is held: nothing is taken away */
+	core_expect(rig->core, gather(rig, unit), ZEROD_E_QUOTA);
+	zd_engine_set_quota(core_engine(rig->core), 0);
+	core_expect(rig->core, gather(rig, unit), 0);
 }

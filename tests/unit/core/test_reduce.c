@@ -59,9 +59,8 @@ TEST(test_sum_of_any_size)
 }
 
 /* Slices of 320 elements in chunks of 256 and 64: the first is summed while the second one travels. */
-TEST(test_chunks)
+ENGINE_TEST(test_chunks, .reduction_cut_bytes = 1024)
 {
-	struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 640);
 	core_reduce(&g, 0, unit, 1.0f);
@@ -77,7 +76,6 @@ TEST(test_chunks)
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 4);
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 /* Slices of 256 elements and more are cut: halves from 768 on, the rest as 7 to 3. */
@@ -101,9 +99,8 @@ TEST(test_cuts)
 }
 
 /* It fails as a whole, whichever chunk does. */
-TEST(test_a_chunk_fails)
+ENGINE_TEST(test_a_chunk_fails, .reduction_cut_bytes = 1024)
 {
-	struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 600);
 	core_reduce(&g, 0, unit, 1.0f);
@@ -114,7 +111,6 @@ TEST(test_a_chunk_fails)
 	core_run_on(core, ZD_CMD_REDUCE, 0);
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_DEVICE);
-	core_end(core);
 }
 
 TEST(test_dtypes)
@@ -268,9 +264,8 @@ ENGINE_TEST(test_fences_that_have_passed_already)
 
 /* Each commit announces pieces to the backend before there is a piece to copy; a rejected commit announces
  * nothing. */
-TEST(test_pieces_are_expected)
+ENGINE_TEST(test_pieces_are_expected, .ndevices = 3)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 64);
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .op = 9};
@@ -287,14 +282,12 @@ TEST(test_pieces_are_expected)
 	assert_int_equal(core_expected(core, 2), 0); /* is not the group's */
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
-	core_end(core);
 }
 
 /* ---- Who takes part ------------------------------------------------------------------------------------ */
 
-TEST(test_skip)
+ENGINE_TEST(test_skip, .ndevices = 3)
 {
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
 	struct core_reducers g;
 	const struct zd_reply *step[CORE_TEAM];
 	uint64_t unit = begin_one(&g, core, 3, ZEROD_FLOAT32, 600);
@@ -311,7 +304,6 @@ TEST(test_skip)
 			assert_true(target[i] == (element < 600 ? core_gradient(1, element) : 0.0f));
 		}
 	}
-	core_end(core);
 }
 
 ENGINE_TEST(test_all_skip)

@@ -27,6 +27,10 @@ static void start(struct rig *rig, uint32_t segments)
 	rig->other = core_open(rig->core, CORE_ALICE);
 }
 
+#define RIG_TEST(name, segments)                                                                             \
+	TEST_DEFINE(name, struct rig *rig, struct rig rig;                                                   \
+	            start(&rig, segments), (name(&rig), core_end(rig.core)), NULL, NULL)
+
 static uint64_t alloc(struct rig *rig, uint64_t bytes)
 {
 	return core_alloc(rig->core, rig->other, "alloc", 0, bytes);
@@ -92,25 +96,22 @@ TEST(test_empty_gathers_make_room_for_allocations)
 }
 
 /* The text of a wait for another user's session has neither its name nor its pid nor its segment. */
-TEST(test_others_are_not_named)
+RIG_TEST(test_others_are_not_named, 3)
 {
-	struct rig rig;
 	struct core_row row;
-	start(&rig, 3);
-	rig.other = core_open(rig.core, CORE_BOB);
-	(void)leave_gathers_segment(&rig, "w");
+	rig->other = core_open(rig->core, CORE_BOB);
+	(void)leave_gathers_segment(rig, "w");
 	const struct zd_args args = {.kind = ZD_REQ_ALLOC,
 	                             .u.alloc = {.job = (char *)"alloc", .bytes = 2 * SEGMENT}};
-	uint64_t request = core_send_until(rig.core, rig.other, 1, &args);
-	assert_int_equal(core_rows_for(rig.core, rig.other, ZD__TABLE__SESSIONS, NULL, &row, 1), 1);
+	uint64_t request = core_send_until(rig->core, rig->other, 1, &args);
+	assert_int_equal(core_rows_for(rig->core, rig->other, ZD__TABLE__SESSIONS, NULL, &row, 1), 1);
 	assert_string_equal(row.row->session->waits[0],
 	                    "alloc: another user's process to unmap memory of device 0");
-	core_tick(rig.core, 1);
-	const struct zd_reply *reply = core_expect(rig.core, request, ZEROD_E_DEADLINE);
+	core_tick(rig->core, 1);
+	const struct zd_reply *reply = core_expect(rig->core, request, ZEROD_E_DEADLINE);
 	assert_string_equal(reply->error,
 	                    "alloc: waited 0 ms for another user's process to unmap memory of device 0");
-	core_unmap(rig.core, rig.session);
-	core_end(rig.core);
+	core_unmap(rig->core, rig->session);
 }
 
 TEST(test_gather_takes_what_allocations_left)
@@ -132,116 +133,100 @@ TEST(test_gather_takes_what_allocations_left)
 	core_end(rig.core);
 }
 
-TEST(test_nothing_goes_when_all_is_not_enough)
+RIG_TEST(test_nothing_goes_when_all_is_not_enough, 3)
 {
-	struct rig rig;
-	start(&rig, 3);
-	uint32_t segment = leave_gathers_segment(&rig, "w");
-	core_expect_error(rig.core, alloc(&rig, 3 * SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
-	assert_int_equal(core_told(rig.core, rig.session), 0);
-	assert_true(core_segment_exists(rig.core, segment));
-	core_end(rig.core);
+	uint32_t segment = leave_gathers_segment(rig, "w");
+	core_expect_error(rig->core, alloc(rig, 3 * SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
+	assert_int_equal(core_told(rig->core, rig->session), 0);
+	assert_true(core_segment_exists(rig->core, segment));
 }
 
-TEST(test_segment_in_use_stays)
+RIG_TEST(test_segment_in_use_stays, 2)
 {
-	struct rig rig;
-	start(&rig, 2);
-	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
-	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
-	core_expect_error(rig.core, alloc(&rig, SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
+	uint64_t unit = core_team_unit(&rig->team, "w", SEGMENT);
+	core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
+	core_expect_error(rig->core, alloc(rig, SEGMENT), ZEROD_E_NO_MEMORY, "do not fit on device 0");
 	/* nor while a stream may still read it */
-	core_expect(rig.core,
-	            core_release_tag(rig.core, rig.session, unit, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
-	uint64_t request = alloc(&rig, SEGMENT);
-	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena");
-	assert_int_equal(core_told(rig.core, rig.session), 0);
-	core_pass(rig.core, rig.session, 1, 1);
-	assert_int_not_equal(core_told(rig.core, rig.session), 0);
-	core_unmap(rig.core, rig.session);
-	core_expect(rig.core, request, 0);
-	core_end(rig.core);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, unit, CORE_TAG, &(struct zd_fence){1, 1}, 1),
+	            0);
+	uint64_t request = alloc(rig, SEGMENT);
+	core_expect_waits(rig->core, request, "65536 bytes of device 0's arena");
+	assert_int_equal(core_told(rig->core, rig->session), 0);
+	core_pass(rig->core, rig->session, 1, 1);
+	assert_int_not_equal(core_told(rig->core, rig->session), 0);
+	core_unmap(rig->core, rig->session);
+	core_expect(rig->core, request, 0);
 }
 
-TEST(test_what_nobody_mapped_goes_first_and_at_once)
+RIG_TEST(test_what_nobody_mapped_goes_first_and_at_once, 4)
 {
-	struct rig rig;
-	start(&rig, 4);
-	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
-	uint64_t first = core_team_unit(&rig.team, "v", SEGMENT);
-	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
+	uint64_t unit = core_team_unit(&rig->team, "w", SEGMENT);
+	uint64_t first = core_team_unit(&rig->team, "v", SEGMENT);
+	core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
 	/* a prefetch's reply names no place; the copy is dropped for whoever needs the room */
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, first), 0);
-	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
-	core_expect(rig.core, alloc(&rig, SEGMENT), 0);
-	assert_int_equal(core_told(rig.core, rig.session), 0);
-	core_end(rig.core);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, first), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
+	core_expect(rig->core, alloc(rig, SEGMENT), 0);
+	assert_int_equal(core_told(rig->core, rig->session), 0);
 }
 
-TEST(test_gathers_wait_for_their_own_blocks)
+RIG_TEST(test_gathers_wait_for_their_own_blocks, 5)
 {
-	struct rig rig;
-	start(&rig, 5);
-	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT);
-	uint64_t b = core_team_unit(&rig.team, "b", SEGMENT - 256);
-	core_expect(rig.core, alloc(&rig, CORE_KIB), 0); /* keeps the job */
-	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
-	free_behind(&rig, large, NULL);
-	core_expect(rig.core, core_gather(rig.core, rig.session, a), 0);
-	core_expect(rig.core,
-	            core_release_tag(rig.core, rig.session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
-	uint64_t request = core_gather(rig.core, rig.session, b);
-	core_expect_waits(rig.core, request, "65280 bytes of device 0's arena");
-	core_pass(rig.core, rig.session, 1, 1);
-	core_expect(rig.core, request, 0);
-	assert_int_equal(core_told(rig.core, rig.other), 0);
+	uint64_t a = core_team_unit(&rig->team, "a", SEGMENT);
+	uint64_t b = core_team_unit(&rig->team, "b", SEGMENT - 256);
+	core_expect(rig->core, alloc(rig, CORE_KIB), 0); /* keeps the job */
+	uint64_t large = core_expect(rig->core, alloc(rig, SEGMENT), 0)->u.alloc.allocation;
+	free_behind(rig, large, NULL);
+	core_expect(rig->core, core_gather(rig->core, rig->session, a), 0);
+	core_expect(rig->core,
+	            core_release_tag(rig->core, rig->session, a, CORE_TAG, &(struct zd_fence){1, 1}, 1), 0);
+	uint64_t request = core_gather(rig->core, rig->session, b);
+	core_expect_waits(rig->core, request, "65280 bytes of device 0's arena");
+	core_pass(rig->core, rig->session, 1, 1);
+	core_expect(rig->core, request, 0);
+	assert_int_equal(core_told(rig->core, rig->other), 0);
 	/* but when somebody holds what there is, the others' goes */
-	request = core_gather(rig.core, rig.session, a);
-	assert_int_not_equal(core_told(rig.core, rig.other), 0);
-	core_unmap(rig.core, rig.other);
-	core_expect(rig.core, request, 0);
-	core_end(rig.core);
+	request = core_gather(rig->core, rig->session, a);
+	assert_int_not_equal(core_told(rig->core, rig->other), 0);
+	core_unmap(rig->core, rig->other);
+	core_expect(rig->core, request, 0);
 }
 
 /* An earlier request, which is tried first, does not retire a segment that is being made for a later one. */
-TEST(test_segment_that_somebody_waits_for_stays)
+RIG_TEST(test_segment_that_somebody_waits_for_stays, 3)
 {
-	struct rig rig;
-	start(&rig, 3);
-	uint64_t a = core_expect(rig.core, core_alloc(rig.core, rig.other, "a", 0, SEGMENT), 0)
+	uint64_t a = core_expect(rig->core, core_alloc(rig->core, rig->other, "a", 0, SEGMENT), 0)
 	                     ->u.alloc.allocation;
-	uint64_t d = core_expect(rig.core, core_alloc(rig.core, rig.other, "d", 0, SEGMENT), 0)
+	uint64_t d = core_expect(rig->core, core_alloc(rig->core, rig->other, "d", 0, SEGMENT), 0)
 	                     ->u.alloc.allocation;
-	free_behind(&rig, a, &(struct zd_fence){1, 1});
-	free_behind(&rig, d, &(struct zd_fence){1, 2});
-	uint64_t first = core_alloc(rig.core, rig.other, "b", 0, 2 * SEGMENT);
-	core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	uint64_t second = core_alloc(rig.core, rig.other, "c", 0, SEGMENT);
-	core_pass(rig.core, rig.other, 1, 1);
-	core_expect_waits(rig.core, first, "131072 bytes of device 0's arena");
-	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	core_expect(rig.core, second, 0);
-	core_pass(rig.core, rig.other, 1, 2);
-	core_expect(rig.core, first, 0);
-	core_end(rig.core);
+	free_behind(rig, a, &(struct zd_fence){1, 1});
+	free_behind(rig, d, &(struct zd_fence){1, 2});
+	uint64_t first = core_alloc(rig->core, rig->other, "b", 0, 2 * SEGMENT);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t second = core_alloc(rig->core, rig->other, "c", 0, SEGMENT);
+	core_pass(rig->core, rig->other, 1, 1);
+	core_expect_waits(rig->core, first, "131072 bytes of device 0's arena");
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(rig->core, second, 0);
+	core_pass(rig->core, rig->other, 1, 2);
+	core_expect(rig->core, first, 0);
 }
 
 /* ---- Sessions that unmap ------------------------------------------------------------------------------- */
 
-TEST(test_end_of_the_session_is_its_answer)
+RIG_TEST(test_end_of_the_session_is_its_answer, 2)
 {
-	struct rig rig;
-	start(&rig, 2);
-	core_expect(rig.core, core_alloc(rig.core, rig.session, "alloc", 0, CORE_KIB), 0); /* keeps the job */
-	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
-	uint64_t mate = core_open(rig.core, CORE_BOB);
-	free_behind(&rig, large, NULL);
-	uint64_t request = core_alloc(rig.core, mate, "theirs", 0, SEGMENT);
-	assert_int_not_equal(core_told(rig.core, rig.other), 0);
-	expect_waits_for(&rig, request, rig.other, core_told(rig.core, rig.other));
-	core_close(rig.core, rig.other);
-	core_expect(rig.core, request, 0);
-	core_end(rig.core);
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "alloc", 0, CORE_KIB),
+	            0); /* keeps the job */
+	uint64_t large = core_expect(rig->core, alloc(rig, SEGMENT), 0)->u.alloc.allocation;
+	uint64_t mate = core_open(rig->core, CORE_BOB);
+	free_behind(rig, large, NULL);
+	uint64_t request = core_alloc(rig->core, mate, "theirs", 0, SEGMENT);
+	assert_int_not_equal(core_told(rig->core, rig->other), 0);
+	expect_waits_for(rig, request, rig->other, core_told(rig->core, rig->other));
+	core_close(rig->core, rig->other);
+	core_expect(rig->core, request, 0);
 }
 
 TEST(test_process_that_lingers_keeps_it)
@@ -264,140 +249,119 @@ TEST(test_process_that_lingers_keeps_it)
 	core_end(rig.core);
 }
 
-TEST(test_answers_that_nobody_asked_for)
+RIG_TEST(test_answers_that_nobody_asked_for, 3)
 {
-	struct rig rig;
-	start(&rig, 3);
-	uint32_t segment = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->place.segment;
+	uint32_t segment = core_expect(rig->core, alloc(rig, SEGMENT), 0)->place.segment;
 	uint32_t ids[] = {9999, segment};
 	struct zd_args args = {.kind = ZD_REQ_SEGMENTS_UNMAPPED,
 	                       .u.segments_unmapped = {.n_segments = 2, .segments = ids}};
-	core_expect_error(rig.core, core_send(rig.core, rig.other, &args), ZEROD_E_INVALID,
+	core_expect_error(rig->core, core_send(rig->core, rig->other, &args), ZEROD_E_INVALID,
 	                  "nobody has asked for segment");
-	core_call(rig.core, rig.session, &args, 0); /* it never had them */
+	core_call(rig->core, rig->session, &args, 0); /* it never had them */
 	args.u.segments_unmapped.n_segments = 0;
-	core_call(rig.core, rig.other, &args, 0);
-	core_end(rig.core);
+	core_call(rig->core, rig->other, &args, 0);
 }
 
-TEST(test_end_of_the_job_waits_for_nobody)
+RIG_TEST(test_end_of_the_job_waits_for_nobody, 4)
 {
-	struct rig rig;
-	start(&rig, 4);
-	uint32_t segment = leave_gathers_segment(&rig, "w");
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
-	assert_false(core_segment_exists(rig.core, segment));
-	assert_int_equal(segment_bytes(&rig), 0);
-	assert_int_not_equal(core_told(rig.core, rig.session), 0);
-	core_unmap(rig.core, rig.session); /* segments that are gone */
-	core_end(rig.core);
+	uint32_t segment = leave_gathers_segment(rig, "w");
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	assert_false(core_segment_exists(rig->core, segment));
+	assert_int_equal(segment_bytes(rig), 0);
+	assert_int_not_equal(core_told(rig->core, rig->session), 0);
+	core_unmap(rig->core, rig->session); /* segments that are gone */
 }
 
 /* The job of a segment that is on its way back ends: who trims is not left waiting. */
-TEST(test_job_ends_while_its_segment_retires)
+RIG_TEST(test_job_ends_while_its_segment_retires, 4)
 {
-	struct rig rig;
-	start(&rig, 4);
-	uint32_t segment = leave_gathers_segment(&rig, "w");
-	uint64_t request = trim(&rig, rig.other, 0);
-	expect_waits_for(&rig, request, rig.session, segment);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_GROUP_LEAVE, rig.team.group), 0);
-	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
-	core_unmap(rig.core, rig.session);
-	core_end(rig.core);
+	uint32_t segment = leave_gathers_segment(rig, "w");
+	uint64_t request = trim(rig, rig->other, 0);
+	expect_waits_for(rig, request, rig->session, segment);
+	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	core_unmap(rig->core, rig->session);
 }
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
 
-TEST(test_trim_gives_back_what_is_empty)
+RIG_TEST(test_trim_gives_back_what_is_empty, 8)
 {
-	struct rig rig;
-	start(&rig, 8);
-	uint64_t a = core_team_unit(&rig.team, "a", SEGMENT), b = core_team_unit(&rig.team, "b", SEGMENT);
-	core_expect(rig.core, core_gather(rig.core, rig.session, a), 0);
-	core_expect(rig.core, core_gather(rig.core, rig.session, b), 0);
-	uint64_t before = segment_bytes(&rig);
-	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, 0);
-	core_expect(rig.core, core_release(rig.core, rig.session, a), 0);
-	core_expect(rig.core, core_release(rig.core, rig.session, b), 0);
+	uint64_t a = core_team_unit(&rig->team, "a", SEGMENT), b = core_team_unit(&rig->team, "b", SEGMENT);
+	core_expect(rig->core, core_gather(rig->core, rig->session, a), 0);
+	core_expect(rig->core, core_gather(rig->core, rig->session, b), 0);
+	uint64_t before = segment_bytes(rig);
+	assert_int_equal(core_expect(rig->core, trim(rig, rig->session, 0), 0)->u.trim.freed_bytes, 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, a), 0);
+	core_expect(rig->core, core_release(rig->core, rig->session, b), 0);
 	/* as much as is asked for */
-	uint64_t request = trim(&rig, rig.session, before - SEGMENT);
-	core_unmap(rig.core, rig.session);
-	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
-	assert_int_equal(segment_bytes(&rig), before - SEGMENT);
-	request = trim(&rig, rig.session, 0);
-	core_hold(rig.core, ZD_CMD_SEGMENT_DESTROY);
-	core_unmap(rig.core, rig.session);
-	core_expect_waits(rig.core, request, "to be given back to device 0");
-	core_unhold(rig.core, ZD_CMD_SEGMENT_DESTROY);
-	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
-	assert_int_equal(segment_bytes(&rig), before - 2 * SEGMENT);
-	core_team_check(&rig.team, core_expect(rig.core, core_gather(rig.core, rig.session, a), 0), 1);
-	core_end(rig.core);
+	uint64_t request = trim(rig, rig->session, before - SEGMENT);
+	core_unmap(rig->core, rig->session);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(segment_bytes(rig), before - SEGMENT);
+	request = trim(rig, rig->session, 0);
+	core_hold(rig->core, ZD_CMD_SEGMENT_DESTROY);
+	core_unmap(rig->core, rig->session);
+	core_expect_waits(rig->core, request, "to be given back to device 0");
+	core_unhold(rig->core, ZD_CMD_SEGMENT_DESTROY);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(segment_bytes(rig), before - 2 * SEGMENT);
+	core_team_check(&rig->team, core_expect(rig->core, core_gather(rig->core, rig->session, a), 0), 1);
 }
 
-TEST(test_trim_is_for_ones_own_jobs)
+RIG_TEST(test_trim_is_for_ones_own_jobs, 4)
 {
-	struct rig rig;
-	start(&rig, 4);
-	uint32_t segment = leave_gathers_segment(&rig, "w");
-	uint64_t bob = core_open(rig.core, CORE_BOB), admin = core_open_admin(rig.core);
-	assert_int_equal(core_expect(rig.core, trim(&rig, bob, 0), 0)->u.trim.freed_bytes, 0);
-	assert_int_equal(core_told(rig.core, rig.session), 0);
-	uint64_t request = trim(&rig, admin, 0), joined = trim(&rig, rig.other, 0);
-	assert_int_equal(core_told(rig.core, rig.session), segment);
-	core_expect(rig.core, trim(&rig, bob, 0), 0); /* not his to wait for */
-	core_unmap(rig.core, rig.session);
-	assert_int_equal(core_expect(rig.core, request, 0)->u.trim.freed_bytes, SEGMENT);
-	assert_int_equal(core_expect(rig.core, joined, 0)->u.trim.freed_bytes, SEGMENT);
-	core_end(rig.core);
+	uint32_t segment = leave_gathers_segment(rig, "w");
+	uint64_t bob = core_open(rig->core, CORE_BOB), admin = core_open_admin(rig->core);
+	assert_int_equal(core_expect(rig->core, trim(rig, bob, 0), 0)->u.trim.freed_bytes, 0);
+	assert_int_equal(core_told(rig->core, rig->session), 0);
+	uint64_t request = trim(rig, admin, 0), joined = trim(rig, rig->other, 0);
+	assert_int_equal(core_told(rig->core, rig->session), segment);
+	core_expect(rig->core, trim(rig, bob, 0), 0); /* not his to wait for */
+	core_unmap(rig->core, rig->session);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(core_expect(rig->core, joined, 0)->u.trim.freed_bytes, SEGMENT);
 }
 
-TEST(test_trim_names_who_does_not_unmap)
+RIG_TEST(test_trim_names_who_does_not_unmap, 4)
 {
-	struct rig rig;
 	struct zd_args args = {.kind = ZD_REQ_TRIM};
-	start(&rig, 4);
-	uint32_t segment = leave_gathers_segment(&rig, "w");
-	uint64_t request = core_send_until(rig.core, rig.other, 1000, &args);
-	expect_waits_for(&rig, request, rig.session, segment);
-	core_tick(rig.core, 1000);
-	core_expect_error(rig.core, request, ZEROD_E_DEADLINE, "to unmap segment");
-	core_unmap(rig.core, rig.session); /* it goes all the same */
-	assert_false(core_segment_exists(rig.core, segment));
+	uint32_t segment = leave_gathers_segment(rig, "w");
+	uint64_t request = core_send_until(rig->core, rig->other, 1000, &args);
+	expect_waits_for(rig, request, rig->session, segment);
+	core_tick(rig->core, 1000);
+	core_expect_error(rig->core, request, ZEROD_E_DEADLINE, "to unmap segment");
+	core_unmap(rig->core, rig->session); /* it goes all the same */
+	assert_false(core_segment_exists(rig->core, segment));
 	args.u.trim.device = 7;
-	core_expect_error(rig.core, core_send(rig.core, rig.other, &args), ZEROD_E_NOT_FOUND,
+	core_expect_error(rig->core, core_send(rig->core, rig->other, &args), ZEROD_E_NOT_FOUND,
 	                  "no device 7; there are 1");
-	core_end(rig.core);
 }
 
 #define UNMAP_NS (30 * UINT64_C(1000000000))
 
 /* A session that does not answer is ended, and another one gets the memory. */
-TEST(test_session_that_does_not_unmap)
+RIG_TEST(test_session_that_does_not_unmap, 2)
 {
-	struct rig rig;
-	start(&rig, 2);
-	uint64_t bob = core_open(rig.core, CORE_BOB), stopped = core_open(rig.core, CORE_ALICE);
-	uint64_t kept = core_alloc(rig.core, stopped, "job", 0, SEGMENT);
+	uint64_t bob = core_open(rig->core, CORE_BOB), stopped = core_open(rig->core, CORE_ALICE);
+	uint64_t kept = core_alloc(rig->core, stopped, "job", 0, SEGMENT);
 	struct zd_args args = {.kind = ZD_REQ_FREE};
-	args.u.free.allocation = core_expect(rig.core, kept, 0)->u.alloc.allocation;
-	core_call(rig.core, stopped, &args, 0);
-	core_tick(rig.core, 1000);
-	uint64_t wait = core_alloc(rig.core, bob, "job", 0, 2 * SEGMENT);
-	core_expect_waits(rig.core, wait, " to unmap segment ");
-	assert_int_equal(zd_engine_next_deadline(core_engine(rig.core)), UNMAP_NS + 1000);
-	core_tick(rig.core, UNMAP_NS + 999);
-	assert_true(core_is_open(rig.core, stopped));
-	core_tick(rig.core, UNMAP_NS + 1000);
-	assert_false(core_is_open(rig.core, stopped));
-	assert_string_equal(core_killed_why(rig.core, stopped),
+	args.u.free.allocation = core_expect(rig->core, kept, 0)->u.alloc.allocation;
+	core_call(rig->core, stopped, &args, 0);
+	core_tick(rig->core, 1000);
+	uint64_t wait = core_alloc(rig->core, bob, "job", 0, 2 * SEGMENT);
+	core_expect_waits(rig->core, wait, " to unmap segment ");
+	assert_int_equal(zd_engine_next_deadline(core_engine(rig->core)), UNMAP_NS + 1000);
+	core_tick(rig->core, UNMAP_NS + 999);
+	assert_true(core_is_open(rig->core, stopped));
+	core_tick(rig->core, UNMAP_NS + 1000);
+	assert_false(core_is_open(rig->core, stopped));
+	assert_string_equal(core_killed_why(rig->core, stopped),
 	                    "the process has not unmapped unused memory of "
 	                    "device 0 for 30 s, which others want");
-	assert_true(core_is_open(rig.core, rig.session) && core_is_open(rig.core, rig.other));
-	core_expect(rig.core, wait, 0);
-	assert_int_equal(zd_engine_next_deadline(core_engine(rig.core)), UINT64_MAX);
-	core_end(rig.core);
+	assert_true(core_is_open(rig->core, rig->session) && core_is_open(rig->core, rig->other));
+	core_expect(rig->core, wait, 0);
+	assert_int_equal(zd_engine_next_deadline(core_engine(rig->core)), UINT64_MAX);
 }
 
 /* The memory of a process that may still use the device is kept until the process has left. */
@@ -423,34 +387,28 @@ TEST(test_late_process_lingers)
 	core_end(rig.core);
 }
 
-TEST(test_trim_drops_prefetches_and_no_slots)
+RIG_TEST(test_trim_drops_prefetches_and_no_slots, 6)
 {
-	struct rig rig;
-	start(&rig, 6);
-	uint64_t slotted = core_team_slot_unit(&rig.team, "slotted", SEGMENT, 1);
-	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
+	uint64_t slotted = core_team_slot_unit(&rig->team, "slotted", SEGMENT, 1);
+	uint64_t unit = core_team_unit(&rig->team, "w", SEGMENT);
 	struct zd_location place =
-	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->place;
-	core_expect(rig.core, core_release(rig.core, rig.session, slotted), 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, slotted), 0);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
-	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, SEGMENT);
+	        core_expect(rig->core, core_gather(rig->core, rig->session, slotted), 0)->place;
+	core_expect(rig->core, core_release(rig->core, rig->session, slotted), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, slotted), 0);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, unit), 0);
+	assert_int_equal(core_expect(rig->core, trim(rig, rig->session, 0), 0)->u.trim.freed_bytes, SEGMENT);
 	struct zd_location again =
-	        core_expect(rig.core, core_gather(rig.core, rig.session, slotted), 0)->place;
+	        core_expect(rig->core, core_gather(rig->core, rig->session, slotted), 0)->place;
 	assert_true(again.segment == place.segment && again.offset == place.offset);
-	core_end(rig.core);
 }
 
 /* A prefetch that is still being filled keeps its segment. */
-TEST(test_trim_waits_for_no_transfer)
+RIG_TEST(test_trim_waits_for_no_transfer, 6)
 {
-	struct rig rig;
-	start(&rig, 6);
-	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
-	core_hold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, core_prefetch(rig.core, rig.session, unit), 0);
-	assert_int_equal(core_expect(rig.core, trim(&rig, rig.session, 0), 0)->u.trim.freed_bytes, 0);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_team_check(&rig.team, core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0), 1);
-	core_end(rig.core);
+	uint64_t unit = core_team_unit(&rig->team, "w", SEGMENT);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, core_prefetch(rig->core, rig->session, unit), 0);
+	assert_int_equal(core_expect(rig->core, trim(rig, rig->session, 0), 0)->u.trim.freed_bytes, 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_team_check(&rig->team, core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0), 1);
 }

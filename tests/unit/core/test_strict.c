@@ -76,10 +76,8 @@ ENGINE_TEST(test_slots_fill_whole_pages)
 }
 
 /* The listed bytes are the charged bytes, also while a gather waits. */
-TEST(test_budget_counts_whole_pages)
+ENGINE_TEST(test_budget_counts_whole_pages, .gather_budget_bytes = PAGE)
 {
-	struct core_options options = {.gather_budget_bytes = PAGE};
-	struct core_driver *core = core_new(&options);
 	struct core_team team;
 	struct core_row rows[2];
 	start(core, &team);
@@ -94,7 +92,6 @@ TEST(test_budget_counts_whole_pages)
 	}
 	core_expect(core, core_release(core, team.session[0], a), 0);
 	core_expect(core, waiting, 0);
-	core_end(core);
 }
 
 /* ---- Where clients take access away from whole segments ------------------------------------------------ */

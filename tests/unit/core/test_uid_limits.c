@@ -55,9 +55,8 @@ ENGINE_TEST(test_sessions)
 }
 
 /* A session whose process may still use the devices does not count: it is not open. */
-TEST(test_lingering_sessions)
+ENGINE_TEST(test_lingering_sessions, .sessions_linger = true)
 {
-	struct core_driver *core = core_new(&(struct core_options){.sessions_linger = true});
 	uint64_t gone;
 
 	set_limits(core, (struct zd_uid_limits){.max_sessions = 1});
@@ -68,15 +67,13 @@ TEST(test_lingering_sessions)
 	team.session[0] = core_open(core, CORE_ALICE);
 	core_gone(core, gone);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A session joins and allocates on its devices only; an administrator on all. */
-TEST(test_denied_devices)
+ENGINE_TEST(test_denied_devices, .ndevices = 4)
 {
 	static const char text[] =
 	        "device 1 (device1) is not granted to session 1 (uid 1000), whose devices are: 0,2";
-	struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
 	struct zd_peer peer = {.uid = CORE_ALICE, .denied_devices = 2 | 8};
 	struct core_join join = {.job = "job", .world_size = 1, .device = 1};
 	uint64_t session = core_open_peer(core, &peer);
@@ -95,7 +92,6 @@ TEST(test_denied_devices)
 	session = core_open_peer(core, &peer);
 	core_expect(core, core_alloc(core, session, "job", 1, 256), 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 ENGINE_TEST(test_jobs)

@@ -124,10 +124,9 @@ ENGINE_TEST(test_bad_descriptions)
 }
 
 /* Elements that are within the limit and are not any more once they are padded. */
-TEST(test_padded_size_is_within_the_limit)
+ENGINE_TEST(test_padded_size_is_within_the_limit, .ndevices = 3, .arena_bytes = ZD_MAX_BYTES,
+            .no_bytes = true)
 {
-	struct core_options options = {.ndevices = 3, .arena_bytes = ZD_MAX_BYTES, .no_bytes = true};
-	struct core_driver *core = core_new(&options);
 	struct core_unit unit = {.name = "w", .numel = ZD_MAX_BYTES, .dtype = ZEROD_UINT8, .slot = 1};
 	struct core_team team = core_team_new(core, "job", 3, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &unit), ZEROD_E_INVALID,
@@ -141,7 +140,6 @@ TEST(test_padded_size_is_within_the_limit)
 	}
 	/* the shards have taken a third of each arena */
 	core_expect(core, core_gather(core, team.session[0], id), ZEROD_E_NO_MEMORY);
-	core_end(core);
 }
 
 ENGINE_TEST(test_targets_are_laid_out_in_order)

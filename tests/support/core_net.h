@@ -73,6 +73,15 @@ void core_nodes_unit(struct core_nodes *nodes, const char *name, uint64_t padded
                      uint64_t id[CORE_NODES]);
 void core_nodes_publish(struct core_nodes *nodes, const uint64_t id[CORE_NODES]);
 
+/* A test of `nodes` with a config such as ".durable = true". All ranks are in a group. */
+#define NODES_TEST(name, ...) CORE_NODES_TEST(name, core_nodes_new, __VA_ARGS__)
+/* The same with ids that nobody has joined with. */
+#define OPEN_NODES_TEST(name, ...) CORE_NODES_TEST(name, core_nodes_open, __VA_ARGS__)
+#define CORE_NODES_TEST(name, open, ...)                                                                     \
+	TEST_DEFINE(name, struct core_nodes *nodes, struct core_nodes nodes;                                 \
+	            open(&nodes, &(struct core_nodes_config){__VA_ARGS__}),                                  \
+	            (name(&nodes), core_net_end(nodes.net)), NULL, NULL)
+
 /* ---- Of the driver ------------------------------------------------------------------------------------- */
 
 void core_net_join(struct core_net *net, struct core_driver *core);

@@ -24,14 +24,11 @@ static inline void rig_new(struct rig *rig, const struct core_nodes_config *conf
 	core_nodes_unit(&rig->nodes, "v", UNIT_BYTES, rig->v);
 }
 
-static inline struct rig *setup(void)
-{
-	static struct rig rig;
-	rig_new(&rig, NULL);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_nodes_end)
+/* A test of `rig`, whose nodes have a config such as ".durable = true". */
+#define RIG_TEST(name, ...)                                                                                  \
+	TEST_DEFINE(name, struct rig *rig, struct rig rig;                                                   \
+	            rig_new(&rig, &(struct core_nodes_config){__VA_ARGS__}),                                 \
+	            (name(&rig), core_net_end(rig.nodes.net)), NULL, NULL)
 
 static inline uint32_t world(const struct rig *rig)
 {

@@ -78,7 +78,7 @@ ENGINE_TEST(test_beside_slices, .ndevices = 2)
 	reduce_by_all(&g, behind, 5.0f);
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
-	uint64_t whole = 2 * 192; /* 300 elements are two shards of 192 */
+	uint64_t whole = 2ull * 192; /* 300 elements are two shards of 192 */
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		core_check_target(&g, rank, step[rank], 0, 1.0f);
 		check_whole(&g, step[rank], g.shard_numel, 300, 3.0f);

@@ -194,49 +194,40 @@ TEST(test_daemons_wait_for_each_other)
 
 /* A rank that commits or runs a backward submits operations later: they could precede the barrier in one
  * daemon and follow it in another. */
-TEST(test_between_daemons_other_work_comes_first)
+NODES_TEST(test_between_daemons_other_work_comes_first)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, NULL);
-	struct core_team *team = &nodes.node[0];
+	struct core_team *team = &nodes->node[0];
 	(void)core_commit(team->core, team->session[0], team->group, 1);
-	expect_at(&nodes, 0, reach_at(&nodes, 0), ZEROD_E_STATE, "rank 0 is committing");
+	expect_at(nodes, 0, reach_at(nodes, 0), ZEROD_E_STATE, "rank 0 is committing");
 	core_expect(team->core, core_backward(team, 1, 3, true), 0);
-	expect_at(&nodes, 1, reach_at(&nodes, 1), ZEROD_E_STATE, "spans daemons, and rank 1 runs a backward");
-	(void)reach_at(&nodes, 2);
-	expect_at(&nodes, 2, reach_at(&nodes, 2), ZEROD_E_STATE, "waits at a barrier already");
+	expect_at(nodes, 1, reach_at(nodes, 1), ZEROD_E_STATE, "spans daemons, and rank 1 runs a backward");
+	(void)reach_at(nodes, 2);
+	expect_at(nodes, 2, reach_at(nodes, 2), ZEROD_E_STATE, "waits at a barrier already");
 	core_expect(team->core, core_backward_end(team, 1), 0);
 	(void)core_step(team, 1);
-	expect_at(&nodes, 1, reach_at(&nodes, 1), ZEROD_E_STATE, "rank 1 is beginning a step");
-	core_net_end(nodes.net);
+	expect_at(nodes, 1, reach_at(nodes, 1), ZEROD_E_STATE, "rank 1 is beginning a step");
 }
 
 /* Other daemons count on a rank once all ranks of its daemon are there, and not before. */
-TEST(test_deadlines_between_daemons)
+NODES_TEST(test_deadlines_between_daemons)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, NULL);
-	struct core_team *team = &nodes.node[0];
+	struct core_team *team = &nodes->node[0];
 	uint64_t alone = reach_until(team, 0, 1000);
 	core_tick(team->core, 1000);
 	core_expect_error(team->core, alone, ZEROD_E_DEADLINE, "rank 1 to reach the barrier");
-	all_pass(&nodes);
+	all_pass(nodes);
 	uint64_t other = reach(team, 1), late = reach_until(team, 0, 2000);
 	core_tick(team->core, 2000);
 	core_expect_error(team->core, late, ZEROD_E_DEADLINE, "ranks of other daemons");
 	core_expect_error(team->core, other, ZEROD_E_ABORTED,
 	                  "rank 0 gave up a barrier that other ranks wait at");
-	core_net_end(nodes.net);
 }
 
-TEST(test_a_lost_rank_between_daemons)
+NODES_TEST(test_a_lost_rank_between_daemons)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, NULL);
-	(void)reach_at(&nodes, 0);
-	uint64_t request = reach_at(&nodes, 1);
-	core_close(nodes.node[0].core, core_nodes_session(&nodes, 0));
-	core_expect_error(nodes.node[0].core, request, ZEROD_E_PEER_LOST,
+	(void)reach_at(nodes, 0);
+	uint64_t request = reach_at(nodes, 1);
+	core_close(nodes->node[0].core, core_nodes_session(nodes, 0));
+	core_expect_error(nodes->node[0].core, request, ZEROD_E_PEER_LOST,
 	                  "rank 0 (pid 1001) of group 'world' is gone");
-	core_net_end(nodes.net);
 }

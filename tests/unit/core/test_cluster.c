@@ -83,100 +83,87 @@ static void expect_bytes(struct core_nodes *nodes, const uint64_t unit[CORE_NODE
 
 /* ---- Joining ------------------------------------------------------------------------------------------- */
 
-TEST(test_all_daemons_are_awaited)
+OPEN_NODES_TEST(test_all_daemons_are_awaited)
 {
-	struct core_nodes nodes;
 	uint64_t request[WORLD], unit[CORE_NODES];
-	core_nodes_open(&nodes, NULL);
-	request[0] = send_join(&nodes, NULL, 0);
-	core_expect_waits(nodes.node[0].core, request[0], "1 rank to join, rank 1 first");
-	request[1] = send_join(&nodes, NULL, 1);
-	core_expect_waits(nodes.node[0].core, request[0], "the group's 2 ranks in other daemons to join");
-	expect_state(&nodes, 0, "CONNECTING");
-	request[3] = send_join(&nodes, NULL, 3);
-	core_expect_waits(nodes.node[1].core, request[3], "1 rank to join, rank 2 first");
-	assert_int_equal(core_count(nodes.node[1].core, ZD_CMD_COMM_OPEN), 0);
-	request[2] = send_join(&nodes, NULL, 2);
+	request[0] = send_join(nodes, NULL, 0);
+	core_expect_waits(nodes->node[0].core, request[0], "1 rank to join, rank 1 first");
+	request[1] = send_join(nodes, NULL, 1);
+	core_expect_waits(nodes->node[0].core, request[0], "the group's 2 ranks in other daemons to join");
+	expect_state(nodes, 0, "CONNECTING");
+	request[3] = send_join(nodes, NULL, 3);
+	core_expect_waits(nodes->node[1].core, request[3], "1 rank to join, rank 2 first");
+	assert_int_equal(core_count(nodes->node[1].core, ZD_CMD_COMM_OPEN), 0);
+	request[2] = send_join(nodes, NULL, 2);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		struct core_team *team = core_nodes_team(&nodes, rank);
+		struct core_team *team = core_nodes_team(nodes, rank);
 		team->group = core_expect(team->core, request[rank], 0)->u.group_join.group;
 	}
-	expect_state(&nodes, 0, "READY");
-	expect_state(&nodes, 1, "READY");
-	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	expect_bytes(&nodes, unit, 1);
-	core_net_end(nodes.net);
+	expect_state(nodes, 0, "READY");
+	expect_state(nodes, 1, "READY");
+	assert_int_equal(core_count(nodes->node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	expect_bytes(nodes, unit, 1);
 }
 
 /* No rank goes on before all communicators are known to work. */
-TEST(test_greetings_are_awaited)
+OPEN_NODES_TEST(test_greetings_are_awaited)
 {
-	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	core_nodes_open(&nodes, NULL);
-	core_hold(nodes.node[0].core, ZD_CMD_AGREE);
+	core_hold(nodes->node[0].core, ZD_CMD_AGREE);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(&nodes, NULL, rank);
+		request[rank] = send_join(nodes, NULL, rank);
 	for (uint32_t i = 0; i < 4; i++) {
-		assert_null(core_reply(nodes.node[0].core, request[0]));
-		core_run_one(nodes.node[0].core, ZD_CMD_AGREE);
+		assert_null(core_reply(nodes->node[0].core, request[0]));
+		core_run_one(nodes->node[0].core, ZD_CMD_AGREE);
 	}
-	core_unhold(nodes.node[0].core, ZD_CMD_AGREE);
+	core_unhold(nodes->node[0].core, ZD_CMD_AGREE);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
-	core_net_end(nodes.net);
+		core_expect(core_nodes_core(nodes, rank), request[rank], 0);
 }
 
-TEST(test_ids_are_checked)
+OPEN_NODES_TEST(test_ids_are_checked)
 {
 	unsigned char other[2 * ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES + ZD_UNIQUE_ID_BYTES] = {1};
-	struct core_nodes nodes;
-	core_nodes_open(&nodes, NULL);
-	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	struct core_join join = core_nodes_join(nodes, NULL, 0);
 	join.ids = NULL;
 	join.ids_bytes = 0;
-	expect_refused(&nodes, &join, ZEROD_E_INVALID, "a unique id of 0 bytes; it needs one of 512");
+	expect_refused(nodes, &join, ZEROD_E_INVALID, "a unique id of 0 bytes; it needs one of 512");
 	join.ids = other;
 	join.ids_bytes = 511;
-	expect_refused(&nodes, &join, ZEROD_E_INVALID, "a unique id of 511 bytes; it needs one of 512");
+	expect_refused(nodes, &join, ZEROD_E_INVALID, "a unique id of 511 bytes; it needs one of 512");
 	join.ids_bytes = sizeof(other);
-	expect_refused(&nodes, &join, ZEROD_E_INVALID, "a unique id of 640 bytes; it needs one of 512");
+	expect_refused(nodes, &join, ZEROD_E_INVALID, "a unique id of 640 bytes; it needs one of 512");
 	join.ids_bytes = 512;
 	join.world_size = 2; /* all in one daemon */
-	expect_refused(&nodes, &join, ZEROD_E_INVALID, "it has no unique id");
+	expect_refused(nodes, &join, ZEROD_E_INVALID, "it has no unique id");
 	join.world_size = 4;
-	(void)send_join(&nodes, NULL, 1);
-	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "ranks 1 and 0 give different unique ids");
-	expect_state(&nodes, 0, "FORMING");
-	core_net_end(nodes.net);
+	(void)send_join(nodes, NULL, 1);
+	expect_refused(nodes, &join, ZEROD_E_MISMATCH, "ranks 1 and 0 give different unique ids");
+	expect_state(nodes, 0, "FORMING");
 }
 
-TEST(test_sizes_are_checked)
+OPEN_NODES_TEST(test_sizes_are_checked)
 {
-	struct core_nodes nodes;
-	core_nodes_open(&nodes, NULL);
-	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	struct core_join join = core_nodes_join(nodes, NULL, 0);
 	join.local_world_size = 3;
-	expect_refused(&nodes, &join, ZEROD_E_INVALID, "3 ranks in each daemon, of a world of 4");
+	expect_refused(nodes, &join, ZEROD_E_INVALID, "3 ranks in each daemon, of a world of 4");
 	join.local_world_size = 8;
-	expect_refused(&nodes, &join, ZEROD_E_INVALID, "8 ranks in each daemon, of a world of 4");
+	expect_refused(nodes, &join, ZEROD_E_INVALID, "8 ranks in each daemon, of a world of 4");
 	join.world_size = 34;
 	join.local_world_size = 17;
-	expect_refused(&nodes, &join, ZEROD_E_LIMIT, "17 ranks in each daemon; at most 16");
-	(void)send_join(&nodes, NULL, 1);
-	join = core_nodes_join(&nodes, NULL, 0);
+	expect_refused(nodes, &join, ZEROD_E_LIMIT, "17 ranks in each daemon; at most 16");
+	(void)send_join(nodes, NULL, 1);
+	join = core_nodes_join(nodes, NULL, 0);
 	join.local_world_size = 1;
 	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
-	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "has 2 ranks in each daemon; rank 0 says 1");
-	join = core_nodes_join(&nodes, NULL, 0);
+	expect_refused(nodes, &join, ZEROD_E_MISMATCH, "has 2 ranks in each daemon; rank 0 says 1");
+	join = core_nodes_join(nodes, NULL, 0);
 	join.exchange = true;
 	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
-	expect_refused(&nodes, &join, ZEROD_E_MISMATCH,
-	               "uses copies; rank 0 says it uses NCCL's collectives");
-	join = core_nodes_join(&nodes, NULL, 2);
-	expect_refused(&nodes, &join, ZEROD_E_MISMATCH, "joins the daemon of ranks 0 to 1");
-	core_net_end(nodes.net);
+	expect_refused(nodes, &join, ZEROD_E_MISMATCH, "uses copies; rank 0 says it uses NCCL's collectives");
+	join = core_nodes_join(nodes, NULL, 2);
+	expect_refused(nodes, &join, ZEROD_E_MISMATCH, "joins the daemon of ranks 0 to 1");
 }
 
 ENGINE_TEST(test_backend_without_communicators)
@@ -210,39 +197,33 @@ static void expect_differ(struct core_nodes *nodes, const struct core_join *chan
 	core_nodes_new_ids(nodes);
 }
 
-TEST(test_greetings_differ)
+OPEN_NODES_TEST(test_greetings_differ)
 {
-	struct core_nodes nodes;
-	core_nodes_open(&nodes, NULL);
-	struct core_join join = core_nodes_join(&nodes, NULL, 0);
+	struct core_join join = core_nodes_join(nodes, NULL, 0);
 	join.group = "another";
-	expect_differ(&nodes, &join, "of a group of another name");
-	join = core_nodes_join(&nodes, NULL, 0);
+	expect_differ(nodes, &join, "of a group of another name");
+	join = core_nodes_join(nodes, NULL, 0);
 	join.durable = true;
-	expect_differ(&nodes, &join, ", durable");
-	core_net_end(nodes.net);
+	expect_differ(nodes, &join, ", durable");
 }
 
 /* A daemon with half as many ranks takes part in half of the rails. */
-TEST(test_worlds_differ)
+OPEN_NODES_TEST(test_worlds_differ)
 {
-	struct core_nodes nodes;
 	uint64_t request[3];
-	core_nodes_open(&nodes, NULL);
-	request[0] = send_join(&nodes, NULL, 0);
-	request[1] = send_join(&nodes, NULL, 1);
-	struct core_join join = core_nodes_join(&nodes, NULL, 1);
+	request[0] = send_join(nodes, NULL, 0);
+	request[1] = send_join(nodes, NULL, 1);
+	struct core_join join = core_nodes_join(nodes, NULL, 1);
 	join.world_size = 2;
 	join.local_world_size = 1;
 	join.ids_bytes = ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES;
-	request[2] = core_join(nodes.node[1].core, nodes.node[1].session[0], &join);
+	request[2] = core_join(nodes->node[1].core, nodes->node[1].session[0], &join);
 	for (uint32_t i = 0; i < 2; i++)
 		core_expect_error(
-		        nodes.node[0].core, request[i], ZEROD_E_MISMATCH,
+		        nodes->node[0].core, request[i], ZEROD_E_MISMATCH,
 		        "here rank 0 of 4, 2 a daemon (node ant), step 0 committed; there rank 1 of 2, 1 a "
 		        "daemon (node bee), step 0 committed");
-	core_expect_error(nodes.node[1].core, request[2], ZEROD_E_MISMATCH, "here rank 1 of 2, 1 a daemon");
-	core_net_end(nodes.net);
+	core_expect_error(nodes->node[1].core, request[2], ZEROD_E_MISMATCH, "here rank 1 of 2, 1 a daemon");
 }
 
 static void leave_all(struct core_nodes *nodes)
@@ -253,271 +234,232 @@ static void leave_all(struct core_nodes *nodes)
 }
 
 /* A daemon that has lost what was committed does not go on with one that has it. */
-TEST(test_committed_steps_differ)
+NODES_TEST(test_committed_steps_differ, .durable = true)
 {
-	struct core_nodes nodes;
 	struct core_row job;
 	uint64_t request[WORLD], unit[CORE_NODES];
-	core_nodes_new(&nodes, &durable);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	commit(&nodes, 3);
-	leave_all(&nodes);
-	uint64_t admin = core_open_admin(nodes.node[1].core);
-	assert_int_equal(core_rows(nodes.node[1].core, ZD__TABLE__JOBS, &job, 1), 1);
-	core_expect(nodes.node[1].core, core_simple(nodes.node[1].core, admin, ZD_REQ_END_JOB, job.id), 0);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	commit(nodes, 3);
+	leave_all(nodes);
+	uint64_t admin = core_open_admin(nodes->node[1].core);
+	assert_int_equal(core_rows(nodes->node[1].core, ZD__TABLE__JOBS, &job, 1), 1);
+	core_expect(nodes->node[1].core, core_simple(nodes->node[1].core, admin, ZD_REQ_END_JOB, job.id), 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(&nodes, &durable, rank);
+		request[rank] = send_join(nodes, &durable, rank);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		core_expect_error(core_nodes_core(&nodes, rank), request[rank], ZEROD_E_MISMATCH,
+		core_expect_error(core_nodes_core(nodes, rank), request[rank], ZEROD_E_MISMATCH,
 		                  "step 3 committed");
-		core_expect_error(core_nodes_core(&nodes, rank), request[rank], ZEROD_E_MISMATCH,
+		core_expect_error(core_nodes_core(nodes, rank), request[rank], ZEROD_E_MISMATCH,
 		                  "step 0 committed");
 	}
-	core_net_end(nodes.net);
 }
 
 /* A rank died inside an update: its daemon knows, and tells. */
-TEST(test_torn_everywhere)
+NODES_TEST(test_torn_everywhere, .durable = true)
 {
-	struct core_nodes nodes;
 	uint64_t request[WORLD], unit[CORE_NODES];
-	core_nodes_new(&nodes, &durable);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	commit(&nodes, 1);
-	core_expect(nodes.node[0].core,
-	            core_update(nodes.node[0].core, core_nodes_session(&nodes, 1), unit[0]), 0);
-	replace(&nodes, 1);
-	leave(&nodes, 0);
-	leave(&nodes, 2);
-	leave(&nodes, 3);
-	core_nodes_new_ids(&nodes);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	commit(nodes, 1);
+	core_expect(nodes->node[0].core,
+	            core_update(nodes->node[0].core, core_nodes_session(nodes, 1), unit[0]), 0);
+	replace(nodes, 1);
+	leave(nodes, 0);
+	leave(nodes, 2);
+	leave(nodes, 3);
+	core_nodes_new_ids(nodes);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(&nodes, &durable, rank);
+		request[rank] = send_join(nodes, &durable, rank);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		const struct zd_reply *reply = core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
+		const struct zd_reply *reply = core_expect(core_nodes_core(nodes, rank), request[rank], 0);
 		assert_true(reply->u.group_join.torn);
 		assert_int_equal(reply->u.group_join.committed_step, 1);
 	}
-	core_net_end(nodes.net);
 }
 
 /* ---- Never met ----------------------------------------------------------------------------------------- */
 
-TEST(test_ids_of_daemons_differ)
+OPEN_NODES_TEST(test_ids_of_daemons_differ)
 {
-	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	core_nodes_open(&nodes, NULL);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		if (rank == 2)
-			core_nodes_new_ids(&nodes);
-		request[rank] = send_join(&nodes, NULL, rank);
+			core_nodes_new_ids(nodes);
+		request[rank] = send_join(nodes, NULL, rank);
 	}
-	expect_state(&nodes, 0, "CONNECTING");
-	expect_state(&nodes, 1, "CONNECTING");
-	core_net_expire(nodes.net);
+	expect_state(nodes, 0, "CONNECTING");
+	expect_state(nodes, 1, "CONNECTING");
+	core_net_expire(nodes->net);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		core_expect(core_nodes_core(&nodes, rank), request[rank], ZEROD_E_DEADLINE);
-	core_nodes_new_ids(&nodes);
-	core_nodes_join_all(&nodes, NULL);
-	core_net_end(nodes.net);
+		core_expect(core_nodes_core(nodes, rank), request[rank], ZEROD_E_DEADLINE);
+	core_nodes_new_ids(nodes);
+	core_nodes_join_all(nodes, NULL);
 }
 
 /* The ids of a group that has connected serve no other one, until the driver rejects them for their age. */
-TEST(test_ids_are_used_once)
+OPEN_NODES_TEST(test_ids_are_used_once)
 {
-	struct core_nodes nodes;
-	core_nodes_open(&nodes, NULL);
-	(void)send_join(&nodes, NULL, 0);
-	replace(&nodes, 0); /* the group has not connected: its ids are not used */
-	core_nodes_join_all(&nodes, NULL);
+	(void)send_join(nodes, NULL, 0);
+	replace(nodes, 0); /* the group has not connected: its ids are not used */
+	core_nodes_join_all(nodes, NULL);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		leave(&nodes, rank);
-	struct core_join join = core_nodes_join(&nodes, NULL, 0);
-	expect_refused(&nodes, &join, ZEROD_E_PERMISSION, "group 'world': the unique id was used already");
+		leave(nodes, rank);
+	struct core_join join = core_nodes_join(nodes, NULL, 0);
+	expect_refused(nodes, &join, ZEROD_E_PERMISSION, "group 'world': the unique id was used already");
 	join.group = "other";
-	expect_refused(&nodes, &join, ZEROD_E_PERMISSION, "group 'other': the unique id was used already");
-	core_nodes_new_ids(&nodes);
-	core_nodes_join_all(&nodes, NULL);
-	core_net_end(nodes.net);
+	expect_refused(nodes, &join, ZEROD_E_PERMISSION, "group 'other': the unique id was used already");
+	core_nodes_new_ids(nodes);
+	core_nodes_join_all(nodes, NULL);
 }
 
-TEST(test_deadline_while_connecting)
+OPEN_NODES_TEST(test_deadline_while_connecting)
 {
-	struct core_nodes nodes;
 	struct zd_args args = {.kind = ZD_REQ_GROUP_JOIN};
 	uint64_t request[WORLD];
-	core_nodes_open(&nodes, NULL);
 	args.u.group_join.job = (char *)"job";
 	args.u.group_join.group = (char *)"world";
 	args.u.group_join.world_size = WORLD;
 	args.u.group_join.local_world_size = 2;
-	args.u.group_join.unique_ids.data = nodes.ids;
-	args.u.group_join.unique_ids.len = nodes.ids_bytes;
-	request[0] = core_send_until(nodes.node[0].core, core_nodes_session(&nodes, 0), 1000, &args);
-	request[1] = send_join(&nodes, NULL, 1);
-	core_tick(nodes.node[0].core, 1000);
-	core_expect_error(nodes.node[0].core, request[0], ZEROD_E_DEADLINE,
+	args.u.group_join.unique_ids.data = nodes->ids;
+	args.u.group_join.unique_ids.len = nodes->ids_bytes;
+	request[0] = core_send_until(nodes->node[0].core, core_nodes_session(nodes, 0), 1000, &args);
+	request[1] = send_join(nodes, NULL, 1);
+	core_tick(nodes->node[0].core, 1000);
+	core_expect_error(nodes->node[0].core, request[0], ZEROD_E_DEADLINE,
 	                  "2 ranks in other daemons to join");
-	core_expect_error(nodes.node[0].core, request[1], ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	core_expect_error(nodes->node[0].core, request[1], ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
 	/* who comes late waits for nobody */
-	request[2] = send_join(&nodes, NULL, 2);
-	request[3] = send_join(&nodes, NULL, 3);
-	core_net_expire(nodes.net);
-	core_expect(nodes.node[1].core, request[2], ZEROD_E_DEADLINE);
-	core_expect(nodes.node[1].core, request[3], ZEROD_E_DEADLINE);
-	core_nodes_new_ids(&nodes);
-	core_nodes_join_all(&nodes, NULL);
-	core_net_end(nodes.net);
+	request[2] = send_join(nodes, NULL, 2);
+	request[3] = send_join(nodes, NULL, 3);
+	core_net_expire(nodes->net);
+	core_expect(nodes->node[1].core, request[2], ZEROD_E_DEADLINE);
+	core_expect(nodes->node[1].core, request[3], ZEROD_E_DEADLINE);
+	core_nodes_new_ids(nodes);
+	core_nodes_join_all(nodes, NULL);
 }
 
-TEST(test_rank_dies_while_connecting)
+OPEN_NODES_TEST(test_rank_dies_while_connecting)
 {
-	struct core_nodes nodes;
-	core_nodes_open(&nodes, NULL);
-	(void)send_join(&nodes, NULL, 0);
-	uint64_t request = send_join(&nodes, NULL, 1);
-	replace(&nodes, 0);
-	core_expect_error(nodes.node[0].core, request, ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
-	core_nodes_new_ids(&nodes);
-	core_nodes_join_all(&nodes, NULL);
-	core_net_end(nodes.net);
+	(void)send_join(nodes, NULL, 0);
+	uint64_t request = send_join(nodes, NULL, 1);
+	replace(nodes, 0);
+	core_expect_error(nodes->node[0].core, request, ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
+	core_nodes_new_ids(nodes);
+	core_nodes_join_all(nodes, NULL);
 }
 
-TEST(test_opening_fails)
+OPEN_NODES_TEST(test_opening_fails)
 {
-	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	core_nodes_open(&nodes, NULL);
-	core_fail_next(nodes.node[0].core, ZD_CMD_COMM_OPEN, ZEROD_E_DEVICE, "no network");
+	core_fail_next(nodes->node[0].core, ZD_CMD_COMM_OPEN, ZEROD_E_DEVICE, "no network");
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(&nodes, NULL, rank);
-	core_expect_error(nodes.node[0].core, request[0], ZEROD_E_DEVICE, "no network");
-	core_expect_error(nodes.node[0].core, request[1], ZEROD_E_DEVICE, "no network");
-	core_net_expire(nodes.net);
-	core_expect(nodes.node[1].core, request[2], ZEROD_E_DEADLINE);
-	core_expect(nodes.node[1].core, request[3], ZEROD_E_DEADLINE);
-	core_net_end(nodes.net);
+		request[rank] = send_join(nodes, NULL, rank);
+	core_expect_error(nodes->node[0].core, request[0], ZEROD_E_DEVICE, "no network");
+	core_expect_error(nodes->node[0].core, request[1], ZEROD_E_DEVICE, "no network");
+	core_net_expire(nodes->net);
+	core_expect(nodes->node[1].core, request[2], ZEROD_E_DEADLINE);
+	core_expect(nodes->node[1].core, request[3], ZEROD_E_DEADLINE);
 }
 
 /* Commands of a former connection end late. */
-TEST(test_late_word_of_a_former_connection)
+OPEN_NODES_TEST(test_late_word_of_a_former_connection, .durable = true)
 {
-	struct core_nodes nodes;
 	uint64_t request[WORLD];
-	core_nodes_open(&nodes, &durable);
-	core_hold(nodes.node[0].core, ZD_CMD_COMM_OPEN);
-	(void)send_join(&nodes, &durable, 0);
-	(void)send_join(&nodes, &durable, 1);
-	replace(&nodes, 0);
-	core_nodes_new_ids(&nodes);
+	core_hold(nodes->node[0].core, ZD_CMD_COMM_OPEN);
+	(void)send_join(nodes, &durable, 0);
+	(void)send_join(nodes, &durable, 1);
+	replace(nodes, 0);
+	core_nodes_new_ids(nodes);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(&nodes, &durable, rank);
+		request[rank] = send_join(nodes, &durable, rank);
 	for (uint32_t i = 0; i < 4; i++)
-		core_run_one(nodes.node[0].core, ZD_CMD_COMM_OPEN);
-	expect_state(&nodes, 0, "CONNECTING");
-	core_unhold(nodes.node[0].core, ZD_CMD_COMM_OPEN);
+		core_run_one(nodes->node[0].core, ZD_CMD_COMM_OPEN);
+	expect_state(nodes, 0, "CONNECTING");
+	core_unhold(nodes->node[0].core, ZD_CMD_COMM_OPEN);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
-	core_net_end(nodes.net);
+		core_expect(core_nodes_core(nodes, rank), request[rank], 0);
 }
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
 
-TEST(test_leave_in_order)
+NODES_TEST(test_leave_in_order)
 {
-	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	core_nodes_new(&nodes, NULL);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	uint64_t waits = core_commit(nodes.node[0].core, core_nodes_session(&nodes, 1), nodes.node[0].group,
+	core_nodes_unit(nodes, "w", 1024, unit);
+	uint64_t waits = core_commit(nodes->node[0].core, core_nodes_session(nodes, 1), nodes->node[0].group,
 	                             1);
-	leave(&nodes, 0);
-	core_expect_error(nodes.node[0].core, waits, ZEROD_E_PEER_LOST,
+	leave(nodes, 0);
+	core_expect_error(nodes->node[0].core, waits, ZEROD_E_PEER_LOST,
 	                  "rank 0 (pid 1001) of group 'world' ended normally");
-	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "ended normally");
-	expect_state(&nodes, 0, "ABORTED");
-	expect_state(&nodes, 1, "READY");
-	leave(&nodes, 1);
-	leave(&nodes, 2);
-	leave(&nodes, 3);
-	core_nodes_new_ids(&nodes);
-	core_nodes_join_all(&nodes, NULL);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	expect_bytes(&nodes, unit, 1);
-	core_net_end(nodes.net);
+	expect_ended(nodes, 1, ZEROD_E_PEER_LOST, "ended normally");
+	expect_state(nodes, 0, "ABORTED");
+	expect_state(nodes, 1, "READY");
+	leave(nodes, 1);
+	leave(nodes, 2);
+	leave(nodes, 3);
+	core_nodes_new_ids(nodes);
+	core_nodes_join_all(nodes, NULL);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	expect_bytes(nodes, unit, 1);
 }
 
 /* A session that says goodbye leaves in order. */
-TEST(test_goodbye)
+NODES_TEST(test_goodbye)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, NULL);
-	zd_engine_session_goodbye(core_engine(nodes.node[0].core), core_nodes_session(&nodes, 0));
-	replace(&nodes, 0);
-	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' ended normally");
-	core_net_end(nodes.net);
+	zd_engine_session_goodbye(core_engine(nodes->node[0].core), core_nodes_session(nodes, 0));
+	replace(nodes, 0);
+	expect_ended(nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' ended normally");
 }
 
-TEST(test_rank_is_killed)
+NODES_TEST(test_rank_is_killed)
 {
-	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	core_nodes_new(&nodes, NULL);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	uint64_t waits = core_commit(nodes.node[0].core, core_nodes_session(&nodes, 1), nodes.node[0].group,
+	core_nodes_unit(nodes, "w", 1024, unit);
+	uint64_t waits = core_commit(nodes->node[0].core, core_nodes_session(nodes, 1), nodes->node[0].group,
 	                             1);
-	replace(&nodes, 0);
-	core_expect_error(nodes.node[0].core, waits, ZEROD_E_PEER_LOST,
+	replace(nodes, 0);
+	core_expect_error(nodes->node[0].core, waits, ZEROD_E_PEER_LOST,
 	                  "rank 0 (pid 1001) of group 'world' is gone");
 	/* the others wait for it, until their communicators' deadline */
-	uint64_t gather = core_gather(nodes.node[1].core, core_nodes_session(&nodes, 2), unit[1]);
-	core_expect(nodes.node[1].core, gather, 0);
-	core_net_expire(nodes.net);
-	expect_ended(&nodes, 3, ZEROD_E_DEADLINE, "a gather of unit 'w' by rank 2");
-	expect_ended(&nodes, 3, ZEROD_E_DEADLINE, "; its other nodes: ant");
-	leave(&nodes, 1);
-	leave(&nodes, 2);
-	leave(&nodes, 3);
-	core_nodes_new_ids(&nodes);
-	uint64_t request = core_simple(nodes.node[1].core, core_nodes_session(&nodes, 2),
+	uint64_t gather = core_gather(nodes->node[1].core, core_nodes_session(nodes, 2), unit[1]);
+	core_expect(nodes->node[1].core, gather, 0);
+	core_net_expire(nodes->net);
+	expect_ended(nodes, 3, ZEROD_E_DEADLINE, "a gather of unit 'w' by rank 2");
+	expect_ended(nodes, 3, ZEROD_E_DEADLINE, "; its other nodes: ant");
+	leave(nodes, 1);
+	leave(nodes, 2);
+	leave(nodes, 3);
+	core_nodes_new_ids(nodes);
+	uint64_t request = core_simple(nodes->node[1].core, core_nodes_session(nodes, 2),
 	                               ZD_REQ_SESSION_RESET, 0);
-	core_expect(nodes.node[1].core, request, 0);
-	core_nodes_join_all(&nodes, NULL);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	expect_bytes(&nodes, unit, 1);
-	core_net_end(nodes.net);
+	core_expect(nodes->node[1].core, request, 0);
+	core_nodes_join_all(nodes, NULL);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	expect_bytes(nodes, unit, 1);
 }
 
 /* The rank's death ends the group, not that its requests are given up. */
-TEST(test_rank_is_killed_while_it_waits)
+NODES_TEST(test_rank_is_killed_while_it_waits)
 {
-	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	core_nodes_new(&nodes, NULL);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	(void)core_gather_version(nodes.node[0].core, core_nodes_session(&nodes, 0), unit[0], 2);
-	replace(&nodes, 0);
-	expect_ended(&nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' is gone");
-	core_net_end(nodes.net);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	(void)core_gather_version(nodes->node[0].core, core_nodes_session(nodes, 0), unit[0], 2);
+	replace(nodes, 0);
+	expect_ended(nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' is gone");
 }
 
-TEST(test_daemon_is_gone)
+NODES_TEST(test_daemon_is_gone)
 {
-	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
-	core_nodes_new(&nodes, NULL);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	core_hold(nodes.node[0].core, ZD_CMD_EXCHANGE);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	core_hold(nodes->node[0].core, ZD_CMD_EXCHANGE);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(nodes.node[0].core,
-		            core_gather(nodes.node[0].core, core_nodes_session(&nodes, rank), unit[0]), 0);
-	core_abandon(nodes.node[1].core);
-	core_net_expire(nodes.net);
-	core_unhold(nodes.node[0].core, ZD_CMD_EXCHANGE);
-	expect_ended(&nodes, 0, ZEROD_E_POISONED, "");
-	expect_state(&nodes, 0, "ABORTED");
-	core_net_end(nodes.net);
+		core_expect(nodes->node[0].core,
+		            core_gather(nodes->node[0].core, core_nodes_session(nodes, rank), unit[0]), 0);
+	core_abandon(nodes->node[1].core);
+	core_net_expire(nodes->net);
+	core_unhold(nodes->node[0].core, ZD_CMD_EXCHANGE);
+	expect_ended(nodes, 0, ZEROD_E_POISONED, "");
+	expect_state(nodes, 0, "ABORTED");
 }
 
 static void abort_group(struct core_nodes *nodes)
@@ -528,56 +470,47 @@ static void abort_group(struct core_nodes *nodes)
 	core_close(core, admin);
 }
 
-TEST(test_administrator_aborts)
+NODES_TEST(test_administrator_aborts, .durable = true)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, &durable);
 	/* for a reason of its own first, which is not the next one's */
-	replace(&nodes, 1);
-	expect_ended(&nodes, 0, ZEROD_E_PEER_LOST, "is gone");
-	leave(&nodes, 0);
-	leave(&nodes, 2);
-	leave(&nodes, 3);
-	core_nodes_new_ids(&nodes);
-	core_nodes_join_all(&nodes, &durable);
-	abort_group(&nodes);
-	expect_ended(&nodes, 0, ZEROD_E_ABORTED, "group 'world' was aborted");
-	expect_state(&nodes, 1, "READY");
-	core_net_end(nodes.net);
+	replace(nodes, 1);
+	expect_ended(nodes, 0, ZEROD_E_PEER_LOST, "is gone");
+	leave(nodes, 0);
+	leave(nodes, 2);
+	leave(nodes, 3);
+	core_nodes_new_ids(nodes);
+	core_nodes_join_all(nodes, &durable);
+	abort_group(nodes);
+	expect_ended(nodes, 0, ZEROD_E_ABORTED, "group 'world' was aborted");
+	expect_state(nodes, 1, "READY");
 }
 
-TEST(test_administrator_aborts_while_connecting)
+OPEN_NODES_TEST(test_administrator_aborts_while_connecting)
 {
-	struct core_nodes nodes;
 	struct core_row row;
-	core_nodes_open(&nodes, NULL);
-	uint64_t first = send_join(&nodes, NULL, 0), second = send_join(&nodes, NULL, 1);
-	assert_int_equal(core_rows(nodes.node[0].core, ZD__TABLE__GROUPS, &row, 1), 1);
-	nodes.node[0].group = row.id;
-	abort_group(&nodes);
-	core_expect_error(nodes.node[0].core, first, ZEROD_E_ABORTED, "was aborted");
-	core_expect_error(nodes.node[0].core, second, ZEROD_E_ABORTED, "was aborted");
-	core_net_end(nodes.net);
+	uint64_t first = send_join(nodes, NULL, 0), second = send_join(nodes, NULL, 1);
+	assert_int_equal(core_rows(nodes->node[0].core, ZD__TABLE__GROUPS, &row, 1), 1);
+	nodes->node[0].group = row.id;
+	abort_group(nodes);
+	core_expect_error(nodes->node[0].core, first, ZEROD_E_ABORTED, "was aborted");
+	core_expect_error(nodes->node[0].core, second, ZEROD_E_ABORTED, "was aborted");
 }
 
 /* A join with new ids, before all ranks have left, fails and names the reason. */
-TEST(test_join_before_all_have_left)
+NODES_TEST(test_join_before_all_have_left)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, NULL);
-	replace(&nodes, 0);
-	core_nodes_new_ids(&nodes);
-	core_expect_error(nodes.node[0].core, send_join(&nodes, NULL, 0), ZEROD_E_PEER_LOST,
+	replace(nodes, 0);
+	core_nodes_new_ids(nodes);
+	core_expect_error(nodes->node[0].core, send_join(nodes, NULL, 0), ZEROD_E_PEER_LOST,
 	                  "rank 0 (pid 1001) of group 'world' is gone: all ranks leave");
-	core_net_end(nodes.net);
 }
 
 /* ---- Groups that exchange all -------------------------------------------------------------------------- */
 
 TEST(test_exchange_inside_a_daemon)
 {
-	struct core_nodes nodes;
 	const struct core_nodes_config config = {.nnodes = 1, .exchange = true, .durable = true};
+	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES];
 	core_nodes_open(&nodes, &config);
 	uint64_t made = core_count(nodes.node[0].core, ZD_CMD_UNIQUE_IDS);
@@ -599,8 +532,8 @@ TEST(test_exchange_inside_a_daemon)
 
 TEST(test_ids_cannot_be_made)
 {
-	struct core_nodes nodes;
 	const struct core_nodes_config config = {.nnodes = 1, .exchange = true};
+	struct core_nodes nodes;
 	core_nodes_open(&nodes, &config);
 	nodes.ids_bytes = 0;
 	core_fail_next(nodes.node[0].core, ZD_CMD_UNIQUE_IDS, ZEROD_E_DEVICE, "no interface");
@@ -611,14 +544,10 @@ TEST(test_ids_cannot_be_made)
 	core_net_end(nodes.net);
 }
 
-TEST(test_exchange_over_daemons)
+NODES_TEST(test_exchange_over_daemons, .exchange = true)
 {
-	struct core_nodes nodes;
-	const struct core_nodes_config config = {.exchange = true};
 	uint64_t unit[CORE_NODES];
-	core_nodes_new(&nodes, &config);
-	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	expect_bytes(&nodes, unit, 1);
-	core_net_end(nodes.net);
+	assert_int_equal(core_count(nodes->node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	expect_bytes(nodes, unit, 1);
 }

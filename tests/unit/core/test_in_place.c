@@ -433,19 +433,16 @@ RIG_TEST(test_slot_is_not_occupied)
 }
 
 /* Hybrid groups with one rank in each daemon are alone with their shards as well. */
-TEST(test_hybrid)
+NODES_TEST(test_hybrid, .hybrid = true, .local_world_size = 1)
 {
-	struct core_nodes nodes;
-	core_nodes_new(&nodes, &(struct core_nodes_config){.hybrid = true, .local_world_size = 1});
 	uint64_t unit[CORE_NODES];
-	core_nodes_unit(&nodes, "w", UNIT_BYTES, unit);
+	core_nodes_unit(nodes, "w", UNIT_BYTES, unit);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct core_driver *core = nodes.node[i].core;
-		core_expect(core, core_gather(core, nodes.node[i].session[0], unit[i]), 0);
+		struct core_driver *core = nodes->node[i].core;
+		core_expect(core, core_gather(core, nodes->node[i].session[0], unit[i]), 0);
 		assert_int_equal(core_count(core, ZD_CMD_COPY), 0);
 		assert_int_equal(core_usage(core).gathered_bytes, 0);
 	}
-	core_net_end(nodes.net);
 }
 
 /* Poison and strict sessions, and shadow groups. */

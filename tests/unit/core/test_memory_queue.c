@@ -18,13 +18,9 @@ struct user {
 	uint64_t session, group;
 };
 
-static struct core_driver *new_core(uint64_t gather_budget_bytes)
-{
-	return core_new(&(struct core_options){.ndevices = 1,
-	                                       .gather_budget_bytes = gather_budget_bytes,
-	                                       .segment_align_bytes = 64 * CORE_KIB,
-	                                       .copies = true});
-}
+#define QUEUE_TEST(name, budget_bytes)                                                                       \
+	ENGINE_TEST(name, .ndevices = 1, .gather_budget_bytes = budget_bytes,                                \
+	            .segment_align_bytes = 64 * CORE_KIB, .copies = true)
 
 static struct user join(struct core_driver *core, uint32_t uid)
 {
@@ -70,9 +66,8 @@ static void expect_waits_for_turn(const struct user *user, uint64_t request)
 	core_expect_waits(user->core, request, "gathers before it that wait for room on device 0");
 }
 
-TEST(test_other_user_proceeds)
+QUEUE_TEST(test_other_user_proceeds, 4 * SMALL)
 {
-	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t held = publish_unit(&alice, "held", 2 * SMALL),
 	         large = publish_unit(&alice, "large", 4 * SMALL);
@@ -97,13 +92,11 @@ TEST(test_other_user_proceeds)
 	core_expect(core, wait, 0);
 	assert_null(core_reply(core, next));
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Bob's first gather comes behind all of Alice's, and is served second. */
-TEST(test_users_take_turns)
+QUEUE_TEST(test_users_take_turns, SMALL)
 {
-	struct core_driver *core = new_core(SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t a[4], b[2], of_alice[4], of_bob[2];
 
@@ -128,13 +121,11 @@ TEST(test_users_take_turns)
 	release_ok(&alice, a[2]);
 	core_expect(core, of_alice[3], 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Room for several at once is shared out one by one. */
-TEST(test_turns_in_one_release)
+QUEUE_TEST(test_turns_in_one_release, 4 * SMALL)
 {
-	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t all = publish_unit(&alice, "all", 4 * SMALL), of_alice[3], of_bob[3], a[3], b[3];
 
@@ -155,13 +146,11 @@ TEST(test_turns_in_one_release)
 	assert_null(core_reply(core, of_alice[2]));
 	assert_null(core_reply(core, of_bob[2]));
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Bob gathers a unit before he releases the other, so that there is never room for Alice's large one. */
-TEST(test_large_gather_is_favoured)
+QUEUE_TEST(test_large_gather_is_favoured, 4 * SMALL)
 {
-	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t large = publish_unit(&alice, "large", 4 * SMALL), wait, next = 0, now = 0;
 	uint64_t b[2] = {publish_unit(&bob, "b0", SMALL), publish_unit(&bob, "b1", SMALL)};
@@ -187,13 +176,11 @@ TEST(test_large_gather_is_favoured)
 	release_ok(&alice, large);
 	core_expect(core, next, 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Bob keeps one buffer for long: his other gathers wait for FAVOUR in vain, and rarely. */
-TEST(test_favour_ends)
+QUEUE_TEST(test_favour_ends, 4 * SMALL)
 {
-	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t large = publish_unit(&alice, "large", 4 * SMALL), kept = publish_unit(&bob, "kept", SMALL);
 	uint64_t unit = publish_unit(&bob, "w", SMALL), wait, next, now = 0;
@@ -220,13 +207,11 @@ TEST(test_favour_ends)
 	release_ok(&bob, kept);
 	core_expect(core, wait, 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A favoured gather that ends by its deadline leaves nothing behind. */
-TEST(test_favoured_gather_expires)
+QUEUE_TEST(test_favoured_gather_expires, 4 * SMALL)
 {
-	struct core_driver *core = new_core(4 * SMALL);
 	struct user alice = join(core, CORE_ALICE), bob = join(core, CORE_BOB);
 	uint64_t large = publish_unit(&alice, "large", 4 * SMALL), kept = publish_unit(&bob, "kept", SMALL);
 	uint64_t unit = publish_unit(&bob, "w", SMALL), wait, next;
@@ -243,7 +228,6 @@ TEST(test_favoured_gather_expires)
 	core_expect(core, wait, ZEROD_E_DEADLINE);
 	core_expect(core, next, 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* ---- Staging ------------------------------------------------------------------------------------------- */

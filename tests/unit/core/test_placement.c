@@ -10,10 +10,7 @@
 
 static const struct core_unit on_host = {.name = "w", .numel = NUMEL, .on_host = true};
 
-static struct core_driver *new_core(void)
-{
-	return core_new(&(struct core_options){.ndevices = 2, .host_arena_bytes = 4 * CORE_MIB});
-}
+#define HOST_TEST(name) ENGINE_TEST(name, .ndevices = 2, .host_arena_bytes = 4 * CORE_MIB)
 
 static uint64_t shard_bytes(struct core_driver *core, uint32_t device)
 {
@@ -23,9 +20,8 @@ static uint64_t shard_bytes(struct core_driver *core, uint32_t device)
 }
 
 /* The device of each shard's rank reads it. Host memory itself copies nothing. */
-TEST(test_shards_are_in_host_memory_and_pulled)
+HOST_TEST(test_shards_are_in_host_memory_and_pulled)
 {
-	struct core_driver *core = new_core();
 	const struct zd_reply *reply;
 	uint64_t unit;
 
@@ -39,7 +35,6 @@ TEST(test_shards_are_in_host_memory_and_pulled)
 	assert_true(core_copied_bytes(core, 0) >= BYTES && core_copied_bytes(core, 1) >= BYTES);
 	assert_int_equal(core_copied_bytes(core, HOST), 0);
 	core_expect(core, core_release(core, team.session[1], unit), 0);
-	core_end(core);
 }
 
 /* A unit whose gathers land: the pools of both devices have grown for it. */
@@ -57,9 +52,8 @@ static uint64_t landing_unit(struct core_team *team, struct core_driver *core)
 }
 
 /* Two ranks gather, each shard crosses the link to the host once. */
-TEST(test_shards_land_once)
+HOST_TEST(test_shards_land_once)
 {
-	struct core_driver *core = new_core();
 	struct core_team team;
 	uint64_t unit = landing_unit(&team, core);
 	const struct zd_reply *replies[2];
@@ -74,13 +68,11 @@ TEST(test_shards_land_once)
 	assert_int_equal(core_count(core, ZD_CMD_COPY), before + 6);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_team_check(&team, replies[rank], 1);
-	core_end(core);
 }
 
 /* A shard that is alone is copied, too: the rank computes on its device. */
-TEST(test_a_shard_that_is_alone_is_pulled)
+HOST_TEST(test_a_shard_that_is_alone_is_pulled)
 {
-	struct core_driver *core = new_core();
 	const struct zd_reply *reply;
 	uint64_t unit;
 
@@ -91,31 +83,26 @@ TEST(test_a_shard_that_is_alone_is_pulled)
 	core_team_check(&team, reply, 1);
 	assert_int_equal(core_count(core, ZD_CMD_COPY), 1);
 	core_expect(core, core_release(core, team.session[0], unit), 0);
-	core_end(core);
 }
 
-TEST(test_placement_belongs_to_the_description)
+HOST_TEST(test_placement_belongs_to_the_description)
 {
 	const struct core_unit elsewhere = {.name = "w", .numel = NUMEL};
-	struct core_driver *core = new_core();
 
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect(core, core_register(core, team.session[0], team.group, &on_host), 0);
 	core_expect_error(core, core_register(core, team.session[1], team.group, &elsewhere),
 	                  ZEROD_E_MISMATCH, "rank 0 registered float32, 1000 elements, on the host");
-	core_end(core);
 }
 
-TEST(test_ranks_do_not_join_on_host_memory)
+HOST_TEST(test_ranks_do_not_join_on_host_memory)
 {
-	struct core_driver *core = new_core();
 	uint64_t session = core_open(core, CORE_ALICE);
 
 	core_expect_error(core,
 	                  core_join(core, session, &(struct core_join){.world_size = 1, .device = HOST}),
 	                  ZEROD_E_INVALID, "device 2 (device2) is host memory");
 	core_expect(core, core_alloc(core, session, "job", HOST, 5000), 0);
-	core_end(core);
 }
 
 ENGINE_TEST(test_without_host_memory)
@@ -126,10 +113,9 @@ ENGINE_TEST(test_without_host_memory)
 }
 
 /* Nothing is charged, and a smaller unit of the name is registered. */
-TEST(test_a_unit_larger_than_host_memory)
+HOST_TEST(test_a_unit_larger_than_host_memory)
 {
 	const struct core_unit large = {.name = "w", .numel = 4 * CORE_MIB, .on_host = true};
-	struct core_driver *core = new_core();
 
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_expect_error(core, core_register(core, team.session[0], team.group, &large), ZEROD_E_NO_MEMORY,
@@ -137,27 +123,22 @@ TEST(test_a_unit_larger_than_host_memory)
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	(void)core_team_register(&team, &on_host);
 	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
-	core_end(core);
 }
 
 /* The error of the host memory's segment, once: the registration does not ask for another one. */
-TEST(test_a_segment_that_fails)
+HOST_TEST(test_a_segment_that_fails)
 {
-	struct core_driver *core = new_core();
-
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "cannot be pinned");
 	core_expect_error(core, core_register(core, team.session[0], team.group, &on_host), ZEROD_E_NO_MEMORY,
 	                  "cannot be pinned");
 	assert_int_equal(core_count(core, ZD_CMD_SEGMENT_CREATE), 1);
 	core_expect(core, core_register(core, team.session[0], team.group, &on_host), 0);
-	core_end(core);
 }
 
 /* Shards, segments and charges come back where they were. */
-TEST(test_restart)
+HOST_TEST(test_restart)
 {
-	struct core_driver *core = new_core();
 	uint64_t unit;
 
 	core_journal(core);
@@ -166,5 +147,4 @@ TEST(test_restart)
 	core_team_publish(&team, unit);
 	core_restart(core);
 	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
-	core_end(core);
 }

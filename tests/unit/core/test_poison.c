@@ -384,27 +384,24 @@ ENGINE_TEST(test_rank_that_is_alone, .copies = true)
 }
 
 /* A rank's released buffer is filled when its neighbour has copied from it. */
-TEST(test_ranks_of_several_daemons)
+NODES_TEST(test_ranks_of_several_daemons, .options = {.copies = true})
 {
-	struct core_nodes nodes;
 	struct core_driver *core;
 	uint64_t unit[CORE_NODES], request[4];
 	const struct zd_reply *reply;
-	core_nodes_new(&nodes, &(struct core_nodes_config){.options = {.copies = true}});
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	core = core_nodes_core(&nodes, 0);
+	core_nodes_unit(nodes, "w", 1024, unit);
+	core = core_nodes_core(nodes, 0);
 	uint32_t fills = core_count(core, ZD_CMD_FILL);
 	for (uint32_t rank = 0; rank < 4; rank += 2)
-		request[rank] = core_gather(core_nodes_core(&nodes, rank), core_nodes_session(&nodes, rank),
+		request[rank] = core_gather(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank),
 		                            unit[rank / 2]);
 	reply = core_expect(core, request[0], 0);
-	core_expect(core, core_release(core, core_nodes_session(&nodes, 0), unit[0]), 0);
+	core_expect(core, core_release(core, core_nodes_session(nodes, 0), unit[0]), 0);
 	assert_int_equal(core_count(core, ZD_CMD_FILL), fills);
 	for (uint32_t rank = 1; rank < 4; rank += 2)
-		request[rank] = core_gather(core_nodes_core(&nodes, rank), core_nodes_session(&nodes, rank),
+		request[rank] = core_gather(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank),
 		                            unit[rank / 2]);
-	core_team_check(core_nodes_team(&nodes, 1), core_expect(core, request[1], 0), 1);
+	core_team_check(core_nodes_team(nodes, 1), core_expect(core, request[1], 0), 1);
 	assert_int_equal(core_count(core, ZD_CMD_FILL), fills + 1);
 	assert_true(is_filled(&(struct rig){.core = core}, reply->place));
-	core_net_end(nodes.net);
 }

@@ -12,13 +12,9 @@
 #define QUOTA (64 * CORE_KIB)
 #define MOST  (QUOTA + 64 * CORE_KIB) /* that the segments of a uid occupy */
 
-static struct core_driver *new_core(uint32_t ndevices, uint64_t quota_bytes)
-{
-	return core_new(&(struct core_options){.ndevices = ndevices,
-	                                       .arena_bytes = 4 * CORE_MIB,
-	                                       .uid_quota_bytes = quota_bytes,
-	                                       .sessions_map = true});
-}
+#define QUOTA_TEST(name, devices, quota_bytes)                                                               \
+	ENGINE_TEST(name, .ndevices = devices, .arena_bytes = 4 * CORE_MIB, .uid_quota_bytes = quota_bytes,  \
+	            .sessions_map = true)
 
 static uint64_t segment_bytes(struct core_driver *core)
 {
@@ -42,9 +38,8 @@ static void free_behind(struct core_driver *core, uint64_t session, uint64_t req
 }
 
 /* Each job of a few bytes has a segment of its own. */
-TEST(test_small_jobs_pay)
+QUOTA_TEST(test_small_jobs_pay, 1, 256 * CORE_KIB)
 {
-	struct core_driver *core = new_core(1, 256 * CORE_KIB);
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
 	char job[16];
 	uint32_t n = 0;
@@ -63,13 +58,11 @@ TEST(test_small_jobs_pay)
 	core_expect(core, core_alloc(core, alice, "job 3", 0, 3 * CORE_KIB), 0);
 	core_expect(core, core_alloc(core, bob, "job", 0, 256 * CORE_KIB), 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A segment with one small block left is not free for the uid's other jobs. */
-TEST(test_fragments_pay)
+QUOTA_TEST(test_fragments_pay, 1, 1024 * CORE_KIB)
 {
-	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
 	uint64_t alice = core_open(core, CORE_ALICE), large, got = 0;
 
 	for (uint32_t n = 0; n < 40; n++) {
@@ -87,13 +80,11 @@ TEST(test_fragments_pay)
 	assert_in_range(got, 16, 17);
 	assert_true(segment_bytes(core) <= 1024 * CORE_KIB + 64 * CORE_KIB);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A job's segments grow up to a sixteenth of the quota. */
-TEST(test_growth_ends)
+QUOTA_TEST(test_growth_ends, 1, 1024 * CORE_KIB)
 {
-	struct core_driver *core = new_core(1, 1024 * CORE_KIB);
 	uint64_t alice = core_open(core, CORE_ALICE);
 
 	for (int i = 0; i < 64; i++)
@@ -102,12 +93,10 @@ TEST(test_growth_ends)
 	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0);
 	assert_int_equal(segment_bytes(core), (256 + 64) * CORE_KIB);
 	core_close_all(core);
-	core_end(core);
 }
 
-TEST(test_quarantine_counts)
+QUOTA_TEST(test_quarantine_counts, 1, QUOTA)
 {
-	struct core_driver *core = new_core(1, QUOTA);
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), third;
 
@@ -121,7 +110,6 @@ TEST(test_quarantine_counts)
 	core_pass(core, alice, fence.timeline, fence.value);
 	core_expect(core, third, 0);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* Alice's segments are as many as they may be; each holds a few bytes. */
@@ -139,9 +127,8 @@ static void fill_quota(struct core_driver *core, uint64_t session)
 }
 
 /* Another user's quarantine is no reason to wait. */
-TEST(test_nothing_comes)
+QUOTA_TEST(test_nothing_comes, 1, QUOTA)
 {
-	struct core_driver *core = new_core(1, QUOTA);
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 
@@ -152,13 +139,11 @@ TEST(test_nothing_comes)
 	assert_int_equal(segment_bytes(core), MOST + 4 * CORE_KIB);
 	core_pass(core, bob, fence.timeline, fence.value);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* The uid's own empty segments are given back before it is refused one, on any device; nobody else's are. */
-TEST(test_empty_segments_are_given_back)
+QUOTA_TEST(test_empty_segments_are_given_back, 2, 2 * QUOTA)
 {
-	struct core_driver *core = new_core(2, 2 * QUOTA);
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
 	uint32_t created;
@@ -178,13 +163,11 @@ TEST(test_empty_segments_are_given_back)
 	core_expect(core, core_alloc(core, bob, "job", 1, 100 * CORE_KIB), 0);
 	assert_int_equal(core_count(core, ZD_CMD_SEGMENT_CREATE), created);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A segment that a session does not unmap counts until it does. */
-TEST(test_retiring_counts)
+QUOTA_TEST(test_retiring_counts, 1, QUOTA)
 {
-	struct core_driver *core = new_core(1, QUOTA);
 	uint64_t alice = core_open(core, CORE_ALICE), large, other;
 
 	core_expect(core, core_alloc(core, alice, "job", 0, 1), 0);
@@ -200,7 +183,6 @@ TEST(test_retiring_counts)
 	core_expect(core, other, ZEROD_E_QUOTA);
 	assert_true(segment_bytes(core) <= MOST);
 	core_close_all(core);
-	core_end(core);
 }
 
 /* A gather waits while its own job will free what it needs, and fails where no release would help. */

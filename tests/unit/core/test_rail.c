@@ -317,36 +317,32 @@ RIG_TEST(test_refresh_waits_for_takers)
 
 /* An update waits for this daemon's prefetches: ranks of other daemons have prefetched the version that it
  * overwrites here. */
-TEST(test_update_waits_for_prefetches)
+RIG_TEST(test_update_waits_for_prefetches, .options = {.gather_budget_bytes = UNIT_BYTES})
 {
-	struct rig rig;
 	uint64_t prefetch[4], update[4];
-	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		core_expect(core_of(&rig, rank), gather(&rig, rig.v, rank), 0);
-		prefetch[rank] = core_prefetch(core_of(&rig, rank), session_of(&rig, rank),
-		                               on(&rig, rig.u, rank));
+		core_expect(core_of(rig, rank), gather(rig, rig->v, rank), 0);
+		prefetch[rank] = core_prefetch(core_of(rig, rank), session_of(rig, rank),
+		                               on(rig, rig->u, rank));
 	}
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		update[rank] = core_update(core_of(&rig, rank), session_of(&rig, rank),
-		                           on(&rig, rig.u, rank));
-		core_expect_waits(core_of(&rig, rank), update[rank], "its own gather of unit 'u'");
+		update[rank] = core_update(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank));
+		core_expect_waits(core_of(rig, rank), update[rank], "its own gather of unit 'u'");
 	}
 	for (uint32_t rank = 0; rank < 4; rank += 2)
-		release(&rig, rig.v, rank);
-	core_expect_waits(core_of(&rig, 0), update[0], "its own gather of unit 'u' on rank 1");
+		release(rig, rig->v, rank);
+	core_expect_waits(core_of(rig, 0), update[0], "its own gather of unit 'u' on rank 1");
 	for (uint32_t rank = 1; rank < 4; rank += 2)
-		release(&rig, rig.v, rank);
+		release(rig, rig->v, rank);
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		struct core_team *team = core_nodes_team(&rig.nodes, rank);
+		struct core_team *team = core_nodes_team(&rig->nodes, rank);
 		core_expect(team->core, prefetch[rank], 0);
 		core_expect(team->core, update[rank], 0);
-		core_team_write(team, on(&rig, rig.u, rank), rank % 2);
+		core_team_write(team, on(rig, rig->u, rank), rank % 2);
 		core_expect(team->core,
-		            core_publish(team->core, session_of(&rig, rank), on(&rig, rig.u, rank)), 0);
+		            core_publish(team->core, session_of(rig, rank), on(rig, rig->u, rank)), 0);
 	}
-	pass(&rig, rig.u, 2);
-	core_net_end(rig.nodes.net);
+	pass(rig, rig->u, 2);
 }
 
 TEST(test_slots)
@@ -392,23 +388,20 @@ RIG_TEST(test_prefetch)
 }
 
 /* Room is not made by taking back what others have prefetched too: they would not send it again. */
-TEST(test_prefetched_copies_stay)
+RIG_TEST(test_prefetched_copies_stay, .options = {.gather_budget_bytes = UNIT_BYTES})
 {
-	struct rig rig;
-	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
 	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(&rig, rank),
-		            core_prefetch(core_of(&rig, rank), session_of(&rig, rank), on(&rig, rig.u, rank)),
+		core_expect(core_of(rig, rank),
+		            core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank)),
 		            0);
-	uint64_t waits = gather(&rig, rig.v, 0);
-	core_expect_waits(core_of(&rig, 0), waits, "gather budget");
-	pass(&rig, rig.u, 1);
+	uint64_t waits = gather(rig, rig->v, 0);
+	core_expect_waits(core_of(rig, 0), waits, "gather budget");
+	pass(rig, rig->u, 1);
 	uint64_t request[4] = {waits};
 	for (uint32_t rank = 1; rank < 4; rank++)
-		request[rank] = gather(&rig, rig.v, rank);
+		request[rank] = gather(rig, rig->v, rank);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		(void)expect_bytes(&rig, rank, request[rank], 1);
-	core_net_end(rig.nodes.net);
+		(void)expect_bytes(rig, rank, request[rank], 1);
 }
 
 /* ---- Devices that ranks share -------------------------------------------------------------------------- */
@@ -575,23 +568,20 @@ RIG_TEST(test_update_waits_for_slow_local_ranks)
 }
 
 /* An update waits for contexts as well, and they get the version that they requested. */
-TEST(test_update_waits_for_contexts)
+RIG_TEST(test_update_waits_for_contexts, .options = {.gather_budget_bytes = UNIT_BYTES})
 {
-	struct rig rig;
 	uint64_t context[4], update[4];
-	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES}});
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		uint64_t unit = on(&rig, rig.u, rank);
-		core_expect(core_of(&rig, rank), gather(&rig, rig.v, rank), 0);
-		context[rank] = core_context_begin(core_of(&rig, rank), session_of(&rig, rank), &unit, 1);
-		update[rank] = core_update(core_of(&rig, rank), session_of(&rig, rank), unit);
-		core_expect_waits(core_of(&rig, rank), update[rank], "its own gather of unit 'u'");
+		uint64_t unit = on(rig, rig->u, rank);
+		core_expect(core_of(rig, rank), gather(rig, rig->v, rank), 0);
+		context[rank] = core_context_begin(core_of(rig, rank), session_of(rig, rank), &unit, 1);
+		update[rank] = core_update(core_of(rig, rank), session_of(rig, rank), unit);
+		core_expect_waits(core_of(rig, rank), update[rank], "its own gather of unit 'u'");
 	}
 	for (uint32_t rank = 0; rank < 4; rank++)
-		release(&rig, rig.v, rank);
+		release(rig, rig->v, rank);
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		core_expect(core_of(&rig, rank), context[rank], 0);
-		core_expect(core_of(&rig, rank), update[rank], 0);
+		core_expect(core_of(rig, rank), context[rank], 0);
+		core_expect(core_of(rig, rank), update[rank], 0);
 	}
-	core_net_end(rig.nodes.net);
 }

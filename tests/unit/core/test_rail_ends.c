@@ -20,14 +20,11 @@ RIG_TEST(test_deadline_of_a_gather)
 	                  "group 'world': rank 0 gave up its gather of unit 'u'");
 }
 
-TEST(test_unit_that_never_fits)
+RIG_TEST(test_unit_that_never_fits, .options = {.gather_budget_bytes = UNIT_BYTES / 2})
 {
-	struct rig rig;
-	rig_new(&rig, &(struct core_nodes_config){.options = {.gather_budget_bytes = UNIT_BYTES / 2}});
-	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), ZEROD_E_NO_MEMORY);
-	core_expect_error(core_of(&rig, 1), send_commit(&rig, 1, 1), ZEROD_E_NO_MEMORY,
+	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), ZEROD_E_NO_MEMORY);
+	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_NO_MEMORY,
 	                  "rank 0's gather of unit 'u': unit 'u' needs 1024 bytes");
-	core_net_end(rig.nodes.net);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
@@ -425,79 +422,67 @@ static void abort_group(struct rig *rig, uint32_t node)
 }
 
 /* Ranks had come to different gathers when their group ended; their next ones belong together. */
-TEST(test_durable_group_joined_again)
+RIG_TEST(test_durable_group_joined_again, .durable = true)
 {
-	struct rig rig;
-	rig_new(&rig, &durable);
-	commit_all(&rig, 1);
-	pass(&rig, rig.u, 1);
-	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), 0);
-	release(&rig, rig.u, 0);
-	core_expect(core_of(&rig, 3), gather(&rig, rig.v, 3), 0);
-	abort_group(&rig, 0);
-	abort_group(&rig, 1);
-	join_again(&rig);
-	pass(&rig, rig.u, 1);
-	pass(&rig, rig.v, 1);
-	core_net_end(rig.nodes.net);
+	commit_all(rig, 1);
+	pass(rig, rig->u, 1);
+	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), 0);
+	release(rig, rig->u, 0);
+	core_expect(core_of(rig, 3), gather(rig, rig->v, 3), 0);
+	abort_group(rig, 0);
+	abort_group(rig, 1);
+	join_again(rig);
+	pass(rig, rig->u, 1);
+	pass(rig, rig->v, 1);
 }
 
 /* An exchange of the former connection fails after the next connection was made. */
-TEST(test_late_end_of_a_former_exchange)
+RIG_TEST(test_late_end_of_a_former_exchange, .durable = true)
 {
-	struct rig rig;
-	rig_new(&rig, &durable);
-	commit_all(&rig, 1);
-	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
-	core_expect(core_of(&rig, 0), gather(&rig, rig.u, 0), 0);
-	abort_group(&rig, 0);
-	abort_group(&rig, 1);
-	join_again(&rig);
-	core_run_one(core_of(&rig, 0), ZD_CMD_EXCHANGE);
-	expect_state(&rig, 0, "READY");
-	core_unhold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
-	pass(&rig, rig.u, 1);
-	core_net_end(rig.nodes.net);
+	commit_all(rig, 1);
+	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), 0);
+	abort_group(rig, 0);
+	abort_group(rig, 1);
+	join_again(rig);
+	core_run_one(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	expect_state(rig, 0, "READY");
+	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	pass(rig, rig->u, 1);
 }
 
 /* So does a relay: the next connection does not count it. */
-TEST(test_late_end_of_a_former_relay)
+RIG_TEST(test_late_end_of_a_former_relay, .durable = true)
 {
-	struct rig rig;
 	uint64_t request[4];
-	rig_new(&rig, &durable);
-	commit_all(&rig, 1);
-	gather_up_to_relays(&rig, request);
-	abort_group(&rig, 0);
-	abort_group(&rig, 1);
-	join_again(&rig);
-	core_fail_next(core_of(&rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
-	core_run_on(core_of(&rig, 0), ZD_CMD_COPY, 0);
-	core_run_on(core_of(&rig, 0), ZD_CMD_COPY, 1);
-	expect_state(&rig, 0, "READY");
-	assert_int_equal(core_quarantine(core_of(&rig, 0), 0), 0);
-	assert_int_equal(core_quarantine(core_of(&rig, 0), 1), 0);
-	core_unhold(core_of(&rig, 0), ZD_CMD_COPY);
-	pass(&rig, rig.u, 1);
+	commit_all(rig, 1);
+	gather_up_to_relays(rig, request);
+	abort_group(rig, 0);
+	abort_group(rig, 1);
+	join_again(rig);
+	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 1);
+	expect_state(rig, 0, "READY");
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
+	pass(rig, rig->u, 1);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(&rig, rank),
-		            core_simple(core_of(&rig, rank), session_of(&rig, rank), ZD_REQ_SESSION_RESET, 0),
+		core_expect(core_of(rig, rank),
+		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0),
 		            0);
-	core_net_end(rig.nodes.net);
 }
 
 /* An engine is freed with everything under way. */
-TEST(test_abandoned)
+RIG_TEST(test_abandoned)
 {
-	struct rig rig;
 	uint64_t request[4];
-	rig_new(&rig, NULL);
-	gather_up_to_relays(&rig, request);
-	core_hold(core_of(&rig, 0), ZD_CMD_EXCHANGE);
-	(void)gather(&rig, rig.v, 0);
-	(void)gather(&rig, rig.v, 1);
-	core_abandon(core_of(&rig, 0));
-	core_net_end(rig.nodes.net);
+	gather_up_to_relays(rig, request);
+	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
+	(void)gather(rig, rig->v, 0);
+	(void)gather(rig, rig->v, 1);
+	core_abandon(core_of(rig, 0));
 }
 
 /* Errors of backends name a rank by its number in the world, not by its place on the rail. */

@@ -89,26 +89,22 @@ RIG_TEST(test_released_before_its_exchange_fails)
 }
 
 /* Of the second daemon, in which rank 2 is the first. */
-TEST(test_reset_names_the_rank_of_the_world)
+NODES_TEST(test_reset_names_the_rank_of_the_world, .durable = true, .shadow = true)
 {
-	const struct core_nodes_config config = {.durable = true, .shadow = true};
-	struct core_nodes nodes;
 	uint64_t unit[CORE_NODES], request[4];
-	core_nodes_new(&nodes, &config);
-	core_nodes_unit(&nodes, "u", 1024, unit);
-	struct core_driver *core = core_nodes_core(&nodes, 2);
-	uint64_t session = core_nodes_session(&nodes, 2);
+	core_nodes_unit(nodes, "u", 1024, unit);
+	struct core_driver *core = core_nodes_core(nodes, 2);
+	uint64_t session = core_nodes_session(nodes, 2);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		request[rank] = core_commit(core_nodes_core(&nodes, rank), core_nodes_session(&nodes, rank),
-		                            core_nodes_team(&nodes, rank)->group, 1);
+		request[rank] = core_commit(core_nodes_core(nodes, rank), core_nodes_session(nodes, rank),
+		                            core_nodes_team(nodes, rank)->group, 1);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_nodes_core(&nodes, rank), request[rank], 0);
+		core_expect(core_nodes_core(nodes, rank), request[rank], 0);
 	core_expect(core, core_update(core, session, unit[1]), 0);
 	core_expect(core, core_publish(core, session, unit[1]), 0);
 	core_hold(core, ZD_CMD_COPY);
-	core_close(core, core_nodes_session(&nodes, 3));
+	core_close(core, core_nodes_session(nodes, 3));
 	core_expect_waits(core, core_simple(core, session, ZD_REQ_SESSION_RESET, 0),
 	                  "rank 2's shard of unit 'u'");
 	core_unhold(core, ZD_CMD_COPY);
-	core_net_end(nodes.net);
 }

@@ -60,10 +60,13 @@ void core_close_all(struct core_driver *core);
 void core_abandon(struct core_driver *core);
 struct zd_engine *core_engine(struct core_driver *core);
 
-/* A test with a parameter such as "struct rig *rig", which is what setup() returned. teardown() does not run
- * after a failed test, whose engine may be inside of a call. */
-#define CORE_RIG_TEST(name, rig, setup, teardown)                                                            \
-	TEST_DEFINE(name, rig, void *fixture = setup(), (name(fixture), teardown(fixture)), NULL, NULL)
+/* A test of `rig`, a structure that the call `start` fills and end(rig) ends. A failed test leaves its
+ * engine, which may be inside of a call.
+ * NOLINTBEGIN(bugprone-macro-parentheses): a type and the name of a parameter */
+#define CORE_RIG_TEST(name, type, rig, start, end)                                                           \
+	TEST_DEFINE(name, type *rig, type filled = {0}; type *rig = &filled;                                 \
+	            start, (name(rig), end(rig)), NULL, NULL)
+/* NOLINTEND(bugprone-macro-parentheses) */
 /* A test of `core`, a driver with options such as ".copies = true". */
 #define ENGINE_TEST(name, ...)                                                                               \
 	TEST_DEFINE(name, struct core_driver *core,                                                          \

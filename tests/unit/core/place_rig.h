@@ -36,14 +36,7 @@ static inline void start(struct rig *rig, uint32_t world_size)
 	start_with(rig, world_size, (struct core_options){.ndevices = 2});
 }
 
-static inline struct rig *setup(void)
-{
-	static struct rig rig;
-	start(&rig, 2);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, 2), core_rig_end)
 
 static inline uint64_t place_until(struct rig *rig, uint32_t rank, bool on_host, uint64_t deadline_ns)
 {

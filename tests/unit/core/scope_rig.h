@@ -17,24 +17,19 @@ struct rig {
 	uint64_t a, b, c; /* units */
 };
 
-static inline struct rig *rig_new(const struct core_options *options)
+static inline void start(struct rig *rig, const struct core_options *options)
 {
-	static struct rig rig;
-	rig.core = core_new(options);
-	rig.team = core_team_new(rig.core, "job", 2, false);
-	rig.session = rig.team.session[0];
-	rig.a = core_team_unit(&rig.team, "a", UNIT_BYTES);
-	rig.b = core_team_unit(&rig.team, "b", UNIT_BYTES);
-	rig.c = core_team_unit(&rig.team, "c", UNIT_BYTES);
-	return &rig;
+	rig->core = core_new(options);
+	rig->team = core_team_new(rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->a = core_team_unit(&rig->team, "a", UNIT_BYTES);
+	rig->b = core_team_unit(&rig->team, "b", UNIT_BYTES);
+	rig->c = core_team_unit(&rig->team, "c", UNIT_BYTES);
 }
 
-static inline struct rig *setup(void)
-{
-	return rig_new(NULL);
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+/* A test of `rig`, whose driver has options such as ".copies = true". */
+#define RIG_TEST(name, ...)                                                                                  \
+	CORE_RIG_TEST(name, struct rig, rig, start(rig, &(struct core_options){__VA_ARGS__}), core_rig_end)
 
 static inline uint64_t gathered_bytes(struct rig *rig)
 {

@@ -45,14 +45,7 @@ static void begin_reserved(struct scene *s)
 	reserve(s, 1);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	begin_reserved(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, begin_reserved(s), core_rig_end)
 
 /* Up to the step: both ranks have their targets. */
 static void begin_step(struct scene *s)
@@ -66,14 +59,7 @@ static void begin_step(struct scene *s)
 	core_reducers_step(&s->g, s->step);
 }
 
-static struct scene *setup_step(void)
-{
-	static struct scene s;
-	begin_step(&s);
-	return &s;
-}
-
-#define STEP_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup_step, core_rig_end)
+#define STEP_TEST(name) CORE_RIG_TEST(name, struct scene, s, begin_step(s), core_rig_end)
 
 static void lose_peer(struct scene *s)
 {

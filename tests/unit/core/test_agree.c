@@ -17,14 +17,7 @@ static void open_scene(struct scene *s)
 	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
 
 static struct zd_args args_of(struct scene *s, uint32_t op, uint32_t count, const double *values)
 {

@@ -22,14 +22,7 @@ static void open_team(struct core_team *team)
 	*team = core_team_new(core_new(NULL), "job", RANKS, false);
 }
 
-static struct core_team *setup(void)
-{
-	static struct core_team team;
-	open_team(&team);
-	return &team;
-}
-
-#define TEAM_TEST(name) CORE_RIG_TEST(name, struct core_team *team, setup, core_rig_end)
+#define TEAM_TEST(name) CORE_RIG_TEST(name, struct core_team, team, open_team(team), core_rig_end)
 
 /* ---- One daemon ---------------------------------------------------------------------------------------- */
 

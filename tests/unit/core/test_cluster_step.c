@@ -22,14 +22,7 @@ static void rig_new(struct rig *rig, const struct core_nodes_config *config)
 	core_nodes_unit(&rig->nodes, "w", WORLD * ZD_SHARD_ALIGN_BYTES, rig->unit);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	rig_new(&rig, NULL);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_nodes_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, rig_new(rig, NULL), core_nodes_end)
 
 static struct core_team *team_of(struct rig *rig, uint32_t rank)
 {

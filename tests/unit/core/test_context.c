@@ -175,10 +175,8 @@ RIG_TEST(test_session_dies_with_a_waiting_context)
 	core_unhold(rig->core, ZD_CMD_COPY);
 }
 
-TEST(test_context_waits_for_room_in_its_turn)
+RIG_TEST(test_context_waits_for_room_in_its_turn, .gather_budget_bytes = 2 * UNIT_BYTES)
 {
-	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
-	struct rig *rig = rig_new(&options);
 	const uint64_t units[] = {core_team_unit(&rig->team, "big", 2 * UNIT_BYTES)};
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->c), 0);
 	uint64_t request = core_context_begin(rig->core, rig->session, units, 1);
@@ -190,19 +188,15 @@ TEST(test_context_waits_for_room_in_its_turn)
 	end(rig, ZD_REQ_CONTEXT_END, core_expect(rig->core, request, 0)->u.scope.scope);
 	core_expect(rig->core, behind, 0);
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	core_end(rig->core);
 }
 
-TEST(test_context_beyond_the_budget_fails_at_once)
+RIG_TEST(test_context_beyond_the_budget_fails_at_once, .gather_budget_bytes = 2 * UNIT_BYTES)
 {
-	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
-	struct rig *rig = rig_new(&options);
 	const uint64_t units[] = {rig->a, rig->b, rig->c};
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, units, 3), ZEROD_E_NO_MEMORY,
 	                  "3 units need 1536 bytes; the gather budget of device 0 is 1024");
 	assert_int_equal(nscopes(rig), 0);
 	end(rig, ZD_REQ_CONTEXT_END, context(rig, units, 2));
-	core_end(rig->core);
 }
 
 /* ---- Bad input ----------------------------------------------------------------------------------------- */

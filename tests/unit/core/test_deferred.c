@@ -24,14 +24,7 @@ static void start(struct rig *rig, const struct core_options *options)
 	rig->session = rig->team.session[0];
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	start(&rig, NULL);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, NULL), core_rig_end)
 
 static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
 {

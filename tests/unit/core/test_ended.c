@@ -18,14 +18,7 @@ static void open_scene(struct scene *s)
 	s->unit = core_team_unit(&s->team, "w", BYTES);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
 
 static void end(struct scene *s, uint32_t rank)
 {

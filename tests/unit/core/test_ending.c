@@ -15,12 +15,7 @@
 
 static const struct core_options lingering = {.end_step_objects = STEP, .sessions_linger = true};
 
-static struct core_driver *setup(void)
-{
-	return core_new(&(struct core_options){.end_step_objects = STEP});
-}
-
-#define DRIVER_TEST(name) CORE_RIG_TEST(name, struct core_driver *core, setup, core_end)
+#define STEPS_TEST(name) ENGINE_TEST(name, .end_step_objects = STEP)
 
 static uint64_t join(struct core_driver *core, uint64_t session, const char *group, bool durable)
 {
@@ -86,7 +81,7 @@ static uint32_t make_steps(struct core_driver *core, uint32_t uid)
 	return nsteps;
 }
 
-DRIVER_TEST(test_a_step_frees_a_bounded_number)
+STEPS_TEST(test_a_step_frees_a_bounded_number)
 {
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, group, NUNITS);
@@ -100,7 +95,7 @@ DRIVER_TEST(test_a_step_frees_a_bounded_number)
 	assert_false(core_end_step(core, CORE_ALICE));
 }
 
-DRIVER_TEST(test_a_small_end_is_one_event)
+STEPS_TEST(test_a_small_end_is_one_event)
 {
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, group, STEP - 1);
@@ -110,7 +105,7 @@ DRIVER_TEST(test_a_small_end_is_one_event)
 }
 
 /* Leases end one by one, with the buffers and in scopes. */
-DRIVER_TEST(test_leases_count)
+STEPS_TEST(test_leases_count)
 {
 	char name[16];
 	struct core_team team = core_team_new(core, "job", 1, false);
@@ -130,7 +125,7 @@ DRIVER_TEST(test_leases_count)
 	assert_int_equal(make_steps(core, CORE_ALICE), 3 * NUNITS / STEP);
 }
 
-DRIVER_TEST(test_peers_hear_at_the_first_step)
+STEPS_TEST(test_peers_hear_at_the_first_step)
 {
 	uint64_t unit = 0;
 	char name[16];
@@ -147,7 +142,7 @@ DRIVER_TEST(test_peers_hear_at_the_first_step)
 	(void)make_steps(core, CORE_ALICE);
 }
 
-DRIVER_TEST(test_a_request_of_the_uid_completes_the_end)
+STEPS_TEST(test_a_request_of_the_uid_completes_the_end)
 {
 	char name[16];
 	struct core_team team = core_team_new(core, "job", 2, false);
@@ -165,7 +160,7 @@ DRIVER_TEST(test_a_request_of_the_uid_completes_the_end)
 	assert_true(core_engine(core)->groups->attached == 1);
 }
 
-DRIVER_TEST(test_a_hello_of_the_uid_and_an_administrator_complete_the_end)
+STEPS_TEST(test_a_hello_of_the_uid_and_an_administrator_complete_the_end)
 {
 	uint64_t admin = core_open_admin(core), session;
 	for (uint32_t round = 0; round < 2; round++) {
@@ -186,7 +181,7 @@ static uint64_t leave(struct core_driver *core, uint64_t session, uint64_t group
 	return core_simple(core, session, ZD_REQ_GROUP_LEAVE, group);
 }
 
-DRIVER_TEST(test_a_rank_leaves_in_steps)
+STEPS_TEST(test_a_rank_leaves_in_steps)
 {
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, group, NUNITS);
@@ -199,7 +194,7 @@ DRIVER_TEST(test_a_rank_leaves_in_steps)
 }
 
 /* The fills of shards end between two steps: the registrations have failed, so that nothing is kept. */
-DRIVER_TEST(test_a_rank_leaves_while_it_registers)
+STEPS_TEST(test_a_rank_leaves_while_it_registers)
 {
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", true);
 	uint64_t registration = 0;
@@ -219,7 +214,7 @@ DRIVER_TEST(test_a_rank_leaves_while_it_registers)
 }
 
 /* The session's end goes on where the rank was. */
-DRIVER_TEST(test_a_session_ends_while_a_rank_leaves)
+STEPS_TEST(test_a_session_ends_while_a_rank_leaves)
 {
 	uint64_t session = core_open(core, CORE_ALICE), group = join(core, session, "world", false);
 	register_units(core, session, join(core, session, "other", false), NUNITS);
@@ -319,7 +314,7 @@ static uint32_t count_uncommitted(struct core_driver *core)
 	return count;
 }
 
-DRIVER_TEST(test_a_loss_undoes_updates_in_steps)
+STEPS_TEST(test_a_loss_undoes_updates_in_steps)
 {
 	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
 	core_journal(core);
@@ -333,7 +328,7 @@ DRIVER_TEST(test_a_loss_undoes_updates_in_steps)
 }
 
 /* The fences of a peer's publish pass between two steps of the loss, before the steps come to its unit. */
-DRIVER_TEST(test_a_publish_between_two_steps_of_a_loss_is_undone)
+STEPS_TEST(test_a_publish_between_two_steps_of_a_loss_is_undone)
 {
 	static const struct zd_fence slow = {7, 1};
 	struct core_join args = {.world_size = 2, .durable = true, .shadow = true};
@@ -369,7 +364,7 @@ DRIVER_TEST(test_a_publish_between_two_steps_of_a_loss_is_undone)
 }
 
 /* All units are at the last commit, those of the first step and the others. */
-DRIVER_TEST(test_a_restart_between_two_steps_of_a_loss)
+STEPS_TEST(test_a_restart_between_two_steps_of_a_loss)
 {
 	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
 	const struct zd_unit *restored;
@@ -382,7 +377,7 @@ DRIVER_TEST(test_a_restart_between_two_steps_of_a_loss)
 	assert_int_equal(core_engine(core)->groups->nunits, NUNITS);
 }
 
-DRIVER_TEST(test_a_durable_job_ends_in_steps)
+STEPS_TEST(test_a_durable_job_ends_in_steps)
 {
 	uint64_t session = core_open(core, CORE_ALICE), admin = core_open_admin(core);
 	register_units(core, session, join(core, session, "first", true), NUNITS);
@@ -398,7 +393,7 @@ DRIVER_TEST(test_a_durable_job_ends_in_steps)
 }
 
 /* The job's memory goes when its sessions have ended, and a request of its user finds nothing of it. */
-DRIVER_TEST(test_a_killed_job_ends_after_its_sessions)
+STEPS_TEST(test_a_killed_job_ends_after_its_sessions)
 {
 	uint64_t admin = core_open_admin(core);
 	for (uint32_t round = 0; round < 2; round++) {
@@ -417,7 +412,7 @@ DRIVER_TEST(test_a_killed_job_ends_after_its_sessions)
 }
 
 /* The reply was sent: a daemon that is killed then does not restore the job. */
-DRIVER_TEST(test_a_restart_between_two_steps_of_a_job)
+STEPS_TEST(test_a_restart_between_two_steps_of_a_job)
 {
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_journal(core);
@@ -451,7 +446,7 @@ TEST(test_holds_are_restored_once)
 	core_end(core);
 }
 
-DRIVER_TEST(test_a_rank_of_many_groups_is_reported_for_some)
+STEPS_TEST(test_a_rank_of_many_groups_is_reported_for_some)
 {
 	uint64_t session = core_open(core, CORE_ALICE);
 	char name[16];

@@ -25,14 +25,7 @@ static void start(struct rig *rig, const struct core_options *some)
 	rig->unit = core_team_unit(&rig->team, "w", RANKS * SLICE);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	start(&rig, NULL);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, NULL), core_rig_end)
 
 static struct zd_location shard_of(struct rig *rig, uint32_t rank, const struct core_unit *unit)
 {

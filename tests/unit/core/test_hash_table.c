@@ -13,12 +13,9 @@ struct scene {
 	bool there[NODES];
 };
 
-static struct scene *setup(void)
-{
-	return zd_calloc(1, sizeof(struct scene));
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *scene, setup, free)
+#define SCENE_TEST(name)                                                                                     \
+	TEST_DEFINE(name, struct scene *scene, struct scene *scene = zd_calloc(1, sizeof(*scene)),           \
+	            (name(scene), free(scene)), NULL, NULL)
 
 static uint64_t hash_of(uint32_t i)
 {

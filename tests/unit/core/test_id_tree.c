@@ -23,7 +23,9 @@ static struct scene *setup(void)
 	return scene;
 }
 
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *scene, setup, free)
+#define SCENE_TEST(name)                                                                                     \
+	TEST_DEFINE(name, struct scene *scene, struct scene *scene = setup(), (name(scene), free(scene)),    \
+	            NULL, NULL)
 
 static void drop(struct scene *scene, uint64_t id)
 {

@@ -22,14 +22,7 @@ static void start(struct rig *rig, bool sessions_linger)
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	start(&rig, false);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, false), core_rig_end)
 
 /* Where a unit's shard is. */
 static struct zd_location shard_of(struct rig *rig, const struct core_unit *unit)

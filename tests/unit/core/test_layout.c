@@ -23,14 +23,7 @@ static void open_rig(struct rig *rig)
 	rig->b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES / 2, 3);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	open_rig(&rig);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, open_rig(rig), core_rig_end)
 
 static uint64_t set_slot(struct rig *rig, uint64_t unit, uint32_t slot)
 {

@@ -19,14 +19,7 @@ static void open_scene(struct scene *s)
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
 
 static uint64_t wait_sum(struct scene *s, uint32_t rank, bool ahead)
 {

@@ -33,18 +33,16 @@ static void bob_starts(struct rig *rig)
 	core_call(rig->core, bobs->session[0], &bucket, 0);
 }
 
-static struct rig *setup(void)
+static void start(struct rig *rig)
 {
-	static struct rig rig;
-	rig = (struct rig){.core = core_new(NULL)};
-	core_tick(rig.core, SECOND);
-	rig.team = core_team_new(rig.core, "job", 2, false);
-	rig.session = rig.team.session[0];
-	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	return &rig;
+	*rig = (struct rig){.core = core_new(NULL)};
+	core_tick(rig->core, SECOND);
+	rig->team = core_team_new(rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 }
 
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_rig_end)
 
 /* ---- What rows say ------------------------------------------------------------------------------------- */
 

@@ -43,14 +43,7 @@ static void start(struct rig *rig, bool durable)
 	rig->source = make_room(rig, READER);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	start(&rig, false);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, false), core_rig_end)
 
 static uint64_t load_until(struct rig *rig, uint32_t rank, uint64_t allocation, uint64_t deadline_ns,
                            const struct zd_fence *fence)

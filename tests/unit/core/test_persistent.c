@@ -14,17 +14,15 @@ struct rig {
 	uint64_t unit;    /* of two ranks, at version 1 */
 };
 
-static struct rig *setup(void)
+static void start(struct rig *rig)
 {
-	static struct rig rig;
-	rig = (struct rig){.core = core_new(NULL)};
-	rig.team = core_team_new(rig.core, "job", 2, false);
-	rig.session = rig.team.session[0];
-	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	return &rig;
+	*rig = (struct rig){.core = core_new(NULL)};
+	rig->team = core_team_new(rig->core, "job", 2, false);
+	rig->session = rig->team.session[0];
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 }
 
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_rig_end)
 
 static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
 {

@@ -30,14 +30,7 @@ static void open_scene(struct scene *s)
 	}
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
 
 static uint64_t place(struct scene *s, uint32_t rank, uint64_t unit, bool on_host)
 {

@@ -41,14 +41,7 @@ static void start(struct rig *rig, const struct core_options *options)
 	start_as(rig, options, false);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	start(&rig, NULL);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, NULL), core_rig_end)
 
 /* So many fills have been given since. */
 static void expect_fills(const struct rig *rig, uint32_t fills)

@@ -75,14 +75,7 @@ static void rig_end(struct rig *rig)
 		free(rig->expected[i]);
 }
 
-static struct rig *setup(void)
-{
-	static struct rig rig;
-	rig_new(&rig, NULL, 500, 70);
-	return &rig;
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, rig_new(rig, NULL, 500, 70), rig_end)
 
 /* ---- Gradients and their sums -------------------------------------------------------------------------- */
 

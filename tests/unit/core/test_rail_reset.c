@@ -16,17 +16,15 @@ struct rig {
 	uint64_t session;
 };
 
-static struct rig *setup(void)
+static void start(struct rig *rig)
 {
-	static struct rig rig;
-	core_nodes_new(&rig.nodes, NULL);
-	core_nodes_unit(&rig.nodes, "u", 1024, rig.unit);
-	rig.core = core_nodes_core(&rig.nodes, 0);
-	rig.session = core_nodes_session(&rig.nodes, 0);
-	return &rig;
+	core_nodes_new(&rig->nodes, NULL);
+	core_nodes_unit(&rig->nodes, "u", 1024, rig->unit);
+	rig->core = core_nodes_core(&rig->nodes, 0);
+	rig->session = core_nodes_session(&rig->nodes, 0);
 }
 
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_nodes_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_nodes_end)
 
 static uint64_t reset(struct rig *rig)
 {

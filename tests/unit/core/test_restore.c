@@ -74,14 +74,7 @@ static void expect_same_rows(struct core_driver *core, const char *job, const st
 	}
 }
 
-static struct durable *setup(void)
-{
-	static struct durable d;
-	start(&d, false);
-	return &d;
-}
-
-#define DURABLE_TEST(name) CORE_RIG_TEST(name, struct durable *d, setup, core_rig_end)
+#define DURABLE_TEST(name) CORE_RIG_TEST(name, struct durable, d, start(d, false), core_rig_end)
 
 DURABLE_TEST(test_a_durable_job_survives)
 {

@@ -369,10 +369,8 @@ RIG_TEST(test_abandoning_ends_gathers_that_wait)
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, unit), 0);
 }
 
-TEST(test_fallback_gathers_obey_the_budget)
+RIG_TEST(test_fallback_gathers_obey_the_budget, .gather_budget_bytes = 2 * UNIT_BYTES)
 {
-	const struct core_options options = {.gather_budget_bytes = 2 * UNIT_BYTES};
-	struct rig *rig = rig_new(&options);
 	uint64_t claim = begin(rig, 0);
 	touch(rig, rig->a, claim);
 	touch(rig, rig->b, claim);
@@ -383,7 +381,6 @@ TEST(test_fallback_gathers_obey_the_budget)
 	end(rig, ZD_REQ_CLAIM_END, claim);
 	core_team_check(&rig->team, core_expect(rig->core, request, 0), 1);
 	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, 2 * UNIT_BYTES);
-	core_end(rig->core);
 }
 
 /* ---- Ends of ranks and groups -------------------------------------------------------------------------- */

@@ -27,14 +27,7 @@ static void open_scene(struct scene *s)
 	open_scene_with(s, NRANKS, 0);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
 
 static uint64_t end(struct scene *s, uint32_t rank, uint64_t deadline_ns)
 {

@@ -26,14 +26,7 @@ static void open_scene(struct scene *s)
 		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
 
 static void reduce_all(struct scene *s, uint32_t unit)
 {

@@ -13,17 +13,15 @@ struct rig {
 	uint64_t unit, other; /* two units of two ranks, at version 1 */
 };
 
-static struct rig *setup(void)
+static void start(struct rig *rig)
 {
-	static struct rig rig;
-	rig = (struct rig){.core = core_new(NULL)};
-	rig.team = core_team_new(rig.core, "job", 2, false);
-	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
-	return &rig;
+	*rig = (struct rig){.core = core_new(NULL)};
+	rig->team = core_team_new(rig->core, "job", 2, false);
+	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	rig->other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 }
 
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig *rig, setup, core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_rig_end)
 
 static uint64_t update_list(struct rig *rig, enum zd_request_kind kind, uint32_t rank, const uint64_t *units,
                             uint32_t nunits)

@@ -21,14 +21,7 @@ static void open_scene(struct scene *s, uint32_t nranks)
 	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
 }
 
-static struct scene *setup(void)
-{
-	static struct scene s;
-	open_scene(&s, 2);
-	return &s;
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene *s, setup, core_rig_end)
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s, 2), core_rig_end)
 
 static uint64_t begin(struct scene *s, uint32_t rank)
 {

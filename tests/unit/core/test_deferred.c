@@ -4,7 +4,6 @@
  * versions that are still being published. A promised copy writes nothing early, always comes or frees its
  * streams, and waits for nothing but work that ends by itself.
  */
-#include "base/mem.h"
 #include "core/gather/buffer.h"
 #include "tests/support/core_driver.h"
 

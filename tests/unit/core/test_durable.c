@@ -4,7 +4,6 @@
  */
 #include <stdio.h>
 
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 512u

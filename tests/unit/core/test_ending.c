@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 
-#include "base/mem.h"
 #include "core/gather/commit.h"
 #include "core/memory/allocation.h"
 #include "tests/support/core_driver.h"

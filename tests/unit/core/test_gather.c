@@ -2,7 +2,6 @@
 /*
  * Gather and release: transfers, leases, tags, versions, and when a block may be used again.
  */
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 512u

@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 1024u

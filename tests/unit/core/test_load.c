@@ -2,7 +2,6 @@
 /*
  * Loads: one rank's bytes on the shards of all, whatever ends a rank, its request or its copy meanwhile.
  */
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define RANKS      3u

@@ -2,7 +2,6 @@
 /*
  * Counters and histograms of the core for operators: by the time of its events, and once each.
  */
-#include "base/mem.h"
 #include "tests/support/core_reduce.h"
 
 #define UNIT_BYTES 512u

@@ -2,7 +2,6 @@
 /*
  * Persistent units and slots: gathered copies whose place in memory matters.
  */
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 512ull

@@ -3,7 +3,6 @@
  * Resets of sessions beside exchanges that fail. A backend frees the streams that wait for an exchange when
  * it fails, and says so to the core when nothing of it moves any more.
  */
-#include "base/mem.h"
 #include "tests/support/core_net.h"
 
 #define EXCHANGE ZD_MAX_DEVICES /* the timeline, of rank 0's device */

@@ -2,7 +2,6 @@
 /*
  * Requests as such: ids, limits and deadlines. One that is refused or ends early leaves nothing behind.
  */
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 512u

@@ -2,7 +2,6 @@
 /*
  * Restored engines: ranks that were inside an update, and processes that may still write.
  */
-#include "base/mem.h"
 #include "core/engine/journal.h"
 #include "tests/support/core_durable.h"
 

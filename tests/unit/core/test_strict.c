@@ -2,7 +2,6 @@
 /*
  * Strict sessions: their gathered buffers and slots fill whole pages, or segments, and are charged so.
  */
-#include "base/mem.h"
 #include "proto/limits.h"
 #include "tests/support/core_driver.h"
 

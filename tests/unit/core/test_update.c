@@ -2,7 +2,6 @@
 /*
  * Updates: who may write a shard and when, versions, poisoned sessions, commits.
  */
-#include "base/mem.h"
 #include "tests/support/core_driver.h"
 
 #define UNIT_BYTES 512u

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "proto/endpoint.h"
 #include "tests/support/test.h"
 

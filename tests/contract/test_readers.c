@@ -22,7 +22,8 @@ struct reading {
 	zerod_allocation *buffer;
 	void *data;
 	struct zerod_committed commit;
-	uint64_t step; /* that the ranks make */
+	uint64_t step;  /* that the ranks make */
+	uint32_t flags; /* of the waits for commits */
 	uint32_t whole, stale;
 };
 
@@ -52,6 +53,7 @@ static int await_commit(struct reading *r, uint64_t after, uint32_t deadline_ms)
 
 	source.job = "contract";
 	source.deadline_ms = deadline_ms;
+	source.flags = r->flags;
 	r->commit.struct_size = sizeof(r->commit);
 	return zerod_commit_wait(r->client, &source, after, &r->commit);
 }
@@ -145,6 +147,37 @@ CONTRACT_TEST(test_update_after_the_commit)
 		expect(&r, 1, 1);
 		end(&r);
 	}
+}
+
+/* The ranks update and commit meanwhile, and do not wait for the reader. */
+CONTRACT_TEST(test_pinned_commit)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct reading r;
+	begin(&r, 0);
+	publish_and_commit(&r);
+	r.flags = ZEROD_COMMIT_PIN;
+	OK(r.client, await_commit(&r, 0, 0));
+	for (uint32_t i = 0; i < 2; i++) {
+		contract_publish(&r.c->ranks[i], &r.units[0]);
+		expect(&r, 0, 1);
+		expect(&r, 1, 1);
+	}
+	for (uint32_t i = 2; i < RANKS; i++)
+		contract_publish(&r.c->ranks[i], &r.units[0]);
+	r.step = 2;
+	contract_run(r.c, commit, &r);
+	publish_and_commit(&r);
+	expect(&r, 0, 1);
+	expect(&r, 1, 1);
+	r.flags = 0;
+	OK(r.client, await_commit(&r, 0, 0));
+	expect(&r, 0, 3);
+	r.commit.step = 1;
+	FAILS(r.client, read_bytes(&r, "a", 0, 4), ZEROD_E_STALE_VERSION, "the last commit is step 3");
+	r.flags = 2;
+	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "zerod_commit_source: unknown flags 0x2");
+	end(&r);
 }
 
 static void await_second(struct contract_rank *rank, void *arg)
@@ -250,15 +283,16 @@ static void read_all(struct contract_rank *rank, void *arg)
 CONTRACT_TEST(test_no_read_is_torn)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
-	for (int shadow = 0; shadow < 2; shadow++) {
+	for (int i = 0; i < 3; i++) {
 		struct contract_task *tasks[RANKS], *reader;
 		struct reading r;
-		begin(&r, shadow ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
-		for (uint32_t i = 0; i < RANKS; i++)
-			tasks[i] = contract_start(&r.c->ranks[i], train, &r);
+		begin(&r, i == 1 ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
+		r.flags = i == 2 ? ZEROD_COMMIT_PIN : 0;
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			tasks[rank] = contract_start(&r.c->ranks[rank], train, &r);
 		reader = contract_start(&r.c->ranks[0], read_all, &r);
-		for (uint32_t i = 0; i < RANKS; i++)
-			contract_finish(tasks[i]);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			contract_finish(tasks[rank]);
 		contract_finish(reader);
 		CHECK(r.whole >= 1); /* the last commit */
 		end(&r);

@@ -60,7 +60,8 @@ bool fuzz_ask_commit_wait(struct step *s)
 
 	return s->m->step > 0 && !fuzz_spans(s) &&
 	       ASK(COMMIT_WAIT, commit_wait, .job = (char *)place->job,
-	           .group = (char *)place->groups[s->rank], .after = s->m->step - (PICK(8) != 1));
+	           .group = (char *)place->groups[s->rank], .after = s->m->step - (PICK(8) != 1),
+	           .pin = PICK(2));
 }
 
 bool fuzz_ask_unit_read(struct step *s)

@@ -13,6 +13,7 @@
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 #include "core/gather/landing.h"
+#include "core/gather/save.h"
 #include "core/gather/load.h"
 #include "core/gather/place.h"
 #include "core/gather/scope.h"
@@ -183,11 +184,25 @@ static void check_buffer(const struct zd_engine *e, const struct zd_buffer *buff
 	zd_assert(!TAILQ_EMPTY(&buffer->leases) || buffer->prefetched || buffer->part->persistent);
 }
 
+static void check_save(const struct zd_part *part, struct found *found)
+{
+	const struct zd_save *save = zd_save_of(part);
+	if (!save)
+		return;
+	const struct zd_device *device = save->extent.segment->device;
+	zd_assert(save->part == part && (!save->copying || part->readers > 0));
+	zd_assert(save->revoked ? save->copying || part->shadow_readers > 0
+	                        : part->unit->group->pin.serial && !zd_part_is_gone(part));
+	check_extent(&save->extent, device, part->unit->group->job, ZD_PURPOSE_GATHERS, ZD_BLOCK_SAVE, save);
+	found->quarantine[device->index] += save->extent.bytes;
+}
+
 static void check_part(const struct zd_part *part, struct found *found)
 {
 	const struct zd_member *member = zd_part_member(part);
 	zd_shadow_check(part);
 	found->context_parts += part->context != NULL;
+	check_save(part, found);
 	if (part->state == ZD_PART_ABSENT) {
 		zd_assert(!part->context);
 		zd_assert(!part->shard.block && !part->buffer && part->readers == 0 && part->viewers == 0 &&

@@ -46,12 +46,17 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *gi
 		rc = zc_result_check(committed, "committed", result.err);
 	if (!rc && !source.job)
 		rc = zd_err_set(result.err, ZEROD_E_INVALID, "job is NULL");
+	if (!rc)
+		rc = zc_reserved(source.reserved, "zerod_commit_source", result.err);
+	if (!rc)
+		rc = zc_flags(source.flags, ZEROD_COMMIT_PIN, "zerod_commit_source", result.err);
 	if (rc)
 		return rc;
 	wait.job = (char *)source.job;
 	wait.group = (char *)(source.group ? source.group : "world");
 	wait.uid = source.uid;
 	wait.after = after;
+	wait.pin = source.flags & ZEROD_COMMIT_PIN;
 	request.body_case = ZD__REQUEST__BODY_COMMIT_WAIT;
 	request.commit_wait = &wait;
 	rc = zc_call(client, &request, source.deadline_ms, take_committed, &result);

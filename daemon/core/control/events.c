@@ -5,6 +5,7 @@
 #include "core/gather/collective.h"
 #include "core/gather/commit.h"
 #include "core/gather/gather.h"
+#include "core/gather/save.h"
 #include "core/reduce/reduce.h"
 
 static void group_freed(struct zd_engine *e, struct zd_group *group)
@@ -24,6 +25,7 @@ const struct zd_events zd_control_events = {
         .count_prefetched = zd_prefetches_count,
         .drop_prefetched = zd_prefetches_drop,
         .segment_is_awaited = zd_reduce_awaits,
+        .saves_make_room = zd_saves_make_room,
         .group_failed = zd_reduce_group_failed,
         .transfers_stop = zd_relays_stop,
         .daemons_met = zd_commit_resolve,

@@ -9,6 +9,7 @@
 #include "core/control/control.h"
 #include "core/gather/buffer.h"
 #include "core/gather/landing.h"
+#include "core/gather/save.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 #include "core/reduce/storage.h"
@@ -158,6 +159,18 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 		row->group = landing->part->unit->group->name;
 		row->rank = zd_world_rank(zd_part_member(landing->part));
 		row->purpose = (char *)"staging";
+		break;
+	}
+	case ZD_BLOCK_SAVE: {
+		const struct zd_save *save = block->owner;
+		const struct zd_pin *pin = &save->part->unit->group->pin;
+		name_member(row, zd_part_member(save->part));
+		row->name = save->part->unit->name;
+		row->state = (char *)(save->copying ? "SAVING" : "SAVED");
+		row->purpose = (char *)"save";
+		if (!save->revoked)
+			(void)snprintf(text, ZD_WAIT_TEXT, "step %llu, pinned by %u session%s",
+			               (unsigned long long)pin->step, pin->sessions, PLURAL(pin->sessions));
 		break;
 	}
 	case ZD_BLOCK_NOBODY:

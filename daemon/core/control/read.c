@@ -6,12 +6,13 @@
  * unit_read copies bytes of a unit, as they were at the last commit, into an allocation of the reader.
  *
  * A part holds the last commit in its shard until an update is granted, and in its shadow from then on, if it
- * has one (shadow.c). If neither holds it, or another step was committed, the read is rejected with
- * STALE_VERSION. So all reads that name one step belong to one commit.
+ * has one (shadow.c). It holds a pinned commit in its save, once an update has made one (save.c). If none of
+ * them holds the step, the read is rejected with STALE_VERSION. So all reads that name one step belong to one
+ * commit.
  *
  * The daemon itself makes the copies. An update waits for those of the shard that are under way, and for
  * nothing that the reader's process does: from its request on no read of the shard begins. Until the shadow
- * is saved, reads are BUSY.
+ * or save is complete, reads are BUSY.
  *
  * From the first copy on a read has no deadline, since its caller may not continue while they write.
  */
@@ -20,6 +21,7 @@
 #include "base/text.h"
 #include "core/control/control.h"
 #include "core/gather/commit.h"
+#include "core/gather/save.h"
 #include "core/memory/allocation.h"
 
 /* ---- Waits for commits --------------------------------------------------------------------------------- */
@@ -78,12 +80,15 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 		req->session->reads.step = 0; /* of another group */
 	req->session->reads.group = group->id;
 	req->u.commit_wait.after = args->u.commit_wait.after;
+	req->u.commit_wait.pin = args->u.commit_wait.pin;
+	if (req->u.commit_wait.pin || req->session->pinned.group == group->id)
+		zd_unpin(e, req->session);
 	return 0;
 }
 
 static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_group *group = find_group(e, req->session, req->u.commit_wait.group);
+	struct zd_group *group = find_group(e, req->session, req->u.commit_wait.group);
 	int status = 0;
 	if (!group || group->over)
 		status = zd_err_set(err, ZEROD_E_NOT_FOUND, "the group has ended");
@@ -94,6 +99,8 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 		return zd_wait_for(req, ZD_WAIT_NEXT, 0, req->u.commit_wait.after, group->id);
 	if (status != 0)
 		return status;
+	if (req->u.commit_wait.pin)
+		zd_pin(e, req->session, group);
 	e->reply.u.commit_wait.group = group->id;
 	e->reply.u.commit_wait.step = group->committed_step;
 	return 0;
@@ -110,12 +117,31 @@ static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index)
 	return rank < unit->group->local_world_size ? &unit->parts[rank] : NULL;
 }
 
-/* Checks that the part still holds the last commit, and says where. */
-static int locate(const struct zd_part *part, bool *in_shadow, struct zd_err *err)
+static bool is_pinned(const struct zd_group *group, uint64_t step)
+{
+	return group->pin.serial && group->pin.step == step;
+}
+
+/* Finds a pinned commit, which the part holds: in its save or, unless an update is about to make that, in its
+ * shard. */
+static int locate_pinned(const struct zd_part *part, bool *in_shadow, struct zd_err *err)
+{
+	bool begins = part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
+	const struct zd_save *save = zd_save_of(part);
+	*in_shadow = save && !save->revoked && !save->copying;
+	if (*in_shadow || !begins)
+		return 0;
+	return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
+	                  part->unit->name, zd_world_rank(zd_part_member(part)),
+	                  (unsigned long long)part->unit->group->pin.step);
+}
+
+/* Checks that the part still holds the commit, and says where. */
+static int locate(const struct zd_part *part, uint64_t committed, bool *in_shadow, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
 	enum zd_shadow_state shadow = zd_part_shadow(part);
-	unsigned long long step = unit->group->committed_step;
+	unsigned long long step = committed;
 	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING)
 		return zd_err_set(err, ZEROD_E_STALE_VERSION,
 		                  "unit '%s': rank %u's shard of step %llu has gone", unit->name,
@@ -131,6 +157,8 @@ static int locate(const struct zd_part *part, bool *in_shadow, struct zd_err *er
 	if (zd_part_committed(part) == part->first)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' was not published before step %llu",
 		                  unit->name, step);
+	if (is_pinned(unit->group, committed))
+		return locate_pinned(part, in_shadow, err);
 	*in_shadow = shadow == ZD_SHADOW_SAVED || shadow == ZD_SHADOW_DUE || shadow == ZD_SHADOW_RESTORING;
 	if (!*in_shadow && shadow != ZD_SHADOW_NONE && part->state == ZD_PART_UPDATE_WAIT)
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
@@ -148,7 +176,7 @@ static int check_step(const struct zd_group *group, uint64_t step, struct zd_err
 {
 	if (group->torn)
 		return zd_err_set(err, ZEROD_E_TORN, "group '%s' is torn", group->name);
-	if (step == group->committed_step && step > 0)
+	if ((step == group->committed_step && step > 0) || is_pinned(group, step))
 		return 0;
 	return zd_err_set(err, step < group->committed_step ? ZEROD_E_STALE_VERSION : ZEROD_E_STATE,
 	                  "step %llu of group '%s': the last commit is step %llu", (unsigned long long)step,
@@ -189,16 +217,26 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 	zd_request_op_done(e, op, status, error, result);
 }
 
-/* Copies the bytes from `at` to `end` of the unit, which are of one shard. */
+/* Returns the memory of the shard, with its shadow, or of the save. */
+static const struct zd_extent *holder(const struct zd_part *part, bool in_shadow)
+{
+	const struct zd_save *save = zd_save_of(part);
+	return in_shadow && save ? &save->extent : &part->shard;
+}
+
+/* Copies the bytes from `at` to `end` of the unit, which are of one shard. in_shadow: from its shadow or
+ * save. */
 static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *part, bool in_shadow,
                  uint64_t at, uint64_t end)
 {
 	struct zd_allocation *into = req->u.unit_read.into;
-	const struct zd_device *from = part->shard.segment->device;
+	const struct zd_extent *extent = holder(part, in_shadow);
 	uint64_t shard_bytes = zd_unit_shard_bytes(part->unit);
-	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_copy_device(from, into->device)};
-	command.u.copy.src = zd_part_location(part);
-	command.u.copy.src.offset += at % shard_bytes + (in_shadow ? shard_bytes : 0);
+	bool is_shadow = in_shadow && extent == &part->shard;
+	struct zd_command command = {.kind = ZD_CMD_COPY,
+	                             .device = zd_copy_device(extent->segment->device, into->device)};
+	command.u.copy.src = zd_extent_location(extent);
+	command.u.copy.src.offset += at % shard_bytes + (is_shadow ? shard_bytes : 0);
 	command.u.copy.src.bytes = end - at;
 	command.u.copy.dst = zd_extent_location(&into->extent);
 	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
@@ -213,9 +251,10 @@ static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *pa
 }
 
 /* No processor copies between the host memory of two devices' nodes. */
-static int check_nodes(const struct zd_part *part, const struct zd_allocation *into, struct zd_err *err)
+static int check_nodes(const struct zd_part *part, bool in_shadow, const struct zd_allocation *into,
+                       struct zd_err *err)
 {
-	const struct zd_device *from = part->shard.segment->device;
+	const struct zd_device *from = holder(part, in_shadow)->segment->device;
 	if (!from->config.host_memory || !into->device->config.host_memory || from == into->device)
 		return 0;
 	return zd_err_set(
@@ -236,9 +275,9 @@ static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies,
 		bool in_shadow = false;
 		zd_assert(part != NULL); /* the group does not span daemons */
 		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
-		status = locate(part, &in_shadow, err);
+		status = locate(part, req->u.unit_read.step, &in_shadow, err);
 		if (status == 0)
-			status = check_nodes(part, req->u.unit_read.into, err);
+			status = check_nodes(part, in_shadow, req->u.unit_read.into, err);
 		if (status == 0 && copies)
 			copy(e, req, part, in_shadow, at, stop);
 	}

@@ -129,8 +129,9 @@ TAILQ_HEAD(zd_segment_list, zd_segment);
 
 struct zd_device {
 	uint32_t index;
-	struct zd_device *host; /* the host memory for its ranks' units; NULL: none */
-	uint64_t queues;        /* bits of the devices in whose queues requests wait for this one's memory */
+	struct zd_device *host;     /* the host memory for its ranks' units; NULL: none */
+	LIST_HEAD(, zd_save) saves; /* in its memory, of pins that are in force; save.h */
+	uint64_t queues; /* bits of the devices in whose queues requests wait for this one's memory */
 	struct zd_device_config config; /* budget and staging resolved, never 0 */
 	uint64_t segment_default_bytes;
 	uint64_t strict_align_bytes;    /* strict sessions' gathered buffers are multiples of it */

@@ -32,6 +32,9 @@ struct zd_events {
 	void (*count_prefetched)(struct zd_device *device);
 	void (*drop_prefetched)(struct zd_engine *e, struct zd_segment *segment);
 	bool (*segment_is_awaited)(const struct zd_device *device, uint32_t segment);
+	/* Revokes pins whose saves have memory of the device, or of the owner. Returns whether there were
+	 * any. */
+	bool (*saves_make_room)(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device);
 
 	/* Called by the room cluster. */
 	void (*group_failed)(struct zd_engine *e, struct zd_group *group);

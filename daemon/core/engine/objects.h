@@ -46,6 +46,10 @@ struct zd_session {
 	struct {
 		uint64_t group, step, bytes;
 	} reads;
+	/* what it has pinned: the group's id, and the pin; serial 0: nothing; save.h */
+	struct {
+		uint64_t group, serial;
+	} pinned;
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(zd_member_list, zd_member) members;
@@ -175,6 +179,14 @@ struct zd_summing {
 	double sum;
 };
 
+/* A commit that readers have pinned; save.h. */
+struct zd_pin {
+	uint64_t serial; /* another one for each pin; 0: none is in force */
+	uint64_t step;
+	uint32_t sessions;
+	LIST_HEAD(, zd_save) saves;
+};
+
 struct zd_group {
 	uint64_t id;
 	char *name;
@@ -216,6 +228,7 @@ struct zd_group {
 	uint64_t committed_step;
 	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
 	uint64_t voted_step;
+	struct zd_pin pin;      /* save.h */
 	uint32_t ncommits;      /* counts commits that were made; commit.h */
 	uint64_t commit_serial; /* counts evaluated commits */
 	int commit_status;      /* of the last one */
@@ -365,6 +378,7 @@ struct zd_engine {
 	uint64_t next_op;        /* of ops and communicators, which no user sees */
 	uint32_t next_segment;
 	uint64_t retire_serial; /* counts segments that began to retire */
+	uint64_t pin_serial;    /* counts pins */
 	uint64_t dirty_mask;
 	bool commits_dirty; /* the same of zd_commit_waits() */
 	bool settling;      /* or paused: requests that wait are tried later */

@@ -57,7 +57,7 @@ enum zd_wait_kind {
 	ZD_WAIT_AGREE,      /* rank has not called group_agree */
 	ZD_WAIT_BARRIER,    /* rank has not reached the barrier */
 	ZD_WAIT_COMMIT,     /* rank has not committed */
-	ZD_WAIT_SAVE,       /* the last commit is being copied to the shadow of the rank's shard */
+	ZD_WAIT_SAVE,       /* a commit is being copied from the rank's shard to its shadow or save */
 	ZD_WAIT_RESTORE,    /* the rank's shard is being restored to the last commit */
 	ZD_WAIT_PROCESS,    /* the process that used the memory is still on the device */
 	ZD_WAIT_UNIQUE_IDS, /* the ids are being made */
@@ -142,12 +142,14 @@ struct zd_request {
 			bool ahead; /* UPDATE_BEGIN: a promise may be made */
 			/* kept when no part has readers; NULL: none */
 			struct zd_promise *promise;
-		} publish; /* UPDATE_BEGIN, PUBLISH */
+			uint32_t grown; /* from 1: the last part for whose save a segment was created */
+		} publish;              /* UPDATE_BEGIN, PUBLISH */
 		struct {
 			uint64_t serial; /* group->commit_serial at arrival */
 		} commit;
 		struct {
 			uint64_t group, after;
+			bool pin;
 		} commit_wait;
 		struct {
 			struct zd_unit *unit;       /* with a reference */

@@ -15,6 +15,7 @@
 #include "core/gather/buffer.h"
 #include "core/gather/gather.h"
 #include "core/gather/layout.h"
+#include "core/gather/save.h"
 #include "core/gather/shadow.h"
 
 static void part_absent(struct zd_engine *e, struct zd_part *part)
@@ -40,6 +41,7 @@ static void drop(struct zd_engine *e, struct zd_part *part)
 	struct zd_device *device = part->shard.segment->device;
 	struct zd_unit *unit = part->unit;
 	zd_assert(!part->buffer);
+	zd_pin_revoke(e, unit->group);
 	LIST_REMOVE(part, member_link);
 	zd_layout_leave(e, part);
 	unit->era++;
@@ -118,6 +120,7 @@ void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->shadow_readers > 0);
 	part->shadow_readers--;
+	zd_save_try_free(e, part);
 	zd_dirty(e, part->shard.segment->device); /* the next commit may be saved there */
 	if (part->state == ZD_PART_DYING)
 		die(e, part);
@@ -158,6 +161,7 @@ static void part_detach(struct zd_engine *e, struct zd_part *part)
 	zd_part_hold(e, member->session, part);
 	if (part_stays(part)) {
 		struct zd_unit *unit = part->unit;
+		zd_pin_revoke(e, unit->group);
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_move(part, ZD_PART_DETACHED);
 		LIST_REMOVE(part, member_link);

@@ -335,6 +335,7 @@ static void unit_free(struct zd_unit *unit)
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
 		zd_collective_free(unit->parts[rank].collective);
 	free(unit->parts);
+	free(unit->saves);
 	free(unit->name);
 	free(unit);
 }

@@ -13,6 +13,7 @@ struct zd_buffer;
 struct zd_collective;
 struct zd_landing;
 struct zd_move;
+struct zd_save;
 
 enum zd_part_state {
 	ZD_PART_ABSENT,
@@ -49,7 +50,7 @@ struct zd_part {
 	uint32_t rank;
 	uint32_t readers;        /* copies that read the shard, its fill, its viewers, and holds */
 	uint32_t viewers;        /* of these: buffers in place that the rank's streams may read; in_place.c */
-	uint32_t shadow_readers; /* copies that read the shadow; control/read.c */
+	uint32_t shadow_readers; /* copies that read the shadow or save; control/read.c */
 	uint32_t slot;           /* the slot that the part is gathered into; only while it is registered */
 	uint32_t users;          /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
@@ -111,6 +112,7 @@ struct zd_unit {
 	bool placed;                      /* it was moved: ranks may register it with either place */
 	bool unready;                     /* it forbids a commit */
 	struct zd_part *parts;            /* local_world_size */
+	struct zd_save **saves;           /* by rank; NULL: none, or no shard was ever saved; save.h */
 	struct zd_id_node listed;
 	struct zd_hash_node by_id, by_name;
 	uint64_t version_hash; /* its share of the group's `versions_hash` */
@@ -249,7 +251,7 @@ void zd_part_drop(struct zd_engine *e, struct zd_part *part);
 void zd_mismatches_forget(const struct zd_member *member);
 /* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
-/* The same of the shadow's. */
+/* The same of the shadow's or save's. */
 void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part);
 /* Frees the member's parts, or makes them DETACHED, until the budget is used up. Returns whether all are. */
 bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);

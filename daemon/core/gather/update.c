@@ -14,6 +14,9 @@
  * waits for that. Transfers to other ranks are awaited in any case:
  * streams of a process that loses its connection may run on and write, and must not write a shard that a
  * transfer reads.
+ *
+ * While readers have pinned a commit, an update also copies the shards that hold it into saves (save.c). It
+ * may be granted ahead of these copies as well.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +30,7 @@
 #include "core/gather/commit.h"
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
+#include "core/gather/save.h"
 #include "core/gather/scope.h"
 #include "core/gather/shadow.h"
 
@@ -150,12 +154,14 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 
 /* ---- Granted ahead ------------------------------------------------------------------------------------- */
 
-/* Whether only viewers are left to wait for. */
+/* Whether only viewers and copies into saves are left to wait for. */
 static bool may_promise(const struct zd_request *req)
 {
 	bool may = req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN;
-	for (uint32_t i = 0; i < req->u.publish.nparts && may; i++)
-		may = req->u.publish.parts[i]->readers == req->u.publish.parts[i]->viewers;
+	for (uint32_t i = 0; i < req->u.publish.nparts && may; i++) {
+		const struct zd_part *part = req->u.publish.parts[i];
+		may = part->readers == part->viewers + zd_part_is_being_saved(part);
+	}
 	return may;
 }
 
@@ -215,10 +221,51 @@ static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 	zd_request_answer(e, req);
 }
 
+static int wait_for_save(struct zd_request *req, const struct zd_part *part)
+{
+	int wait = zd_wait_for(req, ZD_WAIT_SAVE, part->rank, 0, 0);
+	req->wait.unit = part->unit;
+	return wait;
+}
+
+/* Whether the save of the part has begun, or none is needed. False: it has no memory yet. The pin is revoked
+ * if the memory was created in vain. */
+static bool save(struct zd_engine *e, struct zd_request *req, uint32_t index)
+{
+	uint32_t segment = e->next_segment;
+	if (zd_part_save(e, req->u.publish.parts[index]))
+		return true;
+	bool again = segment != e->next_segment && req->u.publish.grown == index + 1;
+	if (segment != e->next_segment)
+		req->u.publish.grown = index + 1;
+	if (again)
+		zd_pin_revoke(e, req->member->group);
+	return again;
+}
+
+/* Begins the saves of the group's pin. Returns the first part whose save has yet to begin; NULL: none.
+ * Revokes the pin after a broken promise, since the rank's streams may write. */
+static const struct zd_part *save_pinned(struct zd_engine *e, struct zd_request *req)
+{
+	struct zd_group *group = req->member->group;
+	uint32_t saving = 0;
+	if (req->answered && !req->u.publish.promise->session)
+		zd_pin_revoke(e, group);
+	for (uint32_t i = 0; i < req->u.publish.nparts && group->pin.serial; i++) {
+		const struct zd_part *part = req->u.publish.parts[i];
+		if (saving == MOST_SAVES || !save(e, req, i))
+			return part;
+		saving += zd_part_is_being_saved(part);
+	}
+	return NULL;
+}
+
 /* Keeps the promise when no part has readers; whatever has happened to the parts since the reply. */
 static int keep_promise(struct zd_engine *e, struct zd_request *req)
 {
-	const struct zd_part *part = find_read(req);
+	const struct zd_part *unsaved = save_pinned(e, req), *part = find_read(req);
+	if (unsaved)
+		return wait_for_save(req, unsaved);
 	if (part)
 		return wait_for_readers(req, part);
 	set_early(req, false);
@@ -232,6 +279,7 @@ static int keep_promise(struct zd_engine *e, struct zd_request *req)
 static void update_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->answered) {
+		zd_pin_revoke(e, req->member->group); /* its streams write from here on */
 		set_early(req, false);
 		zd_promise_break(e, req->u.publish.promise);
 		return;
@@ -291,9 +339,10 @@ static int check_gathered(struct zd_request *req, const struct zd_part *part)
 
 static int check_unread(struct zd_request *req, const struct zd_part *part)
 {
-	enum zd_wait_kind kind = zd_shadow_is_owed(part)            ? ZD_WAIT_RESTORE
-	                         : part->shadow == ZD_SHADOW_SAVING ? ZD_WAIT_SAVE
-	                                                            : ZD_WAIT_READERS;
+	enum zd_wait_kind kind = zd_shadow_is_owed(part) ? ZD_WAIT_RESTORE
+	                         : part->shadow == ZD_SHADOW_SAVING || zd_part_is_being_saved(part)
+	                                 ? ZD_WAIT_SAVE
+	                                 : ZD_WAIT_READERS;
 	/* The save has not begun while the shadow is read. */
 	bool unsaved = zd_part_shadow(part) == ZD_SHADOW_FREE && part->shadow_readers > 0;
 	if (part->readers == 0 && kind != ZD_WAIT_RESTORE && !unsaved)
@@ -331,10 +380,13 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	status = check_unleased(req);
 	if (status != 0)
 		return status;
-	if (may_promise(req) && find_read(req)) {
+	const struct zd_part *unsaved = save_pinned(e, req);
+	if (may_promise(req) && (unsaved || find_read(req))) {
 		grant_ahead(e, req);
-		return wait_for_readers(req, find_read(req));
+		return unsaved ? wait_for_save(req, unsaved) : wait_for_readers(req, find_read(req));
 	}
+	if (unsaved)
+		return wait_for_save(req, unsaved);
 	if (group->shadow)
 		save_shadows(e, req);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {

@@ -26,6 +26,7 @@ enum zd_block_owner {
 	ZD_BLOCK_STORAGE,    /* struct zd_storage */
 	ZD_BLOCK_ALLOCATION, /* struct zd_allocation */
 	ZD_BLOCK_LANDING,    /* struct zd_landing */
+	ZD_BLOCK_SAVE,       /* struct zd_save */
 };
 
 /* A block in use, or (for block.c and listings only) a free one. At most 64 bytes: there is one for every

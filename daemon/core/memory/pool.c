@@ -468,6 +468,16 @@ struct room {
 	uint64_t quota_left;  /* of the uid */
 };
 
+/* A segment's start has every alignment. */
+static struct room room_for(const struct zd_engine *e, const struct zd_owner *owner,
+                            const struct zd_device *device, uint64_t bytes)
+{
+	return (struct room){.bytes = bytes,
+	                     .need = zd_align_up(bytes, device->config.segment_align_bytes),
+	                     .left = device->config.arena_bytes - device->segment_bytes,
+	                     .quota_left = zd_pool_quota_left(e, owner)};
+}
+
 /* ZD_WAIT if memory will be freed without a further call: by segments that retire, or blocks in
  * quarantine. */
 static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, const struct zd_owner *owner,
@@ -507,9 +517,9 @@ static int no_room(const struct zd_engine *e, const struct zd_owner *owner, cons
 	        (unsigned long long)device->account.total, (unsigned long long)held_by_others(device, owner));
 }
 
-int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
-                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
-                  struct zd_err *err)
+int zd_pool_take(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
+                 enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
+                 struct zd_err *err)
 {
 	zd_assert(bytes > 0 && bytes <= ZD_MAX_BYTES && job->refs > 0);
 	if (req)
@@ -520,11 +530,7 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 		*extent = (struct zd_extent){segment, block, block->bytes};
 		return 0;
 	}
-	/* A segment's start has every alignment. */
-	struct room room = {.bytes = bytes,
-	                    .need = zd_align_up(bytes, device->config.segment_align_bytes),
-	                    .left = device->config.arena_bytes - device->segment_bytes,
-	                    .quota_left = zd_pool_quota_left(e, job->owner)};
+	struct room room = room_for(e, job->owner, device, bytes);
 	uint64_t most = zd_min_u64(room.left, room.quota_left);
 	zd_assert(!zd_purpose_is_single(purpose) || room.need == bytes);
 	segment = find_creating(e, device, job, purpose, room.need);
@@ -536,13 +542,25 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 		                      segment_size(e, device, job, purpose, room.need, most));
 		segment->one_block = segment->bytes == room.need;
 	}
-	if (segment) {
-		if (req)
-			req->segment_wait = segment->id;
-		return req ? zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0) : ZD_WAIT;
-	}
+	if (!segment)
+		return ZEROD_E_NO_MEMORY;
+	if (req)
+		req->segment_wait = segment->id;
+	return req ? zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0) : ZD_WAIT;
+}
+
+int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
+                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
+                  struct zd_err *err)
+{
+	int status = zd_pool_take(e, req, job, device, purpose, bytes, align, extent, err);
+	if (status == ZEROD_E_NO_MEMORY && e->events->saves_make_room(e, job->owner, device))
+		status = zd_pool_take(e, req, job, device, purpose, bytes, align, extent, err);
+	if (status != ZEROD_E_NO_MEMORY)
+		return status;
 	if (!req || !zd_request_gathers(req))
 		zd_pool_reclaim(e, job, device, bytes);
+	struct room room = room_for(e, job->owner, device, bytes);
 	int wait = wait_for_memory(e, req, job->owner, device, &room);
 	return wait ? wait : no_room(e, job->owner, device, &room, err);
 }

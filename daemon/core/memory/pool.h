@@ -107,6 +107,10 @@ void zd_space_own(struct zd_engine *e, const struct zd_space *space, enum zd_blo
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err) __attribute__((warn_unused_result));
+/* The same, but makes no room and waits for none: NO_MEMORY, without a text. */
+int zd_pool_take(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
+                 enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
+                 struct zd_err *err) __attribute__((warn_unused_result));
 /* The same for two blocks in segments of their own, both or none. A block of no bytes is empty. */
 int zd_pool_alloc_frames(struct zd_engine *e, struct zd_request *req, struct zd_job *job,
                          struct zd_device *device, uint64_t low_bytes, uint64_t high_bytes,

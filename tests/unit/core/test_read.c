@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "core/engine/objects.h"
 #include "tests/support/core_net.h"
 
 #define RANKS      2u
@@ -35,9 +36,9 @@ static void commit(struct rig *rig, uint64_t step)
 
 static void start(struct rig *rig, bool shadow)
 {
-	const struct core_join options = {.world_size = RANKS, .durable = shadow, .shadow = shadow};
+	const struct core_join join = {.world_size = RANKS, .durable = shadow, .shadow = shadow};
 	rig->core = core_new(NULL);
-	core_team_join(&rig->team, rig->core, &options);
+	core_team_join(&rig->team, rig->core, &join);
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
 	commit(rig, 1);
 	rig->reader = core_open(rig->core, CORE_ALICE);
@@ -90,6 +91,35 @@ static uint64_t send_wait(struct rig *rig, uint64_t session, uint32_t uid, uint6
 	                                                     .group = (char *)"world",
 	                                                     .uid = uid,
 	                                                     .after = after}});
+}
+
+static uint64_t pin(struct rig *rig, uint64_t session)
+{
+	const struct zd_args args = {
+	        .kind = ZD_REQ_COMMIT_WAIT,
+	        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .pin = true}};
+	return core_call(rig->core, session, &args, 0)->u.commit_wait.step;
+}
+
+static void unpin(struct rig *rig, uint64_t session)
+{
+	core_expect(rig->core, send_wait(rig, session, 0, 0), 0);
+}
+
+static uint64_t update_ahead(struct rig *rig, uint32_t rank)
+{
+	return core_send(
+	        rig->core, rig->team.session[rank],
+	        &(struct zd_args){.kind = ZD_REQ_UPDATE_BEGIN,
+	                          .u.update_begin = {.n_units = 1, .units = &rig->unit, .ahead = true}});
+}
+
+/* Of the last commit, which the rank's update ahead has overwritten. */
+static void expect_revoked(struct rig *rig)
+{
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "has updated its shard after");
+	for (uint32_t device = 0; device < RANKS; device++)
+		assert_int_equal(core_quarantine(rig->core, device), 0);
 }
 
 static void expect_bytes(struct rig *rig, uint64_t version)
@@ -327,6 +357,236 @@ static void test_waits_end_with_the_group(void **state)
 	                  "no group 'world'");
 }
 
+/* ---- Pins ---------------------------------------------------------------------------------------------- */
+
+static bool count_save(uint64_t id, const Zd__Row *row, void *saves)
+{
+	(void)id;
+	*(uint32_t *)saves += !row->block->free && strcmp(row->block->purpose, "save") == 0 &&
+	                      strcmp(row->block->name, "w") == 0;
+	return true;
+}
+
+static uint32_t count_saves(struct rig *rig)
+{
+	struct core_row segments[64];
+	uint32_t count = core_rows(rig->core, ZD__TABLE__SEGMENTS, segments, ZD_ARRAY_LEN(segments)),
+	         saves = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		Zd__List query = {.table = ZD__TABLE__BLOCKS, .segment = (uint32_t)segments[i].id};
+		assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, count_save, &saves), 0);
+	}
+	return saves;
+}
+
+static void test_pinned_commit_outlives_updates(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t other = core_open(rig->core, CORE_ALICE), copies = core_count(rig->core, ZD_CMD_COPY);
+	assert_int_equal(pin(rig, rig->reader), 1);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 1);
+	core_expect(rig->core, send_read(rig, 1), 0); /* of a save and a shard */
+	expect_bytes(rig, 1);
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	commit(rig, 2);
+	core_team_publish(&rig->team, rig->unit);
+	assert_int_equal(count_saves(rig), RANKS);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	expect_bytes(rig, 1);
+	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION,
+	                  "has updated its shard after step 2");
+	commit(rig, 3);
+	assert_int_equal(pin(rig, other), 3); /* in vain, since another commit is pinned */
+	unpin(rig, other);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	unpin(rig, rig->reader);
+	assert_int_equal(count_saves(rig), 0);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "the last commit is step 3");
+	assert_int_equal(pin(rig, rig->reader), 3);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect(rig->core, send_read(rig, 3), 0);
+	expect_bytes(rig, 3);
+}
+
+static void test_two_readers_of_a_commit(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t other = core_open(rig->core, CORE_ALICE);
+	pin(rig, other);
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, rig->unit);
+	core_close(rig->core, other);
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1);
+	unpin(rig, rig->reader);
+	assert_int_equal(count_saves(rig), RANKS); /* they are read */
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, read, 0);
+	expect_bytes(rig, 1);
+	expect_revoked(rig);
+}
+
+/* The reply promises that the copy, and the memory for it, will be there. */
+static void test_update_ahead_of_its_save(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t update = update_ahead(rig, 1), session = rig->team.session[1];
+	struct zd_fence fence = core_expect(rig->core, update, 0)->fence;
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_BUSY,
+	                  "rank 1's shard of step 1 is being saved");
+	uint64_t publish = core_publish(rig->core, session, rig->unit);
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_waits(rig->core, publish, "1 transfer that reads the shard of rank 1");
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_BUSY,
+	                  "rank 1's shard of step 1 is being saved");
+	assert_true(core_timeline(rig->core, session, fence.timeline) < fence.value);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(core_timeline(rig->core, session, fence.timeline), fence.value);
+	core_expect(rig->core, publish, 0);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	expect_bytes(rig, 1);
+}
+
+static void test_update_waits_for_its_save(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
+	core_expect_waits(rig->core, update, "rank 1's shard of unit 'w' to be saved");
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_waits(rig->core, update, "rank 1's shard of unit 'w' to be saved");
+	core_close(rig->core, rig->reader);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update, 0);
+	assert_int_equal(count_saves(rig), 0);
+}
+
+/* A rank's streams may write from then on, before the copy has ended. */
+static void test_rank_ends_during_its_save(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update_ahead(rig, 1), 0);
+	core_close(rig->core, rig->team.session[1]);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	assert_int_equal(count_saves(rig), 0);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
+	                  "rank 1's shard of step 1 has gone");
+}
+
+static void test_promise_is_broken_during_the_save(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t id = rig->team.session[1];
+	pin(rig, rig->reader);
+	core_hold(rig->core, ZD_CMD_COPY);
+	struct zd_fence fence = core_expect(rig->core, update_ahead(rig, 1), 0)->fence;
+	zd_session_abort(core_engine(rig->core), zd_session_find(core_engine(rig->core), id), fence.timeline);
+	uint64_t reset = core_simple(rig->core, id, ZD_REQ_SESSION_RESET, 0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, reset, 0);
+	expect_revoked(rig);
+}
+
+/* Its save would hold what no commit has. */
+static void test_unit_without_a_pinned_version(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t unit = core_team_register(&rig->team,
+	                                   &(struct core_unit){.name = "late", .numel = UNIT_BYTES / 4});
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, unit);
+	commit(rig, 2);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "the last commit is step 2");
+	core_expect(rig->core, send_read(rig, 2), 0);
+}
+
+static void test_saves_without_memory(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
+	for (uint32_t i = 0; i < 2; i++) {
+		core_fail_next(rig->core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_DEVICE, "no memory");
+		core_run_one(rig->core, ZD_CMD_SEGMENT_CREATE);
+	}
+	core_expect(rig->core, update, 0);
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	expect_revoked(rig);
+}
+
+static void test_save_fails(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the copy engine is broken");
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
+	expect_revoked(rig);
+}
+
+/* Other requests need the memory of the device, all of which is in segments. */
+static void test_saves_make_room(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, rig->unit);
+	assert_int_equal(count_saves(rig), RANKS);
+	uint64_t room = 4 * CORE_MIB;
+	while (count_saves(rig) > 0 && room > 0) {
+		uint64_t alloc = core_alloc(rig->core, rig->reader, "reader", 1, room);
+		if (core_reply(rig->core, alloc)->status != 0)
+			room /= 2;
+	}
+	expect_revoked(rig);
+}
+
+/* The commit is overwritten in part already. */
+static void test_pin_between_updates(void **state)
+{
+	struct rig *rig = *state;
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	assert_int_equal(pin(rig, rig->reader), 1);
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	assert_int_equal(count_saves(rig), 0);
+	expect_revoked(rig);
+}
+
+static void test_unit_ends_under_a_pin(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, rig->unit);
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_expect(
+		        rig->core,
+		        core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit),
+		        0);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, read, 0);
+	expect_bytes(rig, 1);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_NOT_FOUND, "has no unit 'w'");
+	assert_int_equal(count_saves(rig), 0);
+}
+
+static void test_shadow_groups_have_no_saves(void **state)
+{
+	struct rig *rig = *state;
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	assert_int_equal(count_saves(rig), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -343,6 +603,19 @@ int main(void)
 	        CORE_FIXTURE_TEST(test_reader_is_listed, setup, teardown),
 	        CORE_FIXTURE_TEST(test_deadline_of_a_wait, setup, teardown),
 	        CORE_FIXTURE_TEST(test_waits_end_with_the_group, setup, teardown),
+	        CORE_FIXTURE_TEST(test_pinned_commit_outlives_updates, setup, teardown),
+	        CORE_FIXTURE_TEST(test_two_readers_of_a_commit, setup, teardown),
+	        CORE_FIXTURE_TEST(test_update_ahead_of_its_save, setup, teardown),
+	        CORE_FIXTURE_TEST(test_update_waits_for_its_save, setup, teardown),
+	        CORE_FIXTURE_TEST(test_rank_ends_during_its_save, setup, teardown),
+	        CORE_FIXTURE_TEST(test_promise_is_broken_during_the_save, setup, teardown),
+	        CORE_FIXTURE_TEST(test_unit_without_a_pinned_version, setup, teardown),
+	        CORE_FIXTURE_TEST(test_saves_without_memory, setup, teardown),
+	        CORE_FIXTURE_TEST(test_save_fails, setup, teardown),
+	        CORE_FIXTURE_TEST(test_saves_make_room, setup, teardown),
+	        CORE_FIXTURE_TEST(test_pin_between_updates, setup, teardown),
+	        CORE_FIXTURE_TEST(test_unit_ends_under_a_pin, setup, teardown),
+	        CORE_FIXTURE_TEST(test_shadow_groups_have_no_saves, setup_shadow, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

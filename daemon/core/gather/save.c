@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save.c - pins of commits by readers, and saves of the shards that hold them.
+ *
+ * A group without shadows has at most one pin: a commit that sessions read. Every update since that commit
+ * has copied the shard into a save before it was granted, or before its promise is kept. So a part without a
+ * save holds the pinned commit in its shard, and a part with one holds it there, whatever is committed
+ * later.
+ *
+ * The pin is revoked instead when that cannot be: there is no memory, the copy fails, the rank's streams may
+ * have written during the copy, a unit was not published before the commit, or a part leaves its rank. Then
+ * reads are STALE_VERSION as without a pin.
+ *
+ * Saves use memory that nothing else needs. They are not charged, and the pool revokes their pins before a
+ * request waits for memory or fails for want of it. So no rank ever waits for a reader.
+ */
+#include "core/gather/save.h"
+
+#include <stdlib.h>
+
+#include "core/gather/commit.h"
+
+/* ---- Ends ---------------------------------------------------------------------------------------------- */
+
+void zd_save_try_free(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_save *save = zd_save_of(part);
+	if (!save || !save->revoked || save->copying || part->shadow_readers > 0)
+		return;
+	part->unit->saves[part->rank] = NULL;
+	save->extent.segment->device->quarantine_bytes -= save->extent.bytes;
+	zd_pool_free(e, &save->extent);
+	free(save);
+}
+
+void zd_pin_revoke(struct zd_engine *e, struct zd_group *group)
+{
+	struct zd_save *save;
+	group->pin.serial = 0;
+	while ((save = LIST_FIRST(&group->pin.saves))) {
+		LIST_REMOVE(save, group_link);
+		LIST_REMOVE(save, device_link);
+		save->revoked = true;
+		zd_save_try_free(e, save->part);
+	}
+}
+
+/* A save in the device's memory; with `owner`, one of its jobs, which counts against its quota. */
+static struct zd_save *find_save(const struct zd_engine *e, const struct zd_device *device,
+                                 const struct zd_owner *owner)
+{
+	struct zd_save *save = owner && e->quota_bytes == 0 ? NULL : LIST_FIRST(&device->saves);
+	while (save && owner && save->part->unit->group->job->owner != owner)
+		save = LIST_NEXT(save, device_link);
+	return save;
+}
+
+bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device)
+{
+	bool any = false;
+	struct zd_save *save;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		while ((save = find_save(e, &e->devices[i], &e->devices[i] == device ? NULL : owner))) {
+			zd_pin_revoke(e, save->part->unit->group);
+			any = true;
+		}
+	}
+	return any;
+}
+
+/* ---- Pins ---------------------------------------------------------------------------------------------- */
+
+void zd_unpin(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_group *group;
+	uint64_t serial = session->pinned.serial;
+	session->pinned.serial = 0;
+	HASH_FIND(hh, e->groups, &session->pinned.group, sizeof(session->pinned.group), group);
+	if (serial && group && group->pin.serial == serial && --group->pin.sessions == 0)
+		zd_pin_revoke(e, group);
+}
+
+void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group)
+{
+	zd_unpin(e, session);
+	if (group->shadow || group->torn || (group->pin.serial && group->pin.step != group->committed_step))
+		return;
+	for (uint32_t rank = 0; rank < group->local_world_size && !group->pin.serial; rank++) {
+		if (zd_member_has_uncommitted(&group->members[rank]))
+			return;
+	}
+	if (!group->pin.serial) {
+		group->pin.serial = ++e->pin_serial;
+		group->pin.step = group->committed_step;
+		group->pin.sessions = 0;
+	}
+	group->pin.sessions++;
+	session->pinned.group = group->id;
+	session->pinned.serial = group->pin.serial;
+}
+
+/* ---- Saves --------------------------------------------------------------------------------------------- */
+
+/* Whether the rank's streams may write the shard that is being saved: an update was granted ahead, and its
+ * promise may be broken. */
+static bool may_be_written(const struct zd_save *save)
+{
+	const struct zd_session *session = zd_part_member(save->part)->session;
+	return save->part->early && (!session || session->id != save->session ||
+	                             session->resets != save->resets || session->state != ZD_SESSION_OPEN);
+}
+
+static void saved(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                  const struct zd_op_result *result)
+{
+	struct zd_part *part = op->owner;
+	struct zd_save *save = zd_save_of(part);
+	(void)error;
+	(void)result;
+	save->copying = false;
+	if (!save->revoked && (status != 0 || may_be_written(save)))
+		zd_pin_revoke(e, part->unit->group);
+	zd_save_try_free(e, part);
+	zd_part_reader_done(e, part);
+}
+
+static void copy(struct zd_engine *e, struct zd_save *save)
+{
+	struct zd_part *part = save->part;
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = save->extent.segment->device->index};
+	command.u.copy.src = zd_part_location(part);
+	command.u.copy.dst = zd_extent_location(&save->extent);
+	command.u.copy.dst.bytes = command.u.copy.src.bytes;
+	command.u.copy.dst_device = command.device;
+	part->readers++;
+	zd_op_submit(e, part->unit->group->job, &command, saved, part, 0);
+}
+
+static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent extent)
+{
+	struct zd_unit *unit = part->unit;
+	const struct zd_session *session = zd_part_member(part)->session;
+	struct zd_device *device = extent.segment->device;
+	struct zd_save *save = zd_calloc(1, sizeof(*save));
+	save->part = part;
+	save->extent = extent;
+	save->copying = true;
+	save->session = session->id;
+	save->resets = session->resets;
+	if (!unit->saves)
+		unit->saves = zd_calloc(unit->group->local_world_size, sizeof(struct zd_save *));
+	unit->saves[part->rank] = save;
+	device->quarantine_bytes += extent.bytes; /* not charged, and free when a request needs it */
+	zd_extent_own(e, &save->extent, ZD_BLOCK_SAVE, save,
+	              zd_member_use(zd_part_member(part), ZD_WORD_SAVE, unit->id));
+	LIST_INSERT_HEAD(&device->saves, save, device_link);
+	LIST_INSERT_HEAD(&unit->group->pin.saves, save, group_link);
+	copy(e, save);
+}
+
+bool zd_part_save(struct zd_engine *e, struct zd_part *part)
+{
+	struct zd_group *group = part->unit->group;
+	const struct zd_save *save = zd_save_of(part);
+	struct zd_extent extent;
+	int status = ZEROD_E_NO_MEMORY; /* also while a revoked save is in use */
+	if (save && !save->revoked)
+		return true;
+	if (!save && zd_part_committed(part) != part->first)
+		status = zd_pool_take(e, NULL, group->job, part->shard.segment->device, ZD_PURPOSE_GATHERS,
+		                      zd_unit_shard_bytes(part->unit), ZD_BLOCK_MIN_ALIGN, &extent, NULL);
+	if (status == ZD_WAIT)
+		return false;
+	if (status == 0)
+		begin(e, part, extent);
+	else
+		zd_pin_revoke(e, group);
+	return true;
+}

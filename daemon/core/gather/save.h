@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* save.h - saves: copies of shards as of a pinned commit, made before updates write the shards. */
+#ifndef ZD_CORE_GATHER_SAVE_H
+#define ZD_CORE_GATHER_SAVE_H
+
+#include "core/gather/unit.h"
+
+struct zd_save {
+	struct zd_part *part;
+	struct zd_extent extent; /* not charged; a part of its device's quarantine_bytes */
+	bool copying;
+	bool revoked;     /* in no list; freed when neither the copy nor a read uses it */
+	uint64_t session; /* of the part's rank when the copy began, and how often it was reset then */
+	uint64_t resets;
+	LIST_ENTRY(zd_save) device_link, group_link;
+};
+
+/* Returns the save of the part, which may be revoked; NULL: none. */
+static inline struct zd_save *zd_save_of(const struct zd_part *part)
+{
+	return part->unit->saves ? part->unit->saves[part->rank] : NULL;
+}
+
+static inline bool zd_part_is_being_saved(const struct zd_part *part)
+{
+	const struct zd_save *save = zd_save_of(part);
+	return save && save->copying;
+}
+
+/* Pins the last commit for the session, instead of what it has pinned before. It stays readable until the
+ * session unpins it, unless it is revoked. Does nothing if another commit of the group is pinned, an update
+ * has written a part of this one, or the group has shadows. */
+void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group);
+void zd_unpin(struct zd_engine *e, struct zd_session *session);
+/* Ends the group's pin, for all sessions: reads of its step are STALE_VERSION where updates have written. */
+void zd_pin_revoke(struct zd_engine *e, struct zd_group *group);
+/* Saves the shard for the group's pin before it is written, unless that has been done. The copy counts as a
+ * reader. Revokes the pin if there is no memory. Returns false while memory is being created. */
+bool zd_part_save(struct zd_engine *e, struct zd_part *part);
+/* Frees the part's save if it is revoked and not in use. Called when a reader of it ends. */
+void zd_save_try_free(struct zd_engine *e, struct zd_part *part);
+/* Revokes the pins that have saves in memory of the device or, with a quota, of the owner. Returns whether
+ * there were any. */
+bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device);
+
+#endif

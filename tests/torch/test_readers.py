@@ -17,7 +17,7 @@ import models
 import torch
 import zerod.torch as zt
 from harness import support
-from zerod import InvalidState, NotFound, PeerLost
+from zerod import InvalidState, NotFound, NotHeld, PeerLost
 from zerod.reader import Reader
 from zerod.torch.environment import repeated
 
@@ -98,6 +98,39 @@ class Readers(unittest.TestCase):
                     self.assertEqual(weights.keys(), ran[0][step].keys())
                     for name, tensor in weights.items():
                         torch.testing.assert_close(tensor, ran[0][step][name].to(tensor.dtype), rtol=0, atol=0)
+
+    def test_pinned(self) -> None:
+        """updates save a commit that a reader has pinned, also fused ones, of halves, on the host and in the backward"""
+        def body(optimize: Any, options: "dict[str, Any]", in_backward: bool, rank: int) -> None:
+            module = harness.shard(harness.seeded(models.GPT), **options)
+            optimizer = optimize(module.parameters(), lr=0.01)
+            if in_backward:
+                zt.optimizer_in_backward(module, optimizer)
+            address = zt.share(module)
+            for step in range(1, 5):
+                models.gpt_loss(module, rank, step)
+                optimizer.step()
+                optimizer.zero_grad()
+                zt.commit(module)
+                if step == 1:
+                    weights = {name: p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False)}
+                    reader = Reader(**address) if rank == 0 else None
+                    committed = reader and reader.wait()
+                    zt.barrier(module)
+            if reader:
+                for name, tensor in reader.tensors(committed):
+                    torch.testing.assert_close(tensor.cpu(), weights[name].to(tensor.dtype), rtol=0, atol=0)
+                reader.release()
+                with self.assertRaisesRegex(NotHeld, "the last commit is step 4"):
+                    list(reader.tensors(committed))
+                reader.close()
+
+        halves = {"param_dtype": torch.bfloat16}
+        for world, optimize, options, in_backward in ((1, torch.optim.AdamW, {}, False), (2, zt.AdamW, {}, False), (2, zt.AdamW, halves, False),
+                                                      (4, zt.AdamW, {"offload": "all"}, False), (2, torch.optim.AdamW, halves, True),
+                                                      (2, zt.AdamW, {"slots": True}, True)):
+            with self.subTest(world=world, optimize=optimize, in_backward=in_backward, **options):
+                harness.ranks(daemon.socket, world, partial(body, optimize, options, in_backward))
 
     def test_checkpoint(self) -> None:
         """with checkpoint=True readers see what save_pretrained() writes: each expert's weights, and tied ones under both names"""

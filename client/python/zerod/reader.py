@@ -15,6 +15,7 @@ import json
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from . import structs as s
@@ -77,8 +78,16 @@ class Reader:
         self.client.close()
 
     def wait(self, after: int = 0, deadline_ms: int = 0) -> s.Committed:
-        """The last commit, when that is of a step after `after`. NotFound: no such job, or it has ended. Deadline."""
-        return self.client.commit_wait(after=after, deadline_ms=deadline_ms, **self.source)
+        """The last commit, when that is of a step after `after`. NotFound: no such job, or it has ended. Deadline.
+
+        Updates save it from here on, unless there is no memory, until the next wait(), release() or close().
+        """
+        return self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN, **self.source)
+
+    def release(self) -> None:
+        """Updates need not save the commit of wait() any more. load() calls it. Harmless when repeated."""
+        with suppress(NotFound):
+            self.client.commit_wait(**self.source)
 
     def weights(self) -> list[Weight]:
         """Lists the model's weights. NotFound: zerod.torch.share() was not called."""
@@ -122,9 +131,11 @@ class Reader:
             committed = self.wait(after, deadline_ms)
             try:
                 take(self.tensors(committed))
-                return committed.step
             except NotHeld:
                 after = committed.step
+                continue
+            self.release()
+            return committed.step
 
     def _unit_read(self, *arguments: Any) -> s.UnitInfo:
         try:

@@ -102,6 +102,10 @@ class WaitFlags(enum.IntFlag):
     LEASES = 1
 
 
+class CommitFlags(enum.IntFlag):
+    PIN = 1
+
+
 class GatherFlags(enum.IntFlag):
     PREFETCH = 1
     NO_SLOT = 2
@@ -358,7 +362,8 @@ class AllocOptions(Struct):
 
 
 class CommitSource(Struct):
-    _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("group", c_char_p), ("uid", c_uint32), ("deadline_ms", c_uint32)]
+    _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("group", c_char_p), ("uid", c_uint32), ("deadline_ms", c_uint32),
+                ("flags", c_uint32), ("reserved", c_uint32)]
 
 
 class Committed(Struct):

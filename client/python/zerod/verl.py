@@ -61,3 +61,4 @@ class ZerodCheckpointEngine(CheckpointEngine):
                                f"{committed.step}, not {global_steps + 1}")
         for pair in self.reader.tensors(committed):
             yield pair
+        self.reader.release()

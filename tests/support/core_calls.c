@@ -11,38 +11,6 @@ void core_rig_end(void *rig)
 	core_end(*(struct core_driver **)rig);
 }
 
-int core_setup(void **state)
-{
-	*state = core_new(NULL);
-	return 0;
-}
-
-int core_teardown(void **state)
-{
-	core_end(*state);
-	return 0;
-}
-
-int core_rig_teardown(void **state)
-{
-	core_end(*(struct core_driver **)*state);
-	return 0;
-}
-
-static void run_fixture(void **state)
-{
-	const struct core_fixture *fixture = *state;
-	void *rig;
-	assert_int_equal(fixture->setup(&rig), 0);
-	fixture->test(&rig);
-	assert_int_equal(fixture->teardown(&rig), 0);
-}
-
-struct CMUnitTest core_fixture_test(const char *name, struct core_fixture *fixture)
-{
-	return (struct CMUnitTest){.name = name, .test_func = run_fixture, .initial_state = fixture};
-}
-
 /* ---- Sessions ------------------------------------------------------------------------------------------ */
 
 uint64_t core_open_peer(struct core_driver *core, const struct zd_peer *peer)

@@ -75,18 +75,6 @@ struct zd_engine *core_engine(struct core_driver *core);
 /* core_end() of the driver that a structure begins with a pointer to. */
 void core_rig_end(void *rig);
 
-/* The same for tests that main() lists. */
-int core_setup(void **state);
-int core_teardown(void **state);
-int core_rig_teardown(void **state);
-struct core_fixture {
-	void (*test)(void **state);
-	int (*setup)(void **state), (*teardown)(void **state);
-};
-struct CMUnitTest core_fixture_test(const char *name, struct core_fixture *fixture);
-#define CORE_FIXTURE_TEST(test, ...) core_fixture_test(#test, &(struct core_fixture){test, __VA_ARGS__})
-#define CORE_TEST(test)              CORE_FIXTURE_TEST(test, core_setup, core_teardown)
-
 /* ---- Restarts (core_restart.c) ------------------------------------------------------------------------- */
 
 /* The engine records durable jobs from here on, and the driver stores the records after every call. */

@@ -221,8 +221,9 @@ static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 	zd_request_answer(e, req);
 }
 
-static int wait_for_save(struct zd_request *req, const struct zd_part *part)
+static int wait_for_save(struct zd_request *req, uint32_t index)
 {
+	const struct zd_part *part = req->u.publish.parts[index];
 	int wait = zd_wait_for(req, ZD_WAIT_SAVE, part->rank, 0, 0);
 	req->wait.unit = part->unit;
 	return wait;
@@ -243,29 +244,29 @@ static bool save(struct zd_engine *e, struct zd_request *req, uint32_t index)
 	return again;
 }
 
-/* Begins the saves of the group's pin. Returns the first part whose save has yet to begin; NULL: none.
+/* Begins the saves of the group's pin. Returns how many parts, the first ones, wait for no save to begin.
  * Revokes the pin after a broken promise, since the rank's streams may write. */
-static const struct zd_part *save_pinned(struct zd_engine *e, struct zd_request *req)
+static uint32_t save_pinned(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_group *group = req->member->group;
 	uint32_t saving = 0;
 	if (req->answered && !req->u.publish.promise->session)
 		zd_pin_revoke(e, group);
 	for (uint32_t i = 0; i < req->u.publish.nparts && group->pin.serial; i++) {
-		const struct zd_part *part = req->u.publish.parts[i];
 		if (saving == MOST_SAVES || !save(e, req, i))
-			return part;
-		saving += zd_part_is_being_saved(part);
+			return i;
+		saving += zd_part_is_being_saved(req->u.publish.parts[i]);
 	}
-	return NULL;
+	return req->u.publish.nparts;
 }
 
 /* Keeps the promise when no part has readers; whatever has happened to the parts since the reply. */
 static int keep_promise(struct zd_engine *e, struct zd_request *req)
 {
-	const struct zd_part *unsaved = save_pinned(e, req), *part = find_read(req);
-	if (unsaved)
-		return wait_for_save(req, unsaved);
+	uint32_t saved = save_pinned(e, req);
+	const struct zd_part *part = find_read(req);
+	if (saved < req->u.publish.nparts)
+		return wait_for_save(req, saved);
 	if (part)
 		return wait_for_readers(req, part);
 	set_early(req, false);
@@ -380,13 +381,14 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	status = check_unleased(req);
 	if (status != 0)
 		return status;
-	const struct zd_part *unsaved = save_pinned(e, req);
+	uint32_t saved = save_pinned(e, req);
+	bool unsaved = saved < req->u.publish.nparts;
 	if (may_promise(req) && (unsaved || find_read(req))) {
 		grant_ahead(e, req);
-		return unsaved ? wait_for_save(req, unsaved) : wait_for_readers(req, find_read(req));
+		return unsaved ? wait_for_save(req, saved) : wait_for_readers(req, find_read(req));
 	}
 	if (unsaved)
-		return wait_for_save(req, unsaved);
+		return wait_for_save(req, saved);
 	if (group->shadow)
 		save_shadows(e, req);
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {

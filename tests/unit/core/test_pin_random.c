@@ -4,13 +4,6 @@
  * order, copies fail, and other requests need the memory. Each byte that is read is of its step, and no
  * update waits for a reader. All follows from the seed, which a failure prints.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "tests/support/core_driver.h"
 #include "tests/support/sweep.h"
 
@@ -232,19 +225,12 @@ static void run(uint64_t seed)
 	core_end(rig.core);
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= SEEDS; seed += sweep_step()) {
 		print_message("seed %llu\r", (unsigned long long)seed);
 		run(seed);
 	}
 	print_message("%u reads were whole, %u stale\n", wholes, stales);
 	assert_true(wholes > 0 && stales > 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

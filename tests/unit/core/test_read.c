@@ -3,14 +3,6 @@
  * Reads of the last commit by a session that is no rank: what they wait for, what waits for them, and what
  * ends meanwhile.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "core/engine/objects.h"
 #include "tests/support/core_net.h"
@@ -48,29 +40,8 @@ static void start(struct rig *rig, bool shadow)
 	rig->place = reply->place;
 }
 
-static int setup(void **state)
-{
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	start(rig, false);
-	*state = rig;
-	return 0;
-}
-
-static int setup_shadow(void **state)
-{
-	struct rig *rig = zd_calloc(1, sizeof(*rig));
-	start(rig, true);
-	*state = rig;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct rig *rig = *state;
-	core_end(rig->core);
-	free(rig);
-	return 0;
-}
+#define READ_TEST(name)   CORE_RIG_TEST(name, struct rig, rig, start(rig, false), core_rig_end)
+#define SHADOW_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, true), core_rig_end)
 
 static uint64_t send_read(struct rig *rig, uint64_t step)
 {
@@ -129,9 +100,8 @@ static void expect_bytes(struct rig *rig, uint64_t version)
 		assert_int_equal(bytes[i], core_pattern(i / (UNIT_BYTES / RANKS), version));
 }
 
-static void test_update_waits_for_copies_alone(void **state)
+READ_TEST(test_update_waits_for_copies_alone)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	uint64_t read = send_read(rig, 1);
 	core_expect_waits(rig->core, read, "copies of unit 'w'");
@@ -145,9 +115,8 @@ static void test_update_waits_for_copies_alone(void **state)
 }
 
 /* The save of the second commit would go over the first one, which is read. */
-static void test_save_waits_for_reads_of_the_shadow(void **state)
+SHADOW_TEST(test_save_waits_for_reads_of_the_shadow)
 {
-	struct rig *rig = *state;
 	core_team_publish(&rig->team, rig->unit);
 	core_hold(rig->core, ZD_CMD_COPY);
 	uint64_t read = send_read(rig, 1);
@@ -165,9 +134,8 @@ static void test_save_waits_for_reads_of_the_shadow(void **state)
 }
 
 /* A shadow that holds the commit may be read while the shard is updated, and the update does not wait. */
-static void test_update_beside_reads_of_the_shadow(void **state)
+SHADOW_TEST(test_update_beside_reads_of_the_shadow)
 {
-	struct rig *rig = *state;
 	core_team_publish(&rig->team, rig->unit);
 	core_hold(rig->core, ZD_CMD_COPY);
 	uint64_t read = send_read(rig, 1);
@@ -178,9 +146,8 @@ static void test_update_beside_reads_of_the_shadow(void **state)
 }
 
 /* Its caller may not go on while copies write its memory. */
-static void test_no_deadline_behind_the_first_copy(void **state)
+READ_TEST(test_no_deadline_behind_the_first_copy)
 {
-	struct rig *rig = *state;
 	const struct zd_args args = {.kind = ZD_REQ_UNIT_READ,
 	                             .u.unit_read = {.group = rig->team.group,
 	                                             .unit = (char *)"w",
@@ -196,9 +163,8 @@ static void test_no_deadline_behind_the_first_copy(void **state)
 }
 
 /* Its new shard has not the committed bytes, and the next commit has them. */
-static void test_rank_is_replaced(void **state)
+READ_TEST(test_rank_is_replaced)
 {
-	struct rig *rig = *state;
 	const struct core_join again = {.world_size = RANKS, .rank = 1, .device = 1};
 	core_close(rig->core, rig->team.session[1]);
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "rank 1's shard of step 1");
@@ -213,9 +179,8 @@ static void test_rank_is_replaced(void **state)
 }
 
 /* The ranks have gone, and their job is durable. */
-static void test_last_commit_outlives_ranks(void **state)
+SHADOW_TEST(test_last_commit_outlives_ranks)
 {
-	struct rig *rig = *state;
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		core_expect(rig->core, core_update(rig->core, rig->team.session[rank], rig->unit), 0);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
@@ -224,9 +189,8 @@ static void test_last_commit_outlives_ranks(void **state)
 	expect_bytes(rig, 1);
 }
 
-static void test_everything_ends_during_a_read(void **state)
+READ_TEST(test_everything_ends_during_a_read)
 {
-	struct rig *rig = *state;
 	core_hold(rig->core, ZD_CMD_COPY);
 	uint64_t read = send_read(rig, 1);
 	core_call(rig->core, rig->reader,
@@ -238,18 +202,16 @@ static void test_everything_ends_during_a_read(void **state)
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_NOT_FOUND, "no group");
 }
 
-static void test_copy_fails(void **state)
+READ_TEST(test_copy_fails)
 {
-	struct rig *rig = *state;
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the copy engine is broken");
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_DEVICE, "the copy engine is broken");
 	core_expect(rig->core, send_read(rig, 1), 0);
 	expect_bytes(rig, 1);
 }
 
-static void test_other_users(void **state)
+READ_TEST(test_other_users)
 {
-	struct rig *rig = *state;
 	uint64_t bob = core_open(rig->core, CORE_BOB), admin = core_open_admin(rig->core),
 	         alice = rig->reader;
 	core_expect_error(rig->core, send_wait(rig, bob, 0, 0), ZEROD_E_NOT_FOUND,
@@ -267,10 +229,9 @@ static void test_other_users(void **state)
 }
 
 /* Of several daemons, or with collectives of NCCL's. */
-static void test_clusters_are_refused(void **state)
+TEST(test_clusters_are_refused)
 {
 	const struct core_nodes_config configs[] = {{.nnodes = 2}, {.nnodes = 1, .exchange = true}};
-	(void)state;
 	for (uint32_t i = 0; i < ZD_ARRAY_LEN(configs); i++) {
 		struct core_nodes nodes;
 		core_nodes_new(&nodes, &configs[i]);
@@ -296,9 +257,8 @@ static void expect_row(struct rig *rig, uint64_t step, uint64_t bytes, uint32_t 
 }
 
 /* In the listing of the job, too, and in the metrics; until the group ends. */
-static void test_reader_is_listed(void **state)
+READ_TEST(test_reader_is_listed)
 {
-	struct rig *rig = *state;
 	struct core_row rows[RANKS + 2];
 	struct zd_metrics_view view;
 	core_row(rig->core, ZD__TABLE__SESSIONS, rig->reader, &rows[0]);
@@ -327,9 +287,8 @@ static void test_reader_is_listed(void **state)
 }
 
 /* The text names a rank that has not committed at the deadline. */
-static void test_deadline_of_a_wait(void **state)
+READ_TEST(test_deadline_of_a_wait)
 {
-	struct rig *rig = *state;
 	const struct zd_args args = {
 	        .kind = ZD_REQ_COMMIT_WAIT,
 	        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .after = 1}};
@@ -340,9 +299,8 @@ static void test_deadline_of_a_wait(void **state)
 	core_expect_error(rig->core, wait, ZEROD_E_DEADLINE, "for rank 1 to commit a step after 1");
 }
 
-static void test_waits_end_with_the_group(void **state)
+READ_TEST(test_waits_end_with_the_group)
 {
-	struct rig *rig = *state;
 	uint64_t second = send_wait(rig, rig->reader, 0, 1);
 	core_expect_waits(rig->core, second, "rank 0 to commit");
 	uint64_t first = core_commit(rig->core, rig->team.session[0], rig->team.group, 2);
@@ -379,9 +337,8 @@ static uint32_t count_saves(struct rig *rig)
 	return saves;
 }
 
-static void test_pinned_commit_outlives_updates(void **state)
+READ_TEST(test_pinned_commit_outlives_updates)
 {
-	struct rig *rig = *state;
 	uint64_t other = core_open(rig->core, CORE_ALICE), copies = core_count(rig->core, ZD_CMD_COPY);
 	assert_int_equal(pin(rig, rig->reader), 1);
 	core_team_publish_rank(&rig->team, rig->unit, 1);
@@ -409,9 +366,8 @@ static void test_pinned_commit_outlives_updates(void **state)
 	expect_bytes(rig, 3);
 }
 
-static void test_two_readers_of_a_commit(void **state)
+READ_TEST(test_two_readers_of_a_commit)
 {
-	struct rig *rig = *state;
 	uint64_t other = core_open(rig->core, CORE_ALICE);
 	pin(rig, other);
 	pin(rig, rig->reader);
@@ -428,9 +384,8 @@ static void test_two_readers_of_a_commit(void **state)
 }
 
 /* The reply promises that the copy, and the memory for it, will be there. */
-static void test_update_ahead_of_its_save(void **state)
+READ_TEST(test_update_ahead_of_its_save)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
@@ -451,9 +406,8 @@ static void test_update_ahead_of_its_save(void **state)
 	expect_bytes(rig, 1);
 }
 
-static void test_update_waits_for_its_save(void **state)
+READ_TEST(test_update_waits_for_its_save)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
@@ -468,9 +422,8 @@ static void test_update_waits_for_its_save(void **state)
 }
 
 /* A rank's streams may write from then on, before the copy has ended. */
-static void test_rank_ends_during_its_save(void **state)
+READ_TEST(test_rank_ends_during_its_save)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_hold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, update_ahead(rig, 1), 0);
@@ -481,9 +434,8 @@ static void test_rank_ends_during_its_save(void **state)
 	                  "rank 1's shard of step 1 has gone");
 }
 
-static void test_promise_is_broken_during_the_save(void **state)
+READ_TEST(test_promise_is_broken_during_the_save)
 {
-	struct rig *rig = *state;
 	uint64_t id = rig->team.session[1];
 	pin(rig, rig->reader);
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -496,9 +448,8 @@ static void test_promise_is_broken_during_the_save(void **state)
 }
 
 /* Its save would hold what no commit has. */
-static void test_unit_without_a_pinned_version(void **state)
+READ_TEST(test_unit_without_a_pinned_version)
 {
-	struct rig *rig = *state;
 	uint64_t unit = core_team_register(&rig->team,
 	                                   &(struct core_unit){.name = "late", .numel = UNIT_BYTES / 4});
 	pin(rig, rig->reader);
@@ -508,9 +459,8 @@ static void test_unit_without_a_pinned_version(void **state)
 	core_expect(rig->core, send_read(rig, 2), 0);
 }
 
-static void test_saves_without_memory(void **state)
+READ_TEST(test_saves_without_memory)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
 	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
@@ -523,9 +473,8 @@ static void test_saves_without_memory(void **state)
 	expect_revoked(rig);
 }
 
-static void test_save_fails(void **state)
+READ_TEST(test_save_fails)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the copy engine is broken");
 	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
@@ -533,9 +482,8 @@ static void test_save_fails(void **state)
 }
 
 /* Other requests need the memory of the device, all of which is in segments. */
-static void test_saves_make_room(void **state)
+READ_TEST(test_saves_make_room)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_team_publish(&rig->team, rig->unit);
 	assert_int_equal(count_saves(rig), RANKS);
@@ -549,9 +497,8 @@ static void test_saves_make_room(void **state)
 }
 
 /* The commit is overwritten in part already. */
-static void test_pin_between_updates(void **state)
+READ_TEST(test_pin_between_updates)
 {
-	struct rig *rig = *state;
 	core_team_publish_rank(&rig->team, rig->unit, 1);
 	assert_int_equal(pin(rig, rig->reader), 1);
 	core_team_publish_rank(&rig->team, rig->unit, 0);
@@ -559,9 +506,8 @@ static void test_pin_between_updates(void **state)
 	expect_revoked(rig);
 }
 
-static void test_unit_ends_under_a_pin(void **state)
+READ_TEST(test_unit_ends_under_a_pin)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_team_publish(&rig->team, rig->unit);
 	core_hold(rig->core, ZD_CMD_COPY);
@@ -578,44 +524,10 @@ static void test_unit_ends_under_a_pin(void **state)
 	assert_int_equal(count_saves(rig), 0);
 }
 
-static void test_shadow_groups_have_no_saves(void **state)
+SHADOW_TEST(test_shadow_groups_have_no_saves)
 {
-	struct rig *rig = *state;
 	pin(rig, rig->reader);
 	core_team_publish(&rig->team, rig->unit);
 	core_expect(rig->core, send_read(rig, 1), 0);
 	assert_int_equal(count_saves(rig), 0);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-	        CORE_FIXTURE_TEST(test_update_waits_for_copies_alone, setup, teardown),
-	        CORE_FIXTURE_TEST(test_save_waits_for_reads_of_the_shadow, setup_shadow, teardown),
-	        CORE_FIXTURE_TEST(test_update_beside_reads_of_the_shadow, setup_shadow, teardown),
-	        CORE_FIXTURE_TEST(test_no_deadline_behind_the_first_copy, setup, teardown),
-	        CORE_FIXTURE_TEST(test_rank_is_replaced, setup, teardown),
-	        CORE_FIXTURE_TEST(test_last_commit_outlives_ranks, setup_shadow, teardown),
-	        CORE_FIXTURE_TEST(test_everything_ends_during_a_read, setup, teardown),
-	        CORE_FIXTURE_TEST(test_copy_fails, setup, teardown),
-	        CORE_FIXTURE_TEST(test_other_users, setup, teardown),
-	        cmocka_unit_test(test_clusters_are_refused),
-	        CORE_FIXTURE_TEST(test_reader_is_listed, setup, teardown),
-	        CORE_FIXTURE_TEST(test_deadline_of_a_wait, setup, teardown),
-	        CORE_FIXTURE_TEST(test_waits_end_with_the_group, setup, teardown),
-	        CORE_FIXTURE_TEST(test_pinned_commit_outlives_updates, setup, teardown),
-	        CORE_FIXTURE_TEST(test_two_readers_of_a_commit, setup, teardown),
-	        CORE_FIXTURE_TEST(test_update_ahead_of_its_save, setup, teardown),
-	        CORE_FIXTURE_TEST(test_update_waits_for_its_save, setup, teardown),
-	        CORE_FIXTURE_TEST(test_rank_ends_during_its_save, setup, teardown),
-	        CORE_FIXTURE_TEST(test_promise_is_broken_during_the_save, setup, teardown),
-	        CORE_FIXTURE_TEST(test_unit_without_a_pinned_version, setup, teardown),
-	        CORE_FIXTURE_TEST(test_saves_without_memory, setup, teardown),
-	        CORE_FIXTURE_TEST(test_save_fails, setup, teardown),
-	        CORE_FIXTURE_TEST(test_saves_make_room, setup, teardown),
-	        CORE_FIXTURE_TEST(test_pin_between_updates, setup, teardown),
-	        CORE_FIXTURE_TEST(test_unit_ends_under_a_pin, setup, teardown),
-	        CORE_FIXTURE_TEST(test_shadow_groups_have_no_saves, setup_shadow, teardown),
-	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,7 @@
  * Shadow groups: whatever ends a rank, wherever it is in an update, leads back to the last commit on all
  * ranks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "base/mem.h"
 #include "tests/support/core_driver.h"
 
@@ -80,13 +73,7 @@ static void start(struct shadowed *s, const struct core_options *options)
 	commit(s, 1);
 }
 
-static int setup(void **state)
-{
-	static struct shadowed s;
-	start(&s, NULL);
-	*state = &s;
-	return 0;
-}
+#define SHADOW_TEST(name) CORE_RIG_TEST(name, struct shadowed, s, start(s, NULL), core_rig_end)
 
 static uint64_t update(struct shadowed *s, uint32_t unit, uint32_t rank)
 {
@@ -274,12 +261,11 @@ static void go_to(struct shadowed *s, enum point point)
 }
 
 /* The ranks that die: rank 0, rank 1, or both, in both orders. */
-static void test_death_at_every_point(void **state)
+TEST(test_death_at_every_point)
 {
 	static const struct {
 		uint32_t n, rank[2];
 	} deaths[] = {{1, {0}}, {1, {1}}, {2, {0, 1}}, {2, {1, 0}}};
-	(void)state;
 	for (enum point point = BEFORE; point < NPOINTS; point++) {
 		for (uint32_t i = 0; i < ZD_ARRAY_LEN(deaths); i++) {
 			struct shadowed s;
@@ -300,9 +286,8 @@ static void test_death_at_every_point(void **state)
 }
 
 /* The way back is cut short, again and again. */
-static void test_death_while_set_back(void **state)
+SHADOW_TEST(test_death_while_set_back)
 {
-	struct shadowed *s = *state;
 	both_publish(s, 0);
 	both_publish(s, 1);
 	core_hold(s->core, ZD_CMD_COPY);
@@ -322,9 +307,8 @@ static void test_death_while_set_back(void **state)
 }
 
 /* Death before the first commit: what was there at the registration. */
-static void test_nothing_committed_yet(void **state)
+SHADOW_TEST(test_nothing_committed_yet)
 {
-	struct shadowed *s = *state;
 	struct core_unit options = {.name = "new", .numel = UNIT_BYTES / 4};
 	struct zd_location shard[2];
 	uint64_t unit = 0;
@@ -345,9 +329,8 @@ static void test_nothing_committed_yet(void **state)
 	}
 }
 
-static void test_aborted_group_is_set_back(void **state)
+SHADOW_TEST(test_aborted_group_is_set_back)
 {
-	struct shadowed *s = *state;
 	both_publish(s, 0);
 	core_expect(s->core, update(s, 1, 1), 0);
 	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_ABORT_GROUP, s->team.group), 0);
@@ -361,11 +344,10 @@ static void test_aborted_group_is_set_back(void **state)
 /* ---- Ranks that stay ----------------------------------------------------------------------------------- */
 
 /* Somebody takes rank 0's place before rank 1 notices: it is told all the same. */
-static void test_survivor_does_not_go_on_unaware(void **state)
+SHADOW_TEST(test_survivor_does_not_go_on_unaware)
 {
 	static const char text[] =
 	        "rank 0 (pid 1001) of group 'world' was lost: rank 1 is restored to step 1";
-	struct shadowed *s = *state;
 	both_publish(s, 0);
 	core_expect(s->core, update(s, 1, 1), 0);
 	write_undone(s, 1, 1);
@@ -394,9 +376,8 @@ static void test_survivor_does_not_go_on_unaware(void **state)
 
 /* A loss is told before the rank's own work, although nothing of it was undone: the first update neither
  * begins nor lets others gather. After the reset all ranks are at the last commit. */
-static void test_survivor_is_told_by_its_first_update(void **state)
+SHADOW_TEST(test_survivor_is_told_by_its_first_update)
 {
-	struct shadowed *s = *state;
 	close_rank(s, 1);
 	core_expect(s->core, send_join(s, 1), 0);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
@@ -410,9 +391,8 @@ static void test_survivor_is_told_by_its_first_update(void **state)
 }
 
 /* A reset ends the update as well, and returns when the shards are back; so does a registration. */
-static void test_reset_waits_for_the_shards(void **state)
+SHADOW_TEST(test_reset_waits_for_the_shards)
 {
-	struct shadowed *s = *state;
 	publish_undone(s, 0, 0);
 	core_expect(s->core, update(s, 0, 1), 0);
 	write_undone(s, 0, 1);
@@ -437,9 +417,8 @@ static void test_reset_waits_for_the_shards(void **state)
 }
 
 /* Nothing was undone: nobody is told, and nothing is copied. */
-static void test_survivor_of_a_whole_step_goes_on(void **state)
+SHADOW_TEST(test_survivor_of_a_whole_step_goes_on)
 {
-	struct shadowed *s = *state;
 	core_expect(s->core, gather(s, 0, 1), 0);
 	uint32_t copies = core_count(s->core, ZD_CMD_COPY);
 	close_rank(s, 0);
@@ -454,9 +433,8 @@ static void test_survivor_of_a_whole_step_goes_on(void **state)
 /* ---- Gathered copies ----------------------------------------------------------------------------------- */
 
 /* One of an undone version is not joined, even when the next one has the same number. */
-static void test_copies_of_undone_versions_are_stale(void **state)
+SHADOW_TEST(test_copies_of_undone_versions_are_stale)
 {
-	struct shadowed *s = *state;
 	core_expect(s->core, core_set_persistent(s->core, s->team.session[1], s->unit[0], true), 0);
 	both_publish(s, 0);
 	assert_int_equal(core_expect(s->core, gather(s, 0, 1), 0)->u.gather.version, 2);
@@ -471,9 +449,8 @@ static void test_copies_of_undone_versions_are_stale(void **state)
 	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 2);
 }
 
-static void test_shards_are_set_back_behind_their_readers(void **state)
+SHADOW_TEST(test_shards_are_set_back_behind_their_readers)
 {
-	struct shadowed *s = *state;
 	both_publish(s, 0);
 	core_hold(s->core, ZD_CMD_COPY);
 	core_expect(s->core, gather(s, 0, 0), 0);
@@ -490,9 +467,8 @@ static void test_shards_are_set_back_behind_their_readers(void **state)
 
 /* ---- What is copied, and when -------------------------------------------------------------------------- */
 
-static void test_one_copy_a_step(void **state)
+SHADOW_TEST(test_one_copy_a_step)
 {
-	struct shadowed *s = *state;
 	uint32_t copies = core_count(s->core, ZD_CMD_COPY);
 	for (int i = 0; i < 3; i++)
 		publish_undone(s, 0, 0);
@@ -506,9 +482,8 @@ static void test_one_copy_a_step(void **state)
 }
 
 /* The copy goes on when nobody waits for it any more, and the next update finds it. */
-static void test_update_that_gives_up(void **state)
+SHADOW_TEST(test_update_that_gives_up)
 {
-	struct shadowed *s = *state;
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
 	                       .u.update_begin = {.n_units = 1, .units = &s->unit[0]}};
 	core_hold(s->core, ZD_CMD_COPY);
@@ -530,9 +505,8 @@ static void test_update_that_gives_up(void **state)
 }
 
 /* A commit of what was not published keeps what there is. */
-static void test_commit_without_a_new_version(void **state)
+SHADOW_TEST(test_commit_without_a_new_version)
 {
-	struct shadowed *s = *state;
 	publish_undone(s, 0, 0);
 	close_rank(s, 0);
 	recover(s, 1);
@@ -547,9 +521,8 @@ static void test_commit_without_a_new_version(void **state)
 
 /* ---- Devices that fail --------------------------------------------------------------------------------- */
 
-static void test_copy_that_fails_grants_nothing(void **state)
+SHADOW_TEST(test_copy_that_fails_grants_nothing)
 {
-	struct shadowed *s = *state;
 	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN,
 	                       .u.update_begin = {.n_units = 2, .units = s->unit}};
 	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
@@ -565,9 +538,8 @@ static void test_copy_that_fails_grants_nothing(void **state)
 }
 
 /* The one way to a torn group: the shard is garbage. The shadow is good for the next time. */
-static void test_shard_that_cannot_be_set_back(void **state)
+SHADOW_TEST(test_shard_that_cannot_be_set_back)
 {
-	struct shadowed *s = *state;
 	publish_undone(s, 0, 0);
 	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
 	close_rank(s, 0);
@@ -584,9 +556,8 @@ static void test_shard_that_cannot_be_set_back(void **state)
 
 /* ---- Memory and words ---------------------------------------------------------------------------------- */
 
-static void test_shadows_are_charged(void **state)
+SHADOW_TEST(test_shadows_are_charged)
 {
-	struct shadowed *s = *state;
 	struct core_row row;
 	assert_int_equal(core_usage(s->core).shard_bytes, 2 * NUNITS * UNIT_BYTES);
 	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[1]), 0);
@@ -605,9 +576,8 @@ static void test_shadows_are_charged(void **state)
 	assert_int_equal(core_quarantine(s->core, 0), 0);
 }
 
-static void test_no_room_for_the_shadow(void **state)
+ENGINE_TEST(test_no_room_for_the_shadow)
 {
-	struct core_driver *core = *state;
 	struct core_join join = {.world_size = 1, .durable = true, .shadow = true};
 	uint64_t session = core_open(core, CORE_ALICE);
 	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
@@ -616,9 +586,8 @@ static void test_no_room_for_the_shadow(void **state)
 	                  "unit 'huge': a shard and its shadow of 2251799813685248 bytes are more than");
 }
 
-static void test_joins_that_do_not_fit(void **state)
+SHADOW_TEST(test_joins_that_do_not_fit)
 {
-	struct shadowed *s = *state;
 	uint64_t other = core_open(s->core, CORE_ALICE);
 	struct core_join join = {.job = "other", .world_size = 1, .shadow = true};
 	core_expect_error(s->core, core_join(s->core, other, &join), ZEROD_E_INVALID,
@@ -630,10 +599,9 @@ static void test_joins_that_do_not_fit(void **state)
 }
 
 /* The copies of a large update are submitted a part at a time: others follow as some complete. */
-static void test_copies_of_a_large_update(void **state)
+ENGINE_TEST(test_copies_of_a_large_update)
 {
 	enum { MANY = 200, MOST = 128 };
-	struct core_driver *core = *state;
 	uint64_t units[MANY], session = core_open(core, CORE_ALICE);
 	char name[16];
 	uint64_t group =
@@ -661,9 +629,8 @@ static void test_copies_of_a_large_update(void **state)
 }
 
 /* Uncommitted versions are undone by a rank that ends normally, too. Reads go on with the last commit. */
-static void test_rank_that_ends_is_read_on(void **state)
+SHADOW_TEST(test_rank_that_ends_is_read_on)
 {
-	struct shadowed *s = *state;
 	publish_undone(s, 0, 1);
 	publish_undone(s, 1, 0);
 	zd_engine_session_goodbye(core_engine(s->core), s->team.session[1]);
@@ -675,33 +642,4 @@ static void test_rank_that_ends_is_read_on(void **state)
 	expect_group(s, "LEFT", 1, false);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
 		core_team_check(&s->team, core_expect(s->core, gather(s, unit, 0), 0), 1);
-}
-
-int main(void)
-{
-#undef TEST
-#define TEST(test) CORE_FIXTURE_TEST(test, setup, core_rig_teardown)
-	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_death_at_every_point),
-	        TEST(test_death_while_set_back),
-	        TEST(test_nothing_committed_yet),
-	        CORE_TEST(test_copies_of_a_large_update),
-	        TEST(test_aborted_group_is_set_back),
-	        TEST(test_survivor_does_not_go_on_unaware),
-	        TEST(test_survivor_is_told_by_its_first_update),
-	        TEST(test_reset_waits_for_the_shards),
-	        TEST(test_survivor_of_a_whole_step_goes_on),
-	        TEST(test_copies_of_undone_versions_are_stale),
-	        TEST(test_shards_are_set_back_behind_their_readers),
-	        TEST(test_one_copy_a_step),
-	        TEST(test_update_that_gives_up),
-	        TEST(test_commit_without_a_new_version),
-	        TEST(test_copy_that_fails_grants_nothing),
-	        TEST(test_shard_that_cannot_be_set_back),
-	        TEST(test_shadows_are_charged),
-	        CORE_TEST(test_no_room_for_the_shadow),
-	        TEST(test_joins_that_do_not_fit),
-	        TEST(test_rank_that_ends_is_read_on),
-	};
-	return cmocka_run_group_tests_name("core/shadow", tests, NULL, NULL);
 }

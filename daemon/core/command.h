@@ -76,13 +76,15 @@ enum zd_purpose {
 	ZD_PURPOSE_ALLOCATIONS,
 	ZD_PURPOSE_OWN_PARTS, /* one shard, which fills the segment: clients map it into gathered buffers */
 	ZD_PURPOSE_FRAMES,    /* one frame, which fills the segment */
+	ZD_PURPOSE_SAVES,
 	ZD_NPURPOSES
 };
 
 /* Whether a segment of the purpose has one block. */
 static inline bool zd_purpose_is_single(enum zd_purpose purpose)
 {
-	return purpose == ZD_PURPOSE_STRICT || purpose >= ZD_PURPOSE_OWN_PARTS;
+	return purpose == ZD_PURPOSE_STRICT || purpose == ZD_PURPOSE_OWN_PARTS ||
+	       purpose == ZD_PURPOSE_FRAMES;
 }
 
 struct zd_reduce_desc {

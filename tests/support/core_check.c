@@ -189,11 +189,13 @@ static void check_save(const struct zd_part *part, struct found *found)
 	const struct zd_save *save = zd_save_of(part);
 	if (!save)
 		return;
-	const struct zd_device *device = save->extent.segment->device;
 	zd_assert(save->part == part && (!save->copying || part->readers > 0));
 	zd_assert(save->revoked ? save->copying || part->shadow_readers > 0
 	                        : part->unit->group->pin.serial && !zd_part_is_gone(part));
-	check_extent(&save->extent, device, part->unit->group->job, ZD_PURPOSE_GATHERS, ZD_BLOCK_SAVE, save);
+	if (!save->extent.segment) /* missed */
+		return;
+	const struct zd_device *device = save->extent.segment->device;
+	check_extent(&save->extent, device, part->unit->group->job, ZD_PURPOSE_SAVES, ZD_BLOCK_SAVE, save);
 	found->quarantine[device->index] += save->extent.bytes;
 }
 

@@ -20,7 +20,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from . import structs as s
 from .client import Allocation, Client
-from .errors import NotFound, NotHeld
+from .errors import Deadline, NotFound, NotHeld, PeerLost
 
 WEIGHTS = "zerod.weights"  # the unit that says where the weights are, in a group of its own
 PIECE_BYTES = 128 << 20  # of a read
@@ -86,8 +86,8 @@ class Reader:
 
     def release(self) -> None:
         """Updates need not save the commit of wait() any more. load() calls it. Harmless when repeated."""
-        with suppress(NotFound):
-            self.client.commit_wait(**self.source)
+        with suppress(NotFound, Deadline, PeerLost):  # the pinned group answers at once; a later one of its name may have no commit
+            self.client.commit_wait(deadline_ms=1, **self.source)
 
     def weights(self) -> list[Weight]:
         """Lists the model's weights. NotFound: zerod.torch.share() was not called."""
@@ -131,11 +131,11 @@ class Reader:
             committed = self.wait(after, deadline_ms)
             try:
                 take(self.tensors(committed))
+                return committed.step
             except NotHeld:
                 after = committed.step
-                continue
-            self.release()
-            return committed.step
+            finally:
+                self.release()
 
     def _unit_read(self, *arguments: Any) -> s.UnitInfo:
         try:

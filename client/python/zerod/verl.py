@@ -56,9 +56,11 @@ class ZerodCheckpointEngine(CheckpointEngine):
         if self.reader is None:
             raise RuntimeError("receive_weights() before init_process_group(reads=True)")
         committed = self.reader.wait(deadline_ms=DEADLINE_MS)  # it stops the worker's event loop meanwhile
-        if global_steps is not None and committed.step != global_steps + 1:
-            raise RuntimeError(f"verl's step is {global_steps}, and the last commit of job '{self.address['job']}' is of step "
-                               f"{committed.step}, not {global_steps + 1}")
-        for pair in self.reader.tensors(committed):
-            yield pair
-        self.reader.release()
+        try:
+            if global_steps is not None and committed.step != global_steps + 1:
+                raise RuntimeError(f"verl's step is {global_steps}, and the last commit of job '{self.address['job']}' is of step "
+                                   f"{committed.step}, not {global_steps + 1}")
+            for pair in self.reader.tensors(committed):
+                yield pair
+        finally:
+            self.reader.release()

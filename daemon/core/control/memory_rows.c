@@ -23,7 +23,7 @@ static const char *purpose_name(enum zd_purpose purpose)
 	        [ZD_PURPOSE_SHARDS] = "shards",           [ZD_PURPOSE_GATHERS] = "gathers",
 	        [ZD_PURPOSE_STRICT] = "strict",           [ZD_PURPOSE_GRADIENTS] = "gradients",
 	        [ZD_PURPOSE_ALLOCATIONS] = "allocations", [ZD_PURPOSE_OWN_PARTS] = "own parts",
-	        [ZD_PURPOSE_FRAMES] = "frames",
+	        [ZD_PURPOSE_FRAMES] = "frames",           [ZD_PURPOSE_SAVES] = "saves",
 	};
 	return names[purpose];
 }

@@ -126,14 +126,18 @@ static bool is_pinned(const struct zd_group *group, uint64_t step)
  * shard. */
 static int locate_pinned(const struct zd_part *part, bool *in_shadow, struct zd_err *err)
 {
-	bool begins = part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
 	const struct zd_save *save = zd_save_of(part);
-	*in_shadow = save && !save->revoked && !save->copying;
-	if (*in_shadow || !begins)
+	bool has_save = save && !save->revoked;
+	unsigned long long step = part->unit->group->pin.step;
+	*in_shadow = has_save && !save->copying;
+	if (has_save ? !save->extent.segment : !zd_part_holds_pin(part))
+		return zd_err_set(err, ZEROD_E_STALE_VERSION,
+		                  "unit '%s': rank %u's shard of step %llu was not saved", part->unit->name,
+		                  zd_world_rank(zd_part_member(part)), step);
+	if (*in_shadow || (part->state != ZD_PART_UPDATE_WAIT && !zd_part_is_written(part)))
 		return 0;
 	return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
-	                  part->unit->name, zd_world_rank(zd_part_member(part)),
-	                  (unsigned long long)part->unit->group->pin.step);
+	                  part->unit->name, zd_world_rank(zd_part_member(part)), step);
 }
 
 /* Checks that the part still holds the commit, and says where. */

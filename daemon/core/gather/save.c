@@ -5,14 +5,15 @@
  * A group without shadows has at most one pin: a commit that sessions read. Every update since that commit
  * has copied the shard into a save before it was granted, or before its promise is kept. So a part without a
  * save holds the pinned commit in its shard, and a part with one holds it there, whatever is committed
- * later.
+ * later. A save is missed when there was no memory for it, or the shard did not have the commit: of a rank
+ * that was replaced, or a unit that was published later. Reads are STALE_VERSION then, as without a pin.
  *
- * The pin is revoked instead when that cannot be: there is no memory, the copy fails, the rank's streams may
- * have written during the copy, a unit was not published before the commit, or a part leaves its rank. Then
- * reads are STALE_VERSION as without a pin.
+ * The pin is revoked when a copy fails, the rank's streams may have written during the copy, or a part leaves
+ * its rank.
  *
  * Saves use memory that nothing else needs. They are not charged, and the pool revokes their pins before a
- * request waits for memory or fails for want of it. So no rank ever waits for a reader.
+ * request waits for the device's memory or fails for want of it. So no rank ever waits for a reader. Their
+ * segments count against the quota of the job's user, so with a quota there are no saves.
  */
 #include "core/gather/save.h"
 
@@ -28,8 +29,10 @@ void zd_save_try_free(struct zd_engine *e, struct zd_part *part)
 	if (!save || !save->revoked || save->copying || part->shadow_readers > 0)
 		return;
 	part->unit->saves[part->rank] = NULL;
-	save->extent.segment->device->quarantine_bytes -= save->extent.bytes;
-	zd_pool_free(e, &save->extent);
+	if (save->extent.segment) {
+		save->extent.segment->device->quarantine_bytes -= save->extent.bytes;
+		zd_pool_free(e, &save->extent);
+	}
 	free(save);
 }
 
@@ -39,17 +42,16 @@ void zd_pin_revoke(struct zd_engine *e, struct zd_group *group)
 	group->pin.serial = 0;
 	while ((save = LIST_FIRST(&group->pin.saves))) {
 		LIST_REMOVE(save, group_link);
-		LIST_REMOVE(save, device_link);
+		if (save->extent.segment)
+			LIST_REMOVE(save, device_link);
 		save->revoked = true;
 		zd_save_try_free(e, save->part);
 	}
 }
 
-/* A save in the device's memory; with `owner`, one of its jobs, which counts against its quota. */
-static struct zd_save *find_save(const struct zd_engine *e, const struct zd_device *device,
-                                 const struct zd_owner *owner)
+static struct zd_save *find_save(const struct zd_device *device, const struct zd_owner *owner)
 {
-	struct zd_save *save = owner && e->quota_bytes == 0 ? NULL : LIST_FIRST(&device->saves);
+	struct zd_save *save = LIST_FIRST(&device->saves);
 	while (save && owner && save->part->unit->group->job->owner != owner)
 		save = LIST_NEXT(save, device_link);
 	return save;
@@ -57,14 +59,10 @@ static struct zd_save *find_save(const struct zd_engine *e, const struct zd_devi
 
 bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device)
 {
-	bool any = false;
-	struct zd_save *save;
-	for (uint32_t i = 0; i < e->ndevices; i++) {
-		while ((save = find_save(e, &e->devices[i], &e->devices[i] == device ? NULL : owner))) {
-			zd_pin_revoke(e, save->part->unit->group);
-			any = true;
-		}
-	}
+	struct zd_save *save = find_save(device, owner);
+	bool any = save != NULL;
+	for (; save; save = find_save(device, owner))
+		zd_pin_revoke(e, save->part->unit->group);
 	return any;
 }
 
@@ -136,26 +134,40 @@ static void copy(struct zd_engine *e, struct zd_save *save)
 	zd_op_submit(e, part->unit->group->job, &command, saved, part, 0);
 }
 
-static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent extent)
+static struct zd_save *save_new(struct zd_part *part)
 {
 	struct zd_unit *unit = part->unit;
-	const struct zd_session *session = zd_part_member(part)->session;
-	struct zd_device *device = extent.segment->device;
 	struct zd_save *save = zd_calloc(1, sizeof(*save));
 	save->part = part;
+	if (!unit->saves)
+		unit->saves = zd_calloc(unit->group->local_world_size, sizeof(struct zd_save *));
+	unit->saves[part->rank] = save;
+	LIST_INSERT_HEAD(&unit->group->pin.saves, save, group_link);
+	return save;
+}
+
+static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent extent)
+{
+	const struct zd_session *session = zd_part_member(part)->session;
+	struct zd_device *device = extent.segment->device;
+	struct zd_save *save = save_new(part);
 	save->extent = extent;
 	save->copying = true;
 	save->session = session->id;
 	save->resets = session->resets;
-	if (!unit->saves)
-		unit->saves = zd_calloc(unit->group->local_world_size, sizeof(struct zd_save *));
-	unit->saves[part->rank] = save;
 	device->quarantine_bytes += extent.bytes; /* not charged, and free when a request needs it */
 	zd_extent_own(e, &save->extent, ZD_BLOCK_SAVE, save,
-	              zd_member_use(zd_part_member(part), ZD_WORD_SAVE, unit->id));
+	              zd_member_use(zd_part_member(part), ZD_WORD_SAVE, part->unit->id));
 	LIST_INSERT_HEAD(&device->saves, save, device_link);
-	LIST_INSERT_HEAD(&unit->group->pin.saves, save, group_link);
 	copy(e, save);
+}
+
+void zd_part_miss_save(struct zd_engine *e, struct zd_part *part)
+{
+	if (zd_save_of(part)) /* a revoked one, in use */
+		zd_pin_revoke(e, part->unit->group);
+	else
+		(void)save_new(part);
 }
 
 bool zd_part_save(struct zd_engine *e, struct zd_part *part)
@@ -166,14 +178,14 @@ bool zd_part_save(struct zd_engine *e, struct zd_part *part)
 	int status = ZEROD_E_NO_MEMORY; /* also while a revoked save is in use */
 	if (save && !save->revoked)
 		return true;
-	if (!save && zd_part_committed(part) != part->first)
-		status = zd_pool_take(e, NULL, group->job, part->shard.segment->device, ZD_PURPOSE_GATHERS,
+	if (!save && e->quota_bytes == 0 && zd_part_holds_pin(part))
+		status = zd_pool_take(e, NULL, group->job, part->shard.segment->device, ZD_PURPOSE_SAVES,
 		                      zd_unit_shard_bytes(part->unit), ZD_BLOCK_MIN_ALIGN, &extent, NULL);
 	if (status == ZD_WAIT)
 		return false;
 	if (status == 0)
 		begin(e, part, extent);
 	else
-		zd_pin_revoke(e, group);
+		zd_part_miss_save(e, part);
 	return true;
 }

@@ -3,11 +3,13 @@
 #ifndef ZD_CORE_GATHER_SAVE_H
 #define ZD_CORE_GATHER_SAVE_H
 
+#include "core/gather/commit.h"
 #include "core/gather/unit.h"
 
 struct zd_save {
 	struct zd_part *part;
-	struct zd_extent extent; /* not charged; a part of its device's quarantine_bytes */
+	/* not charged; a part of its device's quarantine_bytes; without a segment: missed, it has no bytes */
+	struct zd_extent extent;
 	bool copying;
 	bool revoked;     /* in no list; freed when neither the copy nor a read uses it */
 	uint64_t session; /* of the part's rank when the copy began, and how often it was reset then */
@@ -35,12 +37,18 @@ void zd_unpin(struct zd_engine *e, struct zd_session *session);
 /* Ends the group's pin, for all sessions: reads of its step are STALE_VERSION where updates have written. */
 void zd_pin_revoke(struct zd_engine *e, struct zd_group *group);
 /* Saves the shard for the group's pin before it is written, unless that has been done. The copy counts as a
- * reader. Revokes the pin if there is no memory. Returns false while memory is being created. */
+ * reader. Without memory the save is a missed one. Returns false while memory is being created. */
 bool zd_part_save(struct zd_engine *e, struct zd_part *part);
+void zd_part_miss_save(struct zd_engine *e, struct zd_part *part);
+/* Whether the shard holds the group's pin, if it has not been written since. */
+static inline bool zd_part_holds_pin(const struct zd_part *part)
+{
+	return part->version == zd_part_committed(part) && !zd_part_is_unpublished(part);
+}
 /* Frees the part's save if it is revoked and not in use. Called when a reader of it ends. */
 void zd_save_try_free(struct zd_engine *e, struct zd_part *part);
-/* Revokes the pins that have saves in memory of the device or, with a quota, of the owner. Returns whether
- * there were any. */
+/* Revokes the pins that have saves in memory of the device, of jobs of the owner; NULL: of all. Returns
+ * whether there were any. */
 bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device);
 
 #endif

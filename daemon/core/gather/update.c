@@ -229,8 +229,8 @@ static int wait_for_save(struct zd_request *req, uint32_t index)
 	return wait;
 }
 
-/* Whether the save of the part has begun, or none is needed. False: it has no memory yet. The pin is revoked
- * if the memory was created in vain. */
+/* Whether the save of the part has begun, or none is needed. False: it has no memory yet. The save is
+ * missed if the memory was created in vain. */
 static bool save(struct zd_engine *e, struct zd_request *req, uint32_t index)
 {
 	uint32_t segment = e->next_segment;
@@ -240,7 +240,7 @@ static bool save(struct zd_engine *e, struct zd_request *req, uint32_t index)
 	if (segment != e->next_segment)
 		req->u.publish.grown = index + 1;
 	if (again)
-		zd_pin_revoke(e, req->member->group);
+		zd_part_miss_save(e, req->u.publish.parts[index]);
 	return again;
 }
 
@@ -378,10 +378,11 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	}
 	if (group->voted_step) /* other daemons may commit the shards as they are */
 		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
+	uint32_t saved = save_pinned(e,
+	                             req); /* also while gathered buffers are leased, so that reads go on */
 	status = check_unleased(req);
 	if (status != 0)
 		return status;
-	uint32_t saved = save_pinned(e, req);
 	bool unsaved = saved < req->u.publish.nparts;
 	if (may_promise(req) && (unsaved || find_read(req))) {
 		grant_ahead(e, req);

@@ -554,7 +554,7 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
                   struct zd_err *err)
 {
 	int status = zd_pool_take(e, req, job, device, purpose, bytes, align, extent, err);
-	if (status == ZEROD_E_NO_MEMORY && e->events->saves_make_room(e, job->owner, device))
+	if (status == ZEROD_E_NO_MEMORY && e->events->saves_make_room(e, NULL, device))
 		status = zd_pool_take(e, req, job, device, purpose, bytes, align, extent, err);
 	if (status != ZEROD_E_NO_MEMORY)
 		return status;

@@ -397,10 +397,11 @@ static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (index >= e->ndevices)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u", index, e->ndevices);
 	struct zd_device *device = req->device = &e->devices[index];
+	const struct zd_owner *owner = req->session->admin ? NULL : req->session->owner;
+	(void)e->events->saves_make_room(e, owner, device);
 	e->events->count_prefetched(device);
 	uint32_t count;
-	struct zd_segment **list = list_empty(e, device, req->session->admin ? NULL : req->session->owner,
-	                                      &count);
+	struct zd_segment **list = list_empty(e, device, owner, &count);
 	for (uint32_t i = 0;
 	     i < count && device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes; i++)
 		retire(e, list[i]);

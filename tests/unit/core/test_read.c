@@ -43,15 +43,20 @@ static void start(struct rig *rig, bool shadow)
 #define READ_TEST(name)   CORE_RIG_TEST(name, struct rig, rig, start(rig, false), core_rig_end)
 #define SHADOW_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, true), core_rig_end)
 
-static uint64_t send_read(struct rig *rig, uint64_t step)
+static uint64_t send_read_of(struct rig *rig, const char *unit, uint64_t step)
 {
 	return core_send(rig->core, rig->reader,
 	                 &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
 	                                   .u.unit_read = {.group = rig->team.group,
-	                                                   .unit = (char *)"w",
+	                                                   .unit = (char *)unit,
 	                                                   .step = step,
 	                                                   .bytes = UNIT_BYTES,
 	                                                   .allocation = rig->into}});
+}
+
+static uint64_t send_read(struct rig *rig, uint64_t step)
+{
+	return send_read_of(rig, "w", step);
 }
 
 static uint64_t send_wait(struct rig *rig, uint64_t session, uint32_t uid, uint64_t after)
@@ -163,17 +168,23 @@ READ_TEST(test_no_deadline_behind_the_first_copy)
 }
 
 /* Its new shard has not the committed bytes, and the next commit has them. */
-READ_TEST(test_rank_is_replaced)
+/* Another session joins as rank 1. */
+static void replace(struct rig *rig)
 {
 	const struct core_join again = {.world_size = RANKS, .rank = 1, .device = 1};
-	core_close(rig->core, rig->team.session[1]);
-	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "rank 1's shard of step 1");
 	rig->team.session[1] = core_open(rig->core, CORE_ALICE);
 	core_expect(rig->core, core_join(rig->core, rig->team.session[1], &again), 0);
 	core_expect(rig->core,
 	            core_register(rig->core, rig->team.session[1], rig->team.group,
 	                          &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4}),
 	            0);
+}
+
+READ_TEST(test_rank_is_replaced)
+{
+	core_close(rig->core, rig->team.session[1]);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "rank 1's shard of step 1");
+	replace(rig);
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
 	                  "rank 1 has joined after step 1");
 }
@@ -455,8 +466,24 @@ READ_TEST(test_unit_without_a_pinned_version)
 	pin(rig, rig->reader);
 	core_team_publish(&rig->team, unit);
 	commit(rig, 2);
-	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "the last commit is step 2");
+	core_expect(rig->core, send_read(rig, 1), 0);
+	core_expect_error(rig->core, send_read_of(rig, "late", 1), ZEROD_E_STALE_VERSION,
+	                  "'late': rank 0's shard of step 1 was not saved");
 	core_expect(rig->core, send_read(rig, 2), 0);
+}
+
+/* Neither in its shard nor, when it updates that, in a save. */
+READ_TEST(test_replaced_rank_has_no_pinned_commit)
+{
+	core_team_publish(&rig->team, rig->unit);
+	commit(rig, 2);
+	core_close(rig->core, rig->team.session[1]);
+	assert_int_equal(pin(rig, rig->reader), 2);
+	replace(rig);
+	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION, "rank 1's shard of step 2");
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION, "rank 1's shard of step 2");
+	assert_int_equal(count_saves(rig), 0);
 }
 
 READ_TEST(test_saves_without_memory)
@@ -470,6 +497,18 @@ READ_TEST(test_saves_without_memory)
 	}
 	core_expect(rig->core, update, 0);
 	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
+	                  "rank 1's shard of step 1 was not saved");
+	assert_int_equal(count_saves(rig), 0);
+}
+
+/* A trainer whose torch has no memory asks for it. */
+READ_TEST(test_trim_takes_saves)
+{
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, rig->unit);
+	core_call(rig->core, rig->team.session[0], &(struct zd_args){.kind = ZD_REQ_TRIM}, 0);
+	assert_int_equal(count_saves(rig), 0);
 	expect_revoked(rig);
 }
 

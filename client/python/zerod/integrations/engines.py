@@ -25,10 +25,11 @@ def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0,
         try:
             _in_all(gather, lambda: check(reader.weights(), config))
             _in_all(gather, lambda: named(take, reader.tensors(committed)))
-            reader.release()
             return int(committed.step)
         except NotHeld:
             step = committed.step + 1
+        finally:
+            reader.release()
 
 
 def named(take: Take, tensors: "Iterator[tuple[str, Any]]") -> None:

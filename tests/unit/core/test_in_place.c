@@ -254,6 +254,41 @@ RIG_TEST(test_reset_before_a_publish)
 	core_team_check(&rig->team, core_expect(rig->core, again, 0), 2);
 }
 
+/* An update that waits for leases has saved the shard by then. */
+RIG_TEST(test_pinned_reads_beside_an_update_that_awaits_leases)
+{
+	uint64_t reader = core_open(rig->core, CORE_ALICE);
+	uint64_t into =
+	        core_call(rig->core, reader,
+	                  &(struct zd_args){.kind = ZD_REQ_ALLOC,
+	                                    .u.alloc = {.job = (char *)"reader", .bytes = UNIT_BYTES}},
+	                  0)
+	                ->u.alloc.allocation;
+	core_expect(rig->core, core_commit(rig->core, rig->session, rig->team.group, 1), 0);
+	core_call(rig->core, reader,
+	          &(struct zd_args){
+	                  .kind = ZD_REQ_COMMIT_WAIT,
+	                  .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .pin = true}},
+	          0);
+	core_expect(rig->core, gather(rig), 0);
+	uint64_t update = core_send(
+	        rig->core, rig->session,
+	        &(struct zd_args){
+	                .kind = ZD_REQ_UPDATE_BEGIN,
+	                .u.update_begin = {.n_units = 1, .units = &rig->unit, .await_leases = true}});
+	core_expect_waits(rig->core, update, "leases");
+	core_call(rig->core, reader,
+	          &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
+	                            .u.unit_read = {.group = rig->team.group,
+	                                            .unit = (char *)"w",
+	                                            .step = 1,
+	                                            .bytes = UNIT_BYTES,
+	                                            .allocation = into}},
+	          0);
+	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
+	core_expect(rig->core, update, 0);
+}
+
 /* ---- Updates that are granted ahead of their readers' end ---------------------------------------------- */
 
 static uint64_t update_ahead(struct rig *rig, uint64_t deadline_ns)

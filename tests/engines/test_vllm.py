@@ -15,7 +15,7 @@ from jobs import setUpModule, support  # noqa: F401
 
 class Vllm(unittest.TestCase):
     def test_updates(self) -> None:
-        """three commits, one that is not held to the end, wrong jobs and one that ends, with one worker and with two"""
+        """three commits, one that updates overwrite meanwhile, wrong jobs and one that ends, with one worker and with two"""
         for workers, model in ((1, jobs.MOE), (2, jobs.QWEN3)):
             with self.subTest(workers=workers), tempfile.TemporaryDirectory() as folder:
                 jobs.make(seed=1, **model).save_pretrained(folder)
@@ -55,7 +55,9 @@ class Vllm(unittest.TestCase):
         llm.collective_rpc("hold_next", args=(job.address, mark))
         later = jobs.meanwhile(mark, job.update)
         take(job.address, step=step)
+        self.assertEqual(generated(), wanted)  # of the commit that was pinned
         step, wanted = later()
+        take(job.address, step=step)
         self.assertEqual(generated(), wanted)
         if workers == 1:  # after an error of several workers vLLM does not know which answer is to which call
             wide.update()

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable
 
@@ -16,8 +17,7 @@ import test_frameworks
 import torch
 import zerod.torch as zt
 from harness import support
-from zerod import NotFound, PeerLost
-from zerod.reader import Reader
+from zerod import NotFound, PeerLost, reader
 
 PROMPTS, TOKENS, UPDATES = [[5, 6, 7], [100, 200, 300, 400]], 12, 3
 QWEN3 = {"kind": "Qwen3", "tie_word_embeddings": True, "intermediate_size": 256}
@@ -82,7 +82,8 @@ class Job:
 
     def end(self) -> None:
         for pipe in self.pipes:
-            pipe.send(False)
+            with suppress(BrokenPipeError):  # it has ended
+                pipe.send(False)
 
 
 def beside(jobs: "list[Job]", call: "Callable[[], Any]") -> None:
@@ -100,12 +101,13 @@ def beside(jobs: "list[Job]", call: "Callable[[], Any]") -> None:
 
 def hold(address: "dict[str, Any]", mark: str, tensors: Any) -> Any:
     """The tensors. After the first one it makes the file, and waits until the job has its next commit, or has ended."""
+    reader.DEPTH = 1  # not all is read ahead
     yield next(tensors)
-    with Reader(**address) as reader:
-        step = reader.wait().step
+    with reader.Reader(**address) as other:
+        step = other.wait().step
         Path(mark).touch()
         try:
-            reader.wait(step)
+            other.wait(step)
         except (NotFound, PeerLost):
             pass
     yield from tensors

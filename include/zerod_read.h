@@ -3,7 +3,7 @@
  * zerod_read.h - reads of a group's last commit by a process that is no rank of it. See docs/readers.md.
  *
  * The daemon copies the bytes. No rank takes part, and a reader that is slow, stopped or dead delays none: an
- * update waits for copies that are under way, and for nothing else of a reader.
+ * update waits for copies that are under way, or are made for a pin, and for nothing else of a reader.
  */
 #ifndef ZEROD_READ_H
 #define ZEROD_READ_H

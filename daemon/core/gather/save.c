@@ -12,8 +12,9 @@
  * its rank.
  *
  * Saves use memory that nothing else needs. They are not charged, and the pool revokes their pins before a
- * request waits for the device's memory or fails for want of it. So no rank ever waits for a reader. Their
- * segments count against the quota of the job's user, so with a quota there are no saves.
+ * request waits for the device's memory or fails for want of it. So a rank waits at most for the copy into a
+ * save, and never for the reader. Their segments count against the quota of the job's user, so with a quota
+ * there are no saves.
  */
 #include "core/gather/save.h"
 

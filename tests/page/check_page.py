@@ -96,7 +96,8 @@ class Checks:
         assert block["kind"] == "block"
         rectangle = self.page.value(f"mapView.rectanglesOf({json.dumps(block)})[0]")
         at = rectangle["x"] + rectangle["width"] - 3, rectangle["y"] + 2
-        assert self.pixel("map", *at) == self.colour("c2"), self.pixel("map", *at)
+        gathered = self.colour("c%d" % self.page.value("PURPOSES.indexOf('gathered')"))
+        assert self.pixel("map", *at) == gathered, (self.pixel("map", *at), gathered)
         self.page.click(*self.point("map", *at))
         detail = self.detail()
         assert detail["Bytes"].endswith(f"({block['bytes']})") and detail["Job"] == block["job"], detail

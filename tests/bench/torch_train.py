@@ -47,6 +47,7 @@ WARM_UP = 4
 TIMEOUT_S = 150  # of a way; 124 is then its exit status
 # FSDP2's time over zerod's at least, zerod's memory over FSDP2's at most, and zerod's time over that of compute alone.
 TARGETS = {"in_backward": (1.20, 0.87, 1.06), "halves": (1.12, 1.0, 1.10)}
+MOST_IN_FLIGHT = 4.0  # GiB of the daemon's, for a rank
 PROFILED = 3
 
 
@@ -171,6 +172,14 @@ def idle_ms(profiler: Any) -> float:
     return idle / 1000 / PROFILED
 
 
+def in_flight_bytes(ranks: int) -> int:
+    """Of the daemon's for a rank, at most: blocks that are neither shards nor kept sums. The job is the only one."""
+    listed = subprocess.run([str(support.BUILD / "bin" / "zeroctl"), "jobs", "--json"], check=True, capture_output=True, text=True)
+    job, = json.loads(listed.stdout)["rows"]
+    usage = job["usage"]
+    return (usage["peak_bytes"] - usage["shard_bytes"] - usage["target_bytes"] - usage["allocation_bytes"]) // ranks
+
+
 def rank_main(way: str, layers: int, iters: int) -> None:
     """Trains as one rank; rank 0 prints the figures as JSON."""
     library, ahead, *choices = way.split(":")
@@ -212,7 +221,9 @@ def rank_main(way: str, layers: int, iters: int) -> None:
                 step()
             torch.cuda.synchronize()
         idle = idle_ms(profiler)
+    in_flight = in_flight_bytes(int(os.environ["WORLD_SIZE"])) if library == "zerod" and rank == 0 else None
     print("FIGURES " + json.dumps({"rank": rank, "ms": times, "bytes": total - free, "idle_ms": idle, "loss": float(loss.detach()),
+                                   "in_flight_bytes": in_flight,
                                    "torch_bytes": torch.cuda.max_memory_reserved()}), flush=True)
     if library == "fsdp2":
         torch.distributed.destroy_process_group()
@@ -234,7 +245,8 @@ def run(way: str, ranks: int, layers: int, iters: int, socket: Optional[str]) ->
         errors = [line for line in done.stderr.splitlines() if "Error: " in line]
         raise RuntimeError(f"exit status {done.returncode}: {errors[0] if errors else done.stderr[-2000:]}")
     return {"ms": max((each["ms"] for each in found), key=statistics.median), "bytes": max(each["bytes"] for each in found),
-            "torch_bytes": max(each["torch_bytes"] for each in found), "idle_ms": found[0]["idle_ms"], "loss": found[0]["loss"]}
+            "torch_bytes": max(each["torch_bytes"] for each in found), "idle_ms": found[0]["idle_ms"], "loss": found[0]["loss"],
+            "in_flight_bytes": next((each["in_flight_bytes"] for each in found if each["rank"] == 0), None)}
 
 
 def report(found: dict[str, dict[str, Any]]) -> None:
@@ -257,6 +269,7 @@ def report(found: dict[str, dict[str, Any]]) -> None:
         speed, memory, alone = TARGETS[name]
         said(f"time of {best} over {way}", median(best) / median(way), speed, True)
         said(f"memory of {way} over {best}", found[way]["bytes"] / found[best]["bytes"], memory, False)
+        said(f"GiB in flight of {way}", found[way]["in_flight_bytes"] / 2**30, MOST_IN_FLIGHT, False)
         bare = "plain:0:compile" if "compile" in like else "plain:0"
         if bare in found and "clip" not in like:
             said(f"time of {way} over {bare}", median(way) / median(bare), alone, False)
@@ -297,6 +310,7 @@ def main() -> None:
         ms = figures["ms"]
         print(f"{way:24} step ms {statistics.median(ms):8.1f} ({min(ms):.1f} to {max(ms):.1f})  device "
               f"{figures['bytes'] / 2**30:6.1f} GiB, torch's {figures['torch_bytes'] / 2**30:.1f}  loss {figures['loss']:.4f}"
+              + (f", in flight {figures['in_flight_bytes'] / 2**30:.1f}" if figures["in_flight_bytes"] is not None else "")
               + (f"  idle {figures['idle_ms']:.1f} ms" if figures["idle_ms"] is not None else ""),
               file=log, flush=True)
     if options.json:

@@ -18,8 +18,9 @@ extern "C" {
 #endif
 
 /* The commit stays readable until this client's end, its next zerod_commit_wait() of the group, or one with
- * this flag. Updates save the shards first, in memory that nothing else needs. A group has one pinned commit
- * at a time. Without that memory, or if another one is pinned already, reads are as without this flag. */
+ * this flag. Updates save the shards, or the shadows that hold it, before they overwrite them, in memory that
+ * nothing else needs. A group has one pinned commit at a time. Without that memory, or if another one is
+ * pinned already, reads are as without this flag. */
 #define ZEROD_COMMIT_PIN 1u
 
 /* A group whose commits are read. */

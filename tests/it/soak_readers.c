@@ -185,13 +185,16 @@ static void check(const struct reader *r, uint32_t unit)
 	}
 }
 
-/* The next snapshot, whole or stale. */
+/* The next snapshot, whole or stale. Every second one is pinned, and outlives commits. */
 static int take_snapshot(struct reader *r)
 {
-	int rc = zerod_commit_wait(r->client, OPTIONS_OF(zerod_commit_source, .job = "soak"), r->commit.step,
-	                           SIZED(&r->commit));
+	uint32_t pin = r->commit.step % 2 ? ZEROD_COMMIT_PIN : 0;
+	int rc = zerod_commit_wait(r->client, OPTIONS_OF(zerod_commit_source, .job = "soak", .flags = pin),
+	                           r->commit.step, SIZED(&r->commit));
 
 	for (uint32_t i = 0; i < NUNITS && rc == 0; i++) {
+		if (pin)
+			nap(1000);
 		rc = zerod_unit_read(r->client,
 		                     OPTIONS_OF(zerod_unit_read_options, .group = r->commit.group,
 		                                .step = r->commit.step, .unit = unit_name(i), .bytes = BYTES,

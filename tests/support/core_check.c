@@ -189,8 +189,8 @@ static void check_save(const struct zd_part *part, struct found *found)
 	const struct zd_save *save = zd_save_of(part);
 	if (!save)
 		return;
-	zd_assert(save->part == part && (!save->copying || part->readers > 0));
-	zd_assert(save->revoked ? save->copying || part->shadow_readers > 0
+	zd_assert(save->part == part && (!save->copying || part->readers + part->shadow_readers > 0));
+	zd_assert(save->revoked ? save->copying || save->readers > 0
 	                        : part->unit->group->pin.serial && !zd_part_is_gone(part));
 	if (!save->extent.segment) /* missed */
 		return;

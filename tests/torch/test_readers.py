@@ -100,7 +100,7 @@ class Readers(unittest.TestCase):
                         torch.testing.assert_close(tensor, ran[0][step][name].to(tensor.dtype), rtol=0, atol=0)
 
     def test_pinned(self) -> None:
-        """updates save a commit that a reader has pinned, also fused ones, of halves, on the host and in the backward"""
+        """updates save a commit that a reader has pinned, also fused ones, of halves, on the host, in the backward and of a durable job"""
         def body(optimize: Any, options: "dict[str, Any]", in_backward: bool, rank: int) -> None:
             module = harness.shard(harness.seeded(models.GPT), **options)
             optimizer = optimize(module.parameters(), lr=0.01)
@@ -111,7 +111,8 @@ class Readers(unittest.TestCase):
                 models.gpt_loss(module, rank, step)
                 optimizer.step()
                 optimizer.zero_grad()
-                zt.commit(module)
+                if "durable" not in options:  # a step is a commit there
+                    zt.commit(module)
                 if step == 1:
                     weights = {name: p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False)}
                     reader = Reader(**address) if rank == 0 else None
@@ -128,7 +129,7 @@ class Readers(unittest.TestCase):
         halves = {"param_dtype": torch.bfloat16}
         for world, optimize, options, in_backward in ((1, torch.optim.AdamW, {}, False), (2, zt.AdamW, {}, False), (2, zt.AdamW, halves, False),
                                                       (4, zt.AdamW, {"offload": "all"}, False), (2, torch.optim.AdamW, halves, True),
-                                                      (2, zt.AdamW, {"slots": True}, True)):
+                                                      (2, zt.AdamW, {"slots": True}, True), (2, torch.optim.AdamW, {"durable": "pins", **halves}, False)):
             with self.subTest(world=world, optimize=optimize, in_backward=in_backward, **options):
                 harness.ranks(daemon.socket, world, partial(body, optimize, options, in_backward))
 

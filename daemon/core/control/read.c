@@ -6,9 +6,9 @@
  * unit_read copies bytes of a unit, as they were at the last commit, into an allocation of the reader.
  *
  * A part holds the last commit in its shard until an update is granted, and in its shadow from then on, if it
- * has one (shadow.c). It holds a pinned commit in its save, once an update has made one (save.c). If none of
- * them holds the step, the read is rejected with STALE_VERSION. So all reads that name one step belong to one
- * commit.
+ * has one (shadow.c). It holds a pinned commit there as well or, once an update has made one, in its save
+ * (save.c). If none of them holds the step, the read is rejected with STALE_VERSION. So all reads that name
+ * one step belong to one commit.
  *
  * The daemon itself makes the copies. An update waits for those of the shard that are under way, and for
  * nothing that the reader's process does: from its request on no read of the shard begins. Until the shadow
@@ -122,29 +122,29 @@ static bool is_pinned(const struct zd_group *group, uint64_t step)
 	return group->pin.serial && group->pin.step == step;
 }
 
-/* Finds a pinned commit, which the part holds: in its save or, unless an update is about to make that, in its
- * shard. */
-static int locate_pinned(const struct zd_part *part, bool *in_shadow, struct zd_err *err)
+/* Finds a pinned commit, unless an update is about to overwrite it. */
+static int locate_pinned(struct zd_part *part, enum zd_holder *holder, struct zd_err *err)
 {
-	const struct zd_save *save = zd_save_of(part);
-	bool has_save = save && !save->revoked;
 	unsigned long long step = part->unit->group->pin.step;
-	*in_shadow = has_save && !save->copying;
-	if (has_save ? !save->extent.segment : !zd_part_holds_pin(part))
+	*holder = zd_part_find_pin(part);
+	bool closed = part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
+	if (*holder == ZD_HOLDER_NONE)
 		return zd_err_set(err, ZEROD_E_STALE_VERSION,
 		                  "unit '%s': rank %u's shard of step %llu was not saved", part->unit->name,
 		                  zd_world_rank(zd_part_member(part)), step);
-	if (*in_shadow || (part->state != ZD_PART_UPDATE_WAIT && !zd_part_is_written(part)))
+	if (!closed || *holder == ZD_HOLDER_SAVE ||
+	    (*holder == ZD_HOLDER_SHADOW && part->shadow != ZD_SHADOW_FREE))
 		return 0;
 	return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
 	                  part->unit->name, zd_world_rank(zd_part_member(part)), step);
 }
 
 /* Checks that the part still holds the commit, and says where. */
-static int locate(const struct zd_part *part, uint64_t committed, bool *in_shadow, struct zd_err *err)
+static int locate(struct zd_part *part, uint64_t committed, enum zd_holder *holder, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
 	enum zd_shadow_state shadow = zd_part_shadow(part);
+	bool in_shadow = shadow == ZD_SHADOW_SAVED || zd_shadow_is_owed(part);
 	unsigned long long step = committed;
 	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING)
 		return zd_err_set(err, ZEROD_E_STALE_VERSION,
@@ -162,13 +162,13 @@ static int locate(const struct zd_part *part, uint64_t committed, bool *in_shado
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' was not published before step %llu",
 		                  unit->name, step);
 	if (is_pinned(unit->group, committed))
-		return locate_pinned(part, in_shadow, err);
-	*in_shadow = shadow == ZD_SHADOW_SAVED || shadow == ZD_SHADOW_DUE || shadow == ZD_SHADOW_RESTORING;
-	if (!*in_shadow && shadow != ZD_SHADOW_NONE && part->state == ZD_PART_UPDATE_WAIT)
+		return locate_pinned(part, holder, err);
+	*holder = in_shadow ? ZD_HOLDER_SHADOW : ZD_HOLDER_SHARD;
+	if (!in_shadow && shadow != ZD_SHADOW_NONE && part->state == ZD_PART_UPDATE_WAIT)
 		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
 		                  unit->name, zd_world_rank(zd_part_member(part)), step);
-	if (!*in_shadow && (zd_part_is_written(part) || part->state == ZD_PART_UPDATE_WAIT ||
-	                    part->version != zd_part_committed(part)))
+	if (!in_shadow && (zd_part_is_written(part) || part->state == ZD_PART_UPDATE_WAIT ||
+	                   part->version != zd_part_committed(part)))
 		return zd_err_set(err, ZEROD_E_STALE_VERSION,
 		                  "unit '%s': rank %u has updated its shard after step %llu, and the group "
 		                  "has no shadows",
@@ -211,9 +211,12 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 {
 	struct zd_request *req = op->owner;
 	struct zd_unit *unit = req->u.unit_read.unit;
-	struct zd_part *part = &unit->parts[op->aux / 2];
+	struct zd_part *part = &unit->parts[op->aux / 4];
+	enum zd_holder holder = op->aux % 4;
 	zd_allocation_op_end(e, req->u.unit_read.into);
-	if (op->aux % 2)
+	if (holder == ZD_HOLDER_SAVE)
+		zd_save_reader_done(e, part);
+	else if (holder == ZD_HOLDER_SHADOW)
 		zd_part_shadow_reader_done(e, part);
 	else
 		zd_part_reader_done(e, part);
@@ -222,43 +225,51 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 }
 
 /* Returns the memory of the shard, with its shadow, or of the save. */
-static const struct zd_extent *holder(const struct zd_part *part, bool in_shadow)
+static const struct zd_extent *extent_of(const struct zd_part *part, enum zd_holder holder)
 {
-	const struct zd_save *save = zd_save_of(part);
-	return in_shadow && save ? &save->extent : &part->shard;
+	return holder == ZD_HOLDER_SAVE ? &zd_save_of(part)->extent : &part->shard;
 }
 
-/* Copies the bytes from `at` to `end` of the unit, which are of one shard. in_shadow: from its shadow or
- * save. */
-static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *part, bool in_shadow,
+/* Adds a reader of what the part holds. */
+static void add_reader(struct zd_part *part, enum zd_holder holder)
+{
+	struct zd_save *save = zd_save_of(part);
+	if (holder == ZD_HOLDER_SAVE)
+		save->readers++;
+	else if (holder == ZD_HOLDER_SHADOW)
+		part->shadow_readers++;
+	else
+		part->readers++;
+}
+
+/* Copies the bytes from `at` to `end` of the unit, which are of one shard. */
+static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *part, enum zd_holder holder,
                  uint64_t at, uint64_t end)
 {
 	struct zd_allocation *into = req->u.unit_read.into;
-	const struct zd_extent *extent = holder(part, in_shadow);
+	const struct zd_extent *extent = extent_of(part, holder);
 	uint64_t shard_bytes = zd_unit_shard_bytes(part->unit);
-	bool is_shadow = in_shadow && extent == &part->shard;
 	struct zd_command command = {.kind = ZD_CMD_COPY,
 	                             .device = zd_copy_device(extent->segment->device, into->device)};
 	command.u.copy.src = zd_extent_location(extent);
-	command.u.copy.src.offset += at % shard_bytes + (is_shadow ? shard_bytes : 0);
+	command.u.copy.src.offset += at % shard_bytes + (holder == ZD_HOLDER_SHADOW ? shard_bytes : 0);
 	command.u.copy.src.bytes = end - at;
 	command.u.copy.dst = zd_extent_location(&into->extent);
 	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
 	command.u.copy.dst.bytes = end - at;
 	command.u.copy.dst_device = into->device->index;
-	part->readers += !in_shadow;
-	part->shadow_readers += in_shadow;
+	add_reader(part, holder);
 	part->unit->refs++;
 	into->pending++;
 	req->pending_ops++;
-	zd_op_submit(e, part->unit->group->job, &command, copied, req, 2 * (uint64_t)part->rank + in_shadow);
+	zd_op_submit(e, part->unit->group->job, &command, copied, req, 4 * (uint64_t)part->rank + holder);
 }
 
 /* No processor copies between the host memory of two devices' nodes. */
-static int check_nodes(const struct zd_part *part, bool in_shadow, const struct zd_allocation *into,
+static int check_nodes(const struct zd_part *part, enum zd_holder holder, const struct zd_allocation *into,
                        struct zd_err *err)
 {
-	const struct zd_device *from = holder(part, in_shadow)->segment->device;
+	const struct zd_device *from = extent_of(part, holder)->segment->device;
 	if (!from->config.host_memory || !into->device->config.host_memory || from == into->device)
 		return 0;
 	return zd_err_set(
@@ -276,14 +287,14 @@ static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies,
 	int status = 0;
 	for (; at < end && status == 0; at = stop) {
 		struct zd_part *part = part_of(unit, at / shard_bytes);
-		bool in_shadow = false;
+		enum zd_holder holder = ZD_HOLDER_NONE;
 		zd_assert(part != NULL); /* the group does not span daemons */
 		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
-		status = locate(part, req->u.unit_read.step, &in_shadow, err);
+		status = locate(part, req->u.unit_read.step, &holder, err);
 		if (status == 0)
-			status = check_nodes(part, in_shadow, req->u.unit_read.into, err);
+			status = check_nodes(part, holder, req->u.unit_read.into, err);
 		if (status == 0 && copies)
-			copy(e, req, part, in_shadow, at, stop);
+			copy(e, req, part, holder, at, stop);
 	}
 	return status;
 }

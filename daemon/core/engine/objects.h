@@ -183,6 +183,7 @@ struct zd_summing {
 struct zd_pin {
 	uint64_t serial; /* another one for each pin; 0: none is in force */
 	uint64_t step;
+	uint32_t ncommits; /* the group's number of commits at that step */
 	uint32_t sessions;
 	LIST_HEAD(, zd_save) saves;
 };

@@ -21,8 +21,11 @@ void zd_part_take_missed(struct zd_part *part)
 {
 	if (zd_part_missed_commit(part)) {
 		zd_assert(!zd_part_is_written(part));
-		if (zd_part_shadow(part) != part->shadow)
+		if (zd_part_shadow(part) != part->shadow) {
 			zd_sm_move(&zd_sm_shadow, &part->shadow, ZD_SHADOW_FREE);
+			part->shadow_until = part->ncommits + 1;
+			part->shadow_unpublished = part->committed == part->first;
+		}
 		part->committed = part->version;
 		if (part->listed == ZD_PART_UNCOMMITTED) /* in the list that the commit emptied */
 			part->listed = ZD_PART_UNLISTED;

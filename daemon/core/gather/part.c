@@ -120,7 +120,6 @@ void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->shadow_readers > 0);
 	part->shadow_readers--;
-	zd_save_try_free(e, part);
 	zd_dirty(e, part->shard.segment->device); /* the next commit may be saved there */
 	if (part->state == ZD_PART_DYING)
 		die(e, part);

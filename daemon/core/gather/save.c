@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - pins of commits by readers, and saves of the shards that hold them.
+ * save.c - pins of commits by readers, and saves of the bytes that hold them.
  *
- * A group without shadows has at most one pin: a commit that sessions read. Every update since that commit
- * has copied the shard into a save before it was granted, or before its promise is kept. So a part without a
- * save holds the pinned commit in its shard, and a part with one holds it there, whatever is committed
- * later. A save is missed when there was no memory for it, or the shard did not have the commit: of a rank
- * that was replaced, or a unit that was published later. Reads are STALE_VERSION then, as without a pin.
+ * A group has at most one pin: a commit that sessions read. In a group without shadows every update since
+ * that commit has copied the shard into a save before it was granted, or before its promise is kept. So a
+ * part without a save holds the pinned commit in its shard, and a part with one holds it there, whatever is
+ * committed later. A save is missed when there was no memory for it, or the shard did not have the commit: of
+ * a rank that was replaced, or a unit that was published later. Reads are STALE_VERSION then, as without a
+ * pin.
+ *
+ * In a group with shadows an update keeps the last commit in the shadow. If the shadow has an earlier one,
+ * which is pinned, the update first copies that into a save. A shadow is FREE after a commit, and then holds
+ * the commits before `shadow_until`: one of them is pinned, or the pinned commit is in the shard.
  *
  * The pin is revoked when a copy fails, the rank's streams may have written during the copy, or a part leaves
  * its rank.
@@ -24,10 +29,11 @@
 
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
-void zd_save_try_free(struct zd_engine *e, struct zd_part *part)
+/* Frees the part's save if it is revoked and not in use. */
+static void try_free(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_save *save = zd_save_of(part);
-	if (!save || !save->revoked || save->copying || part->shadow_readers > 0)
+	if (!save || !save->revoked || save->copying || save->readers > 0)
 		return;
 	part->unit->saves[part->rank] = NULL;
 	if (save->extent.segment) {
@@ -35,6 +41,12 @@ void zd_save_try_free(struct zd_engine *e, struct zd_part *part)
 		zd_pool_free(e, &save->extent);
 	}
 	free(save);
+}
+
+void zd_save_reader_done(struct zd_engine *e, struct zd_part *part)
+{
+	zd_save_of(part)->readers--;
+	try_free(e, part);
 }
 
 void zd_pin_revoke(struct zd_engine *e, struct zd_group *group)
@@ -46,7 +58,7 @@ void zd_pin_revoke(struct zd_engine *e, struct zd_group *group)
 		if (save->extent.segment)
 			LIST_REMOVE(save, device_link);
 		save->revoked = true;
-		zd_save_try_free(e, save->part);
+		try_free(e, save->part);
 	}
 }
 
@@ -82,20 +94,38 @@ void zd_unpin(struct zd_engine *e, struct zd_session *session)
 void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group)
 {
 	zd_unpin(e, session);
-	if (group->shadow || group->torn || (group->pin.serial && group->pin.step != group->committed_step))
+	bool is_new = !group->pin.serial;
+	if (group->torn || (!is_new && group->pin.step != group->committed_step))
 		return;
-	for (uint32_t rank = 0; rank < group->local_world_size && !group->pin.serial; rank++) {
+	/* Shadows hold the last commit at any time. */
+	for (uint32_t rank = 0; rank < group->local_world_size && is_new && !group->shadow; rank++) {
 		if (zd_member_has_uncommitted(&group->members[rank]))
 			return;
 	}
-	if (!group->pin.serial) {
+	if (is_new) {
 		group->pin.serial = ++e->pin_serial;
 		group->pin.step = group->committed_step;
+		group->pin.ncommits = group->ncommits;
 		group->pin.sessions = 0;
 	}
 	group->pin.sessions++;
 	session->pinned.group = group->id;
 	session->pinned.serial = group->pin.serial;
+}
+
+enum zd_holder zd_part_find_pin(struct zd_part *part)
+{
+	const struct zd_save *save = zd_save_of(part);
+	if (save && !save->revoked && !save->copying)
+		return save->extent.segment ? ZD_HOLDER_SAVE : ZD_HOLDER_NONE;
+	zd_part_take_commits(part);
+	bool is_shard = part->shadow == ZD_SHADOW_NONE || part->shadow == ZD_SHADOW_SAVING;
+	if (part->shadow == ZD_SHADOW_FREE)
+		is_shard = part->unit->group->pin.ncommits >= part->shadow_until;
+	if (is_shard)
+		return part->version == part->committed && !zd_part_is_unpublished(part) ? ZD_HOLDER_SHARD
+		                                                                         : ZD_HOLDER_NONE;
+	return part->shadow == ZD_SHADOW_FREE && part->shadow_unpublished ? ZD_HOLDER_NONE : ZD_HOLDER_SHADOW;
 }
 
 /* ---- Saves --------------------------------------------------------------------------------------------- */
@@ -119,19 +149,25 @@ static void saved(struct zd_engine *e, struct zd_op *op, int status, const char 
 	save->copying = false;
 	if (!save->revoked && (status != 0 || may_be_written(save)))
 		zd_pin_revoke(e, part->unit->group);
-	zd_save_try_free(e, part);
-	zd_part_reader_done(e, part);
+	try_free(e, part);
+	if (part->shadow == ZD_SHADOW_NONE)
+		zd_part_reader_done(e, part);
+	else
+		zd_part_shadow_reader_done(e, part);
 }
 
 static void copy(struct zd_engine *e, struct zd_save *save)
 {
 	struct zd_part *part = save->part;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = save->extent.segment->device->index};
+	bool in_shadow = part->shadow != ZD_SHADOW_NONE;
 	command.u.copy.src = zd_part_location(part);
+	command.u.copy.src.offset += in_shadow ? command.u.copy.src.bytes : 0;
 	command.u.copy.dst = zd_extent_location(&save->extent);
 	command.u.copy.dst.bytes = command.u.copy.src.bytes;
 	command.u.copy.dst_device = command.device;
-	part->readers++;
+	part->shadow_readers += in_shadow;
+	part->readers += !in_shadow;
 	zd_op_submit(e, part->unit->group->job, &command, saved, part, 0);
 }
 
@@ -175,11 +211,13 @@ bool zd_part_save(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_group *group = part->unit->group;
 	const struct zd_save *save = zd_save_of(part);
+	enum zd_holder holder = zd_part_find_pin(part);
 	struct zd_extent extent;
 	int status = ZEROD_E_NO_MEMORY; /* also while a revoked save is in use */
-	if (save && !save->revoked)
-		return true;
-	if (!save && e->quota_bytes == 0 && zd_part_holds_pin(part))
+	if ((save && !save->revoked) ||
+	    (group->shadow && (part->shadow != ZD_SHADOW_FREE || holder == ZD_HOLDER_SHARD)))
+		return true; /* the shadow keeps it */
+	if (!save && e->quota_bytes == 0 && holder != ZD_HOLDER_NONE)
 		status = zd_pool_take(e, NULL, group->job, part->shard.segment->device, ZD_PURPOSE_SAVES,
 		                      zd_unit_shard_bytes(part->unit), ZD_BLOCK_MIN_ALIGN, &extent, NULL);
 	if (status == ZD_WAIT)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save.h - saves: copies of shards as of a pinned commit, made before updates write the shards. */
+/* save.h - saves: copies of a pinned commit, made before updates overwrite it in shards and shadows. */
 #ifndef ZD_CORE_GATHER_SAVE_H
 #define ZD_CORE_GATHER_SAVE_H
 
@@ -12,6 +12,7 @@ struct zd_save {
 	struct zd_extent extent;
 	bool copying;
 	bool revoked;     /* in no list; freed when neither the copy nor a read uses it */
+	uint32_t readers; /* copies that read it; control/read.c */
 	uint64_t session; /* of the part's rank when the copy began, and how often it was reset then */
 	uint64_t resets;
 	LIST_ENTRY(zd_save) device_link, group_link;
@@ -31,22 +32,27 @@ static inline bool zd_part_is_being_saved(const struct zd_part *part)
 
 /* Pins the last commit for the session, instead of what it has pinned before. It stays readable until the
  * session unpins it, unless it is revoked. Does nothing if another commit of the group is pinned, an update
- * has written a part of this one, or the group has shadows. */
+ * has written a part of this one, and the group has no shadows. */
 void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group);
 void zd_unpin(struct zd_engine *e, struct zd_session *session);
 /* Ends the group's pin, for all sessions: reads of its step are STALE_VERSION where updates have written. */
 void zd_pin_revoke(struct zd_engine *e, struct zd_group *group);
-/* Saves the shard for the group's pin before it is written, unless that has been done. The copy counts as a
- * reader. Without memory the save is a missed one. Returns false while memory is being created. */
+/* Saves what an update of the part is about to overwrite of the group's pin, unless that has been done: the
+ * shard or, in a group with shadows, the shadow. The copy counts as a reader of it. Without memory the save
+ * is a missed one. Returns false while memory is being created. */
 bool zd_part_save(struct zd_engine *e, struct zd_part *part);
 void zd_part_miss_save(struct zd_engine *e, struct zd_part *part);
-/* Whether the shard holds the group's pin, if it has not been written since. */
-static inline bool zd_part_holds_pin(const struct zd_part *part)
-{
-	return part->version == zd_part_committed(part) && !zd_part_is_unpublished(part);
-}
-/* Frees the part's save if it is revoked and not in use. Called when a reader of it ends. */
-void zd_save_try_free(struct zd_engine *e, struct zd_part *part);
+
+enum zd_holder {
+	ZD_HOLDER_NONE,
+	ZD_HOLDER_SHARD,
+	ZD_HOLDER_SHADOW,
+	ZD_HOLDER_SAVE,
+};
+/* Returns where the part has the group's pinned commit, if its last commit was published. */
+enum zd_holder zd_part_find_pin(struct zd_part *part);
+/* Removes a reader of the part's save, which is freed if it is revoked and this was the last one. */
+void zd_save_reader_done(struct zd_engine *e, struct zd_part *part);
 /* Revokes the pins that have saves in memory of the device, of jobs of the owner; NULL: of all. Returns
  * whether there were any. */
 bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device);

@@ -47,10 +47,12 @@ struct zd_part {
 	/* version at the last commit that it has not missed; commit.h */
 	uint64_t committed;
 	uint32_t ncommits; /* the group's number of commits then */
+	/* the group's number of commits when the FREE shadow ceased to hold the last one; save.c */
+	uint32_t shadow_until;
 	uint32_t rank;
 	uint32_t readers;        /* copies that read the shard, its fill, its viewers, and holds */
 	uint32_t viewers;        /* of these: buffers in place that the rank's streams may read; in_place.c */
-	uint32_t shadow_readers; /* copies that read the shadow or save; control/read.c */
+	uint32_t shadow_readers; /* copies that read the shadow; control/read.c */
 	uint32_t slot;           /* the slot that the part is gathered into; only while it is registered */
 	uint32_t users;          /* waiting requests and reductions that refer to it: prevent an unregister */
 	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
@@ -58,6 +60,7 @@ struct zd_part {
 	uint8_t shadow; /* enum zd_shadow_state, after the commits that it has not missed */
 	uint8_t listed; /* enum zd_part_listed */
 	bool early; /* an update was granted ahead of its readers' end: neither publish nor load proceeds */
+	bool shadow_unpublished; /* what the FREE shadow holds was not published */
 	bool persistent;
 	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
 	bool frozen;              /* as the unit's, unless the rank has changed the part's */
@@ -251,7 +254,7 @@ void zd_part_drop(struct zd_engine *e, struct zd_part *part);
 void zd_mismatches_forget(const struct zd_member *member);
 /* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
-/* The same of the shadow's or save's. */
+/* The same of the shadow's. */
 void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part);
 /* Frees the member's parts, or makes them DETACHED, until the budget is used up. Returns whether all are. */
 bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);

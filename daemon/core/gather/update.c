@@ -16,7 +16,7 @@
  * transfer reads.
  *
  * While readers have pinned a commit, an update also copies the shards that hold it into saves (save.c). It
- * may be granted ahead of these copies as well.
+ * may be granted ahead of these copies as well. With shadows it copies the shadows that hold it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -157,7 +157,8 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 /* Whether only viewers and copies into saves are left to wait for. */
 static bool may_promise(const struct zd_request *req)
 {
-	bool may = req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN;
+	bool may = req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN &&
+	           !req->member->group->shadow;
 	for (uint32_t i = 0; i < req->u.publish.nparts && may; i++) {
 		const struct zd_part *part = req->u.publish.parts[i];
 		may = part->readers == part->viewers + zd_part_is_being_saved(part);
@@ -344,7 +345,7 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	                         : part->shadow == ZD_SHADOW_SAVING || zd_part_is_being_saved(part)
 	                                 ? ZD_WAIT_SAVE
 	                                 : ZD_WAIT_READERS;
-	/* The save has not begun while the shadow is read. */
+	/* The save has not begun while the shadow is read, also into a save of its own. */
 	bool unsaved = zd_part_shadow(part) == ZD_SHADOW_FREE && part->shadow_readers > 0;
 	if (part->readers == 0 && kind != ZD_WAIT_RESTORE && !unsaved)
 		return 0;
@@ -378,8 +379,8 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	}
 	if (group->voted_step) /* other daemons may commit the shards as they are */
 		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
-	uint32_t saved = save_pinned(e,
-	                             req); /* also while gathered buffers are leased, so that reads go on */
+	/* also while gathered buffers are leased, so that reads go on */
+	uint32_t saved = save_pinned(e, req);
 	status = check_unleased(req);
 	if (status != 0)
 		return status;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers that pin commits, at random, beside ranks that update, publish and commit. Commands end in any
- * order, copies fail, and other requests need the memory. Each byte that is read is of its step, and no
- * update waits for a reader. All follows from the seed, which a failure prints.
+ * Readers that pin commits, at random, beside ranks that update, publish and commit. Some groups have
+ * shadows, and lose a rank that joins again. Commands end in any order, copies fail, and other requests need
+ * the memory. Each byte that is read is of its step, and no update waits for a reader. All follows from the
+ * seed, which a failure prints.
  */
 #include "tests/support/core_driver.h"
 #include "tests/support/sweep.h"
@@ -19,8 +20,11 @@ struct reader {
 	struct zd_location place;
 };
 
+static const char *const names[UNITS] = {"a", "b"};
+
 struct rig {
 	struct core_driver *core;
+	struct core_join join;
 	struct core_team team;
 	uint64_t random, step;
 	uint64_t unit[UNITS], update[RANKS][UNITS], publish[RANKS][UNITS], version[RANKS][UNITS];
@@ -30,12 +34,20 @@ struct rig {
 	uint64_t alloc; /* that fills a device */
 };
 
-static uint32_t wholes, stales; /* reads, of all seeds */
+static uint32_t wholes, stales,
+        olds; /* reads, of all seeds; old: of a step before the last one, with shadows */
 
 static uint32_t below(struct rig *rig, uint32_t n)
 {
 	rig->random = rig->random * 6364136223846793005ull + 1442695040888963407ull;
 	return (uint32_t)(rig->random >> 33) % n;
+}
+
+static const struct zd_reply *finish(struct rig *rig, uint64_t request)
+{
+	while (!core_reply(rig->core, request))
+		assert_true(core_run_nth(rig->core, 0));
+	return core_reply(rig->core, request);
 }
 
 /* ---- Readers ------------------------------------------------------------------------------------------- */
@@ -44,9 +56,7 @@ static void open_reader(struct rig *rig, struct reader *reader)
 {
 	*reader = (struct reader){.session = core_open(rig->core, CORE_ALICE)};
 	uint64_t alloc = core_alloc(rig->core, reader->session, "reader", below(rig, RANKS), BYTES);
-	while (!core_reply(rig->core, alloc))
-		assert_true(core_run_nth(rig->core, 0));
-	const struct zd_reply *reply = core_reply(rig->core, alloc);
+	const struct zd_reply *reply = finish(rig, alloc);
 	reader->into = reply->status == 0 ? reply->u.alloc.allocation : 0;
 	reader->place = reply->place;
 }
@@ -62,7 +72,6 @@ static void wait_commit(struct rig *rig, struct reader *reader)
 /* Checks what it has read, and reads again. */
 static void go_on_reading(struct rig *rig, struct reader *reader)
 {
-	static const char *const names[UNITS] = {"a", "b"};
 	const struct zd_reply *reply = reader->read ? core_reply(rig->core, reader->read) : NULL;
 	if (reader->read && !reply)
 		return;
@@ -72,13 +81,14 @@ static void go_on_reading(struct rig *rig, struct reader *reader)
 			assert_int_equal(bytes[i], core_pattern(i / (BYTES / RANKS),
 			                                        rig->committed[reader->step][reader->unit]));
 		wholes++;
+		olds += rig->join.shadow && reader->step < rig->step;
 	} else if (reply) {
 		stales += reply->status == ZEROD_E_STALE_VERSION;
 		assert_true(reply->status == ZEROD_E_STALE_VERSION || reply->status == ZEROD_E_BUSY ||
-		            reply->status == ZEROD_E_DEVICE);
+		            reply->status == ZEROD_E_DEVICE || reply->status == ZEROD_E_TORN);
 	}
 	reader->read = 0;
-	if (!reader->step || below(rig, 3) == 0)
+	if (!reader->step || below(rig, 8) == 0)
 		wait_commit(rig, reader);
 	reader->unit = below(rig, UNITS);
 	if (reader->into)
@@ -103,6 +113,8 @@ static void update(struct rig *rig, uint32_t rank, uint32_t unit)
 		core_expect(rig->core, *publish, 0);
 		rig->version[rank][unit]++;
 		*updates = *publish = 0;
+	} else if (reply && reply->status == ZEROD_E_DEVICE && rig->join.shadow) {
+		*updates = 0; /* the shard was not saved */
 	} else if (reply && !*publish) {
 		const struct zd_fence fence = core_expect(rig->core, *updates, 0)->fence;
 		if (fence.value && core_timeline(rig->core, session, fence.timeline) < fence.value)
@@ -140,6 +152,26 @@ static void commit(struct rig *rig)
 	}
 }
 
+/* One rank is lost and joins again. The group is set back to its last commit. */
+static void lose_rank(struct rig *rig)
+{
+	uint64_t *session = rig->team.session, request[RANKS];
+	core_close(rig->core, session[1]);
+	session[1] = core_open(rig->core, CORE_ALICE);
+	request[0] = core_simple(rig->core, session[0], ZD_REQ_SESSION_RESET, 0);
+	request[1] = core_join(rig->core, session[1], &rig->join);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		assert_int_equal(finish(rig, request[rank])->status, 0);
+	for (uint32_t i = 0; i < RANKS * UNITS; i++) {
+		uint32_t unit = i / RANKS, rank = i % RANKS;
+		const struct core_unit again = {.name = names[unit], .numel = BYTES / 4};
+		uint64_t registers = core_register(rig->core, session[rank], rig->team.group, &again);
+		assert_int_equal(finish(rig, registers)->status, 0);
+		rig->update[rank][unit] = rig->publish[rank][unit] = 0;
+		rig->version[rank][unit] = rig->committed[rig->step][unit];
+	}
+}
+
 /* ---- Moves --------------------------------------------------------------------------------------------- */
 
 static void fill_device(struct rig *rig)
@@ -160,6 +192,8 @@ static void fill_device(struct rig *rig)
 static void move(struct rig *rig)
 {
 	struct reader *reader = &rig->readers[below(rig, READERS)];
+	if (rig->join.shadow && below(rig, 100) == 0)
+		lose_rank(rig);
 	switch (below(rig, 24)) {
 	case 0:
 		core_close(rig->core, reader->session);
@@ -197,12 +231,16 @@ static void move(struct rig *rig)
 static void run(uint64_t seed)
 {
 	struct core_options options = {.arena_bytes = 512 * CORE_KIB, .unordered = true};
-	const struct core_join join = {.world_size = RANKS, .durable = seed % 3 == 0};
 	struct rig rig = {.random = seed, .step = 1, .updates = {true, true}};
+	rig.join = (struct core_join){.world_size = RANKS,
+	                              .rank = 1,
+	                              .device = 1,
+	                              .durable = seed % 3 < 2,
+	                              .shadow = seed % 3 == 0};
 	rig.core = core_new(&options);
-	core_team_join(&rig.team, rig.core, &join);
+	core_team_join(&rig.team, rig.core, &rig.join);
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
-		rig.unit[unit] = core_team_unit(&rig.team, unit ? "b" : "a", BYTES);
+		rig.unit[unit] = core_team_unit(&rig.team, names[unit], BYTES);
 		rig.committed[1][unit] = 1;
 		rig.version[0][unit] = rig.version[1][unit] = 1;
 	}
@@ -217,7 +255,7 @@ static void run(uint64_t seed)
 		move(&rig);
 	core_unhold(rig.core, ZD_CMD_COPY);
 	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	for (uint32_t i = 0; i < 3 * RANKS * UNITS; i++) /* no rank waits any more */
+	for (uint32_t i = 0; i < 4 * RANKS * UNITS; i++) /* no rank waits any more */
 		update(&rig, i % RANKS, i / RANKS % UNITS);
 	uint64_t before = rig.step;
 	commit(&rig);
@@ -231,6 +269,7 @@ TEST(test_random)
 		print_message("seed %llu\r", (unsigned long long)seed);
 		run(seed);
 	}
-	print_message("%u reads were whole, %u stale\n", wholes, stales);
-	assert_true(wholes > 0 && stales > 0);
+	print_message("%u reads were whole, %u stale, %u of pinned steps in shadow groups\n", wholes, stales,
+	              olds);
+	assert_true(wholes > 0 && stales > 0 && olds > 0);
 }

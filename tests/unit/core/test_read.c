@@ -563,10 +563,67 @@ READ_TEST(test_unit_ends_under_a_pin)
 	assert_int_equal(count_saves(rig), 0);
 }
 
-SHADOW_TEST(test_shadow_groups_have_no_saves)
+/* The shadow is the pinned commit's only place until then. */
+SHADOW_TEST(test_pinned_shadow_is_saved)
 {
 	pin(rig, rig->reader);
 	core_team_publish(&rig->team, rig->unit);
+	commit(rig, 2);
 	core_expect(rig->core, send_read(rig, 1), 0);
+	expect_bytes(rig, 1);
 	assert_int_equal(count_saves(rig), 0);
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
+	core_expect_waits(rig->core, update, "rank 1's shard of unit 'w' to be saved");
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_BUSY,
+	                  "rank 1's shard of step 1 is being saved");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update, 0);
+	core_expect(rig->core, send_read(rig, 1), 0); /* of a save and a shadow */
+	expect_bytes(rig, 1);
+	core_expect(rig->core, send_read(rig, 2), 0);
+	expect_bytes(rig, 2);
+	core_close(rig->core, rig->team.session[1]); /* sets the group back to step 2 */
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "the last commit is step 2");
+	assert_int_equal(count_saves(rig), 0);
+	core_expect(rig->core, send_read(rig, 2), 0);
+	expect_bytes(rig, 2);
+}
+
+/* Which has not begun on rank 0. A unit without a published version at that commit has none later. */
+SHADOW_TEST(test_shadows_are_pinned_during_an_update)
+{
+	const struct core_unit options = {.name = "late", .numel = UNIT_BYTES / 4};
+	uint64_t late = core_team_register(&rig->team, &options);
+	core_team_publish(&rig->team, late);
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	assert_int_equal(pin(rig, rig->reader), 1);
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	for (uint64_t step = 2; step < 4; step++) {
+		commit(rig, step);
+		core_expect_error(rig->core, send_read_of(rig, "late", 1), ZEROD_E_STALE_VERSION,
+		                  "'late': rank 0's shard of step 1 was not saved");
+		core_team_publish(&rig->team, rig->unit);
+		core_team_publish(&rig->team, late);
+		core_expect(rig->core, send_read(rig, 1), 0);
+		expect_bytes(rig, 1);
+	}
+	assert_int_equal(count_saves(rig), RANKS);
+}
+
+SHADOW_TEST(test_update_beside_reads_of_the_save)
+{
+	pin(rig, rig->reader);
+	for (uint64_t step = 2; step < 4; step++) {
+		core_team_publish(&rig->team, rig->unit);
+		commit(rig, step);
+	}
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t read = send_read(rig, 1), copies = core_count(rig->core, ZD_CMD_COPY);
+	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
+	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 1);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update, 0);
+	core_expect(rig->core, read, 0);
+	expect_bytes(rig, 1);
 }

@@ -334,6 +334,7 @@ enum zerod_unit_flags {
 	ZEROD_UNIT_ALL_REDUCE = 1u << 2, /* every rank's target has the whole reduced gradient */
 	ZEROD_UNIT_ON_HOST = 1u << 3,    /* shards and targets are in host memory: docs/offload.md */
 	ZEROD_UNIT_COPIED = 1u << 4,     /* gathers make whole copies, never in place: docs/gathers.md */
+	ZEROD_UNIT_UNSAVED = 1u << 5,    /* updates do not save it for readers' pins: docs/readers.md */
 };
 struct zerod_unit_options {
 	size_t struct_size;

@@ -19,8 +19,8 @@ extern "C" {
 
 /* The commit stays readable until this client's end, its next zerod_commit_wait() of the group, or one with
  * this flag. Updates save the shards, or the shadows that hold it, before they overwrite them, in memory that
- * nothing else needs. A group has one pinned commit at a time. Without that memory, or if another one is
- * pinned already, reads are as without this flag. */
+ * nothing else needs. A group has one pinned commit at a time. Without that memory, for units with
+ * ZEROD_UNIT_UNSAVED, or if another one is pinned already, reads are as without this flag. */
 #define ZEROD_COMMIT_PIN 1u
 
 /* A group whose commits are read. */

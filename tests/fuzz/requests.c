@@ -287,7 +287,7 @@ static void fill_unit(Zd__Request__BodyCase kind)
 	case ZD__REQUEST__BODY_UNIT_REGISTER:
 		FILL(unit_register, .group = pick_id(), .name = pick_name(), .dtype = pick_dtype(),
 		     .numel = pick_size(), .slot = pick(3), .persistent = pick(4) == 0,
-		     .frozen = pick(6) == 0);
+		     .frozen = pick(6) == 0, .unsaved = pick(2));
 		body.unit_register.n_views = pick_views(&body.unit_register.views);
 		break;
 	case ZD__REQUEST__BODY_UNITS_RESUME:

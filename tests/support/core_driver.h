@@ -231,7 +231,7 @@ struct core_unit {
 	uint32_t nviews;
 	const struct zd_view_args *views;
 	uint32_t slot;
-	bool persistent, frozen, all_reduce, on_host, copied;
+	bool persistent, frozen, all_reduce, on_host, copied, unsaved;
 };
 uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t group,
                        const struct core_unit *unit);

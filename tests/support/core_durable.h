@@ -43,7 +43,7 @@ static inline uint64_t send_join(struct durable *d, uint32_t rank)
 
 static inline uint64_t send_register(struct durable *d, uint32_t unit, uint32_t rank)
 {
-	struct core_unit options = {.name = unit_names[unit], .numel = UNIT_BYTES / 4};
+	struct core_unit options = {.name = unit_names[unit], .numel = UNIT_BYTES / 4, .unsaved = unit == 1};
 	return core_register(d->core, d->team.session[rank], d->team.group, &options);
 }
 

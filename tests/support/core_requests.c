@@ -40,6 +40,7 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
 	args.u.unit_register.all_reduce = unit->all_reduce;
 	args.u.unit_register.on_host = unit->on_host;
 	args.u.unit_register.copied = unit->copied;
+	args.u.unit_register.unsaved = unit->unsaved;
 	return core_send(core, session, &args);
 }
 
@@ -254,6 +255,7 @@ static const struct zd_reply *find_shard(struct core_team *team, uint64_t unit, 
 	        .all_reduce = row.row->unit->all_reduce,
 	        .on_host = row.row->unit->on_host,
 	        .copied = zd_unit_find(core_engine(team->core), unit)->copied,
+	        .unsaved = zd_unit_find(core_engine(team->core), unit)->unsaved,
 	};
 	return core_expect(team->core, core_register(team->core, team->session[rank], team->group, &again),
 	                   0);

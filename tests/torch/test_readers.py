@@ -3,6 +3,7 @@
 """zerod.reader beside ranks that train: each commit that is read has the weights of that step, bit by bit."""
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import tempfile
@@ -119,6 +120,8 @@ class Readers(unittest.TestCase):
                     committed = reader and reader.wait()
                     zt.barrier(module)
             if reader:
+                rows = json.loads(support.zeroctl(daemon, "map", "--json"))["rows"]
+                self.assertEqual({row["name"] for row in rows if row.get("purpose") == "save"}, {weight.unit for weight in reader.weights()})
                 for name, tensor in reader.tensors(committed):
                     torch.testing.assert_close(tensor.cpu(), weights[name].to(tensor.dtype), rtol=0, atol=0)
                 reader.release()

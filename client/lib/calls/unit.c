@@ -106,7 +106,7 @@ static int check_options(const struct zerod_unit_options *options, struct zd_err
 	if (!rc)
 		rc = zc_flags(options->flags,
 		              ZEROD_UNIT_PERSISTENT | ZEROD_UNIT_FROZEN | ZEROD_UNIT_ALL_REDUCE |
-		                      ZEROD_UNIT_ON_HOST | ZEROD_UNIT_COPIED,
+		                      ZEROD_UNIT_ON_HOST | ZEROD_UNIT_COPIED | ZEROD_UNIT_UNSAVED,
 		              "zerod_unit_options", err);
 	if (rc)
 		return rc;
@@ -329,6 +329,7 @@ static int send_registration(struct registration *registration)
 	unit_register.all_reduce = (options->flags & ZEROD_UNIT_ALL_REDUCE) != 0;
 	unit_register.on_host = (options->flags & ZEROD_UNIT_ON_HOST) != 0;
 	unit_register.copied = (options->flags & ZEROD_UNIT_COPIED) != 0;
+	unit_register.unsaved = (options->flags & ZEROD_UNIT_UNSAVED) != 0;
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &unit_register;
 	rc = zc_call(registration->group->client, &request, zc_left_ms(registration->deadline_ns),

@@ -96,6 +96,7 @@ class UnitFlags(enum.IntFlag):
     ALL_REDUCE = 4
     ON_HOST = 8
     COPIED = 16
+    UNSAVED = 32
 
 
 class WaitFlags(enum.IntFlag):

@@ -129,9 +129,10 @@ static int locate_pinned(struct zd_part *part, enum zd_holder *holder, struct zd
 	*holder = zd_part_find_pin(part);
 	bool closed = part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
 	if (*holder == ZD_HOLDER_NONE)
-		return zd_err_set(err, ZEROD_E_STALE_VERSION,
-		                  "unit '%s': rank %u's shard of step %llu was not saved", part->unit->name,
-		                  zd_world_rank(zd_part_member(part)), step);
+		return zd_err_set(
+		        err, ZEROD_E_STALE_VERSION, "unit '%s': rank %u's shard of step %llu was not saved%s",
+		        part->unit->name, zd_world_rank(zd_part_member(part)), step,
+		        part->unit->unsaved ? ", since it was registered with ZEROD_UNIT_UNSAVED" : "");
 	if (!closed || *holder == ZD_HOLDER_SAVE ||
 	    (*holder == ZD_HOLDER_SHADOW && part->shadow != ZD_SHADOW_FREE))
 		return 0;

@@ -319,6 +319,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	args.u.unit_register.all_reduce = record->all_reduce;
 	args.u.unit_register.on_host = record->first_on_host;
 	args.u.unit_register.copied = record->copied;
+	args.u.unit_register.unsaved = record->unsaved;
 	unit = zd_unit_find_name(group, record->name, false);
 	status = zd_unit_check_description(restore->e, group, &args, &wrong);
 	if (unit || status != 0) {

@@ -131,8 +131,8 @@ struct zd_record_unit {
 	uint32_t dtype, slot, first_rank, nviews;
 	uint8_t frozen, all_reduce, on_host;
 	uint8_t targeted;              /* the unit has its place in the flat target */
-	uint8_t first_on_host, placed; /* see struct zd_unit; the next two since version 6 */
-	uint8_t copied, in_place;
+	uint8_t first_on_host, placed; /* see struct zd_unit; the next three since version 6 */
+	uint8_t copied : 1, unsaved : 1, in_place;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 	struct zd_record_view views[];
 };

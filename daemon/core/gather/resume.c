@@ -41,7 +41,8 @@ uint64_t zd_unit_digest(const struct zd_args *args)
 	hash = add_number(hash, args->u.unit_register.slot);
 	hash = add_number(hash, args->u.unit_register.frozen);
 	hash = add_number(hash, args->u.unit_register.all_reduce);
-	hash = add_number(hash, args->u.unit_register.on_host | args->u.unit_register.copied << 1);
+	hash = add_number(hash, args->u.unit_register.on_host | args->u.unit_register.copied << 1 |
+	                                args->u.unit_register.unsaved << 2);
 	hash = add_number(hash, args->u.unit_register.n_views);
 	for (uint32_t i = 0; i < args->u.unit_register.n_views; i++) {
 		const struct zd_view_args *view = &args->views[i];

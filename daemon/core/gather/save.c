@@ -5,9 +5,9 @@
  * A group has at most one pin: a commit that sessions read. In a group without shadows every update since
  * that commit has copied the shard into a save before it was granted, or before its promise is kept. So a
  * part without a save holds the pinned commit in its shard, and a part with one holds it there, whatever is
- * committed later. A save is missed when there was no memory for it, or the shard did not have the commit: of
- * a rank that was replaced, or a unit that was published later. Reads are STALE_VERSION then, as without a
- * pin.
+ * committed later. A save is missed when there was no memory for it, its unit is `unsaved`, or the shard did
+ * not have the commit: of a rank that was replaced, or a unit that was published later. Reads are
+ * STALE_VERSION then, as without a pin.
  *
  * In a group with shadows an update keeps the last commit in the shadow. If the shadow has an earlier one,
  * which is pinned, the update first copies that into a save. A shadow is FREE after a commit, and then holds
@@ -217,7 +217,7 @@ bool zd_part_save(struct zd_engine *e, struct zd_part *part)
 	if ((save && !save->revoked) ||
 	    (group->shadow && (part->shadow != ZD_SHADOW_FREE || holder == ZD_HOLDER_SHARD)))
 		return true; /* the shadow keeps it */
-	if (!save && e->quota_bytes == 0 && holder != ZD_HOLDER_NONE)
+	if (!save && !part->unit->unsaved && e->quota_bytes == 0 && holder != ZD_HOLDER_NONE)
 		status = zd_pool_take(e, NULL, group->job, part->shard.segment->device, ZD_PURPOSE_SAVES,
 		                      zd_unit_shard_bytes(part->unit), ZD_BLOCK_MIN_ALIGN, &extent, NULL);
 	if (status == ZD_WAIT)

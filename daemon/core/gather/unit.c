@@ -146,7 +146,8 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
 	    unit->frozen != args->u.unit_register.frozen ||
 	    unit->all_reduce != args->u.unit_register.all_reduce || !place_equal(unit, args) ||
-	    unit->copied != args->u.unit_register.copied || unit->nviews != args->u.unit_register.n_views)
+	    unit->copied != args->u.unit_register.copied || unit->unsaved != args->u.unit_register.unsaved ||
+	    unit->nviews != args->u.unit_register.n_views)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
 		if (!view_equal(&unit->views[i], &args->views[i]))
@@ -156,23 +157,17 @@ static bool description_equal(const struct zd_unit *unit, const struct zd_args *
 }
 
 /* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
-static void description_text(enum zerod_dtype dtype, uint64_t numel, uint32_t slot, bool frozen,
-                             bool all_reduce, bool on_host, bool is_copied, uint32_t nviews,
-                             const struct zd_view_args *views, char *out, size_t out_bytes)
+static void description_text(const Zd__UnitRegister *unit, const struct zd_view_args *views, char *out,
+                             size_t out_bytes)
 {
-	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(dtype),
-	                    (unsigned long long)numel);
-	if (slot != ZEROD_NO_SLOT)
-		used += snprintf(out + used, out_bytes - (size_t)used, ", slot %u", slot);
-	if (frozen)
-		used += snprintf(out + used, out_bytes - (size_t)used, ", frozen");
-	if (all_reduce)
-		used += snprintf(out + used, out_bytes - (size_t)used, ", all-reduced");
-	if (on_host)
-		used += snprintf(out + used, out_bytes - (size_t)used, ", on the host");
-	if (is_copied)
-		used += snprintf(out + used, out_bytes - (size_t)used, ", copied");
-	for (uint32_t i = 0; i < nviews && (size_t)used < out_bytes - 64; i++) {
+	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(unit->dtype),
+	                    (unsigned long long)unit->numel);
+	if (unit->slot != ZEROD_NO_SLOT)
+		used += snprintf(out + used, out_bytes - (size_t)used, ", slot %u", unit->slot);
+	used += snprintf(out + used, out_bytes - (size_t)used, "%s%s%s%s%s", unit->frozen ? ", frozen" : "",
+	                 unit->all_reduce ? ", all-reduced" : "", unit->on_host ? ", on the host" : "",
+	                 unit->copied ? ", copied" : "", unit->unsaved ? ", unsaved" : "");
+	for (uint32_t i = 0; i < unit->n_views && (size_t)used < out_bytes - 64; i++) {
 		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
 		                 views[i].name);
 		for (uint32_t d = 0; d < views[i].ndim && (size_t)used < out_bytes - 32; d++)
@@ -188,12 +183,17 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
                     struct zd_err *err)
 {
 	char had[180], says[180];
-	description_text(unit->dtype, unit->numel, unit->slot, unit->frozen, unit->all_reduce,
-	                 unit->first_on_host, unit->copied, unit->nviews, unit->views, had, sizeof(had));
-	description_text(args->u.unit_register.dtype, args->u.unit_register.numel, args->u.unit_register.slot,
-	                 args->u.unit_register.frozen, args->u.unit_register.all_reduce,
-	                 args->u.unit_register.on_host, args->u.unit_register.copied,
-	                 args->u.unit_register.n_views, args->views, says, sizeof(says));
+	const Zd__UnitRegister first = {.dtype = unit->dtype,
+	                                .numel = unit->numel,
+	                                .slot = unit->slot,
+	                                .frozen = unit->frozen,
+	                                .all_reduce = unit->all_reduce,
+	                                .on_host = unit->first_on_host,
+	                                .copied = unit->copied,
+	                                .unsaved = unit->unsaved,
+	                                .n_views = unit->nviews};
+	description_text(&first, unit->views, had, sizeof(had));
+	description_text(&args->u.unit_register, args->views, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
 	                  unit->name, member->group->first_rank + unit->first_rank, had,
 	                  zd_world_rank(member), says);
@@ -218,6 +218,7 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->on_host = unit->on_host;
 	record->first_on_host = unit->first_on_host;
 	record->copied = unit->copied;
+	record->unsaved = unit->unsaved;
 	record->in_place = unit->in_place;
 	record->placed = unit->placed;
 	record->targeted = unit->targeted;
@@ -361,6 +362,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->dtype = args->u.unit_register.dtype;
 	unit->numel = args->u.unit_register.numel;
 	unit->copied = args->u.unit_register.copied;
+	unit->unsaved = args->u.unit_register.unsaved;
 	unit->in_place = in_place;
 	unit->shard_numel = shard_numel(e, args, group->nshards, in_place);
 	unit->slot = args->u.unit_register.slot;

@@ -93,6 +93,7 @@ struct zd_unit {
 	bool frozen;
 	bool all_reduce;    /* its place in a target is the whole unit, on every rank */
 	bool copied;        /* it is never gathered in place */
+	bool unsaved;       /* updates do not save its shards for pins; save.c */
 	bool in_place;      /* its shards are padded to whole granules, and have segments of their own */
 	bool on_host;       /* its shards are in the host memory of their ranks' devices */
 	bool first_on_host; /* by its description */

@@ -611,6 +611,39 @@ SHADOW_TEST(test_shadows_are_pinned_during_an_update)
 	assert_int_equal(count_saves(rig), RANKS);
 }
 
+/* An optimizer's state is one. */
+static void expect_unsaved(struct rig *rig, uint32_t copies)
+{
+	const struct core_unit options = {.name = "state", .numel = UNIT_BYTES / 4, .unsaved = true};
+	uint64_t unit = core_team_register(&rig->team, &options);
+	core_team_publish(&rig->team, unit);
+	core_team_publish(&rig->team, rig->unit);
+	commit(rig, 2);
+	pin(rig, rig->reader);
+	core_expect(rig->core, send_read_of(rig, "state", 2), 0);
+	for (uint64_t step = 3; step < 5; step++) {
+		uint32_t before = core_count(rig->core, ZD_CMD_COPY);
+		core_team_publish(&rig->team, unit);
+		assert_int_equal(core_count(rig->core, ZD_CMD_COPY), before + copies);
+		commit(rig, step);
+	}
+	core_team_publish(&rig->team, rig->unit);
+	core_expect_error(rig->core, send_read_of(rig, "state", 2), ZEROD_E_STALE_VERSION,
+	                  "was not saved, since it was registered with ZEROD_UNIT_UNSAVED");
+	core_expect(rig->core, send_read(rig, 2), 0);
+	expect_bytes(rig, 2);
+}
+
+READ_TEST(test_unsaved_unit)
+{
+	expect_unsaved(rig, 0);
+}
+
+SHADOW_TEST(test_unsaved_unit_with_shadows)
+{
+	expect_unsaved(rig, RANKS);
+}
+
 SHADOW_TEST(test_update_beside_reads_of_the_save)
 {
 	pin(rig, rig->reader);

@@ -110,6 +110,7 @@ TEST(test_a_digest_is_of_the_whole_description)
 	        {.name = "u", .numel = 37, .nviews = 2, .views = views, .slot = 1},
 	        {.name = "u", .numel = 37, .nviews = 2, .views = views, .frozen = true},
 	        {.name = "u", .numel = 37, .nviews = 2, .views = views, .all_reduce = true},
+	        {.name = "u", .numel = 37, .nviews = 2, .views = views, .unsaved = true},
 	        {.name = "u", .numel = 37, .nviews = 2, .views = views, .dtype = ZEROD_BFLOAT16},
 	};
 	uint64_t digests[ZD_ARRAY_LEN(units)];

@@ -162,8 +162,8 @@ class Environment:
         return call(*args, **options)
 
     def register(self, group: zerod.Group, name: str, dtype: DType, numel: int, on_host: bool = False) -> zerod.Unit:
-        """A unit of other values than a forward's weights: masters, an optimizer's state, or what lasts for a call."""
-        flags = UnitFlags.FROZEN | UnitFlags.COPIED | (UnitFlags.ON_HOST if on_host else UnitFlags(0))
+        """A unit of other values than a forward's weights: masters, an optimizer's state, or what lasts for a call. Readers do not name it."""
+        flags = UnitFlags.FROZEN | UnitFlags.COPIED | UnitFlags.UNSAVED | (UnitFlags.ON_HOST if on_host else UnitFlags(0))
         return self.with_room(group.register, name, dtype, numel, flags=flags)
 
 

@@ -59,7 +59,7 @@ struct zd_cu_allocation {
 
 struct zd_cu_access {
 	struct zd_cu_location location;
-	int flags; /* ZD_CU_ACCESS_READWRITE or _NONE, of whole mappings */
+	int flags; /* ZD_CU_ACCESS_*, of whole mappings */
 };
 
 /* The attributes of a range of copies in memcpyBatchAsync. */
@@ -114,6 +114,7 @@ enum {
 	ZD_CU_ALLOCATION_PINNED = 1,
 	ZD_CU_HANDLE_POSIX_FD = 1,
 	ZD_CU_ACCESS_NONE = 0,
+	ZD_CU_ACCESS_READ = 1,
 	ZD_CU_ACCESS_READWRITE = 3,
 	ZD_CU_GRANULARITY_MINIMUM = 0,
 	ZD_CU_HOST_REGISTER_PORTABLE = 1,

@@ -244,7 +244,8 @@ int cuMemUnmap(zd_cu_ptr at, size_t bytes)
 static int check_access(zd_cu_ptr at, size_t bytes, const struct zd_cu_access *access)
 {
 	if (access->location.type != ZD_CU_LOCATION_DEVICE ||
-	    (access->flags != ZD_CU_ACCESS_NONE && access->flags != ZD_CU_ACCESS_READWRITE))
+	    (access->flags != ZD_CU_ACCESS_NONE && access->flags != ZD_CU_ACCESS_READ &&
+	     access->flags != ZD_CU_ACCESS_READWRITE))
 		return ZD_CU_INVALID_VALUE;
 	if (!double_is_device(access->location.id))
 		return ZD_CU_INVALID_DEVICE;
@@ -266,6 +267,8 @@ static void set_access(zd_cu_ptr at, size_t bytes, const struct zd_cu_access *ac
 		struct double_mapping *mapping = double_mapping_at(next);
 
 		mapping->access = access->flags ? mapping->access | bit : mapping->access & ~bit;
+		mapping->writable = access->flags == ZD_CU_ACCESS_READWRITE ? mapping->writable | bit
+		                                                            : mapping->writable & ~bit;
 		next += mapping->memory->bytes;
 	}
 }
@@ -297,6 +300,8 @@ int cuMemGetAccess(unsigned long long *flags, const struct zd_cu_location *locat
 		return double_leave(ZD_CU_INVALID_VALUE);
 	if (!double_is_device(location->id))
 		return double_leave(ZD_CU_INVALID_DEVICE);
-	*flags = mapping->access & 1u << location->id ? ZD_CU_ACCESS_READWRITE : ZD_CU_ACCESS_NONE;
+	*flags = mapping->writable & 1u << location->id ? ZD_CU_ACCESS_READWRITE
+	         : mapping->access & 1u << location->id ? ZD_CU_ACCESS_READ
+	                                                : ZD_CU_ACCESS_NONE;
 	return double_leave(ZD_CU_SUCCESS);
 }

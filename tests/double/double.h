@@ -156,8 +156,8 @@ struct double_mapping {
 	TAILQ_ENTRY(double_mapping) link;
 	zd_cu_ptr at;
 	struct double_memory *memory;
-	uint32_t access; /* a bit for each device */
-	int users;       /* operations that read or write it just now */
+	uint32_t access, writable; /* a bit for each device; kernels may write to all that they may read */
+	int users;                 /* operations that read or write it just now */
 	bool unmapped;
 };
 

@@ -27,8 +27,8 @@ struct piece {
 	int device;                     /* whose access counts */
 };
 
-static bool begin(const struct CUctx_st *context, const struct double_place *place, size_t offset,
-                  size_t bytes, struct piece *piece)
+static bool begin(const struct CUctx_st *context, const struct double_place *place, bool writes,
+                  size_t offset, size_t bytes, struct piece *piece)
 {
 	int device = place->as ? place->as->device : context->device;
 	struct double_mapping *mapping;
@@ -38,7 +38,7 @@ static bool begin(const struct CUctx_st *context, const struct double_place *pla
 	if (place->host)
 		return true;
 	mapping = double_mapping_at(place->at + offset);
-	if (!mapping || !(mapping->access & (1u << device)))
+	if (!mapping || !((writes ? mapping->writable : mapping->access) & (1u << device)))
 		return false;
 	inside = place->at + offset - mapping->at;
 	piece->at = mapping->memory->alias + inside;
@@ -86,9 +86,9 @@ static bool copy_some(const struct CUctx_st *context, const struct double_op *op
 	struct piece dst, src;
 	bool done;
 
-	if (!begin(context, &op->dst, offset, op->bytes - offset, &dst))
+	if (!begin(context, &op->dst, true, offset, op->bytes - offset, &dst))
 		return false;
-	if (!begin(context, &op->src, offset, dst.bytes, &src)) {
+	if (!begin(context, &op->src, false, offset, dst.bytes, &src)) {
 		(void)end(&dst);
 		return false;
 	}
@@ -131,7 +131,7 @@ static bool fill_some(const struct CUctx_st *context, const struct double_op *op
 {
 	struct piece dst;
 
-	if (!begin(context, &op->dst, offset, op->bytes - offset, &dst))
+	if (!begin(context, &op->dst, true, offset, op->bytes - offset, &dst))
 		return false;
 	*filled = dst.bytes;
 	double_unlock();
@@ -191,7 +191,7 @@ static int run_word(const struct CUctx_st *context, const struct double_op *op)
 	struct piece piece;
 	uint64_t *word;
 
-	if (!begin(context, &op->dst, 0, sizeof(*word), &piece))
+	if (!begin(context, &op->dst, true, 0, sizeof(*word), &piece))
 		return ZD_CU_ILLEGAL_ADDRESS;
 	word = (uint64_t *)(void *)piece.at;
 	double_unlock();

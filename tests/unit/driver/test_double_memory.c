@@ -235,8 +235,9 @@ static void test_access_is_taken_and_given_back(void **state)
 	assert_int_equal(access_of(cuda, 1, other), ZD_CU_ACCESS_NONE);
 	MUST(cuda->memcpyDtoHAsync(&word, other, 4, NULL));
 	assert_int_equal(word, 0x03030303);
-	access.flags = ZD_CU_ACCESS_READWRITE;
+	access.flags = ZD_CU_ACCESS_READ;
 	MUST(cuda->memSetAccess(at, 2 * GRANULARITY, &access, 1));
+	assert_int_equal(access_of(cuda, 0, at), ZD_CU_ACCESS_READ);
 	word = 0;
 	MUST(cuda->memcpyDtoHAsync(&word, at, 4, NULL));
 	assert_int_equal(word, 0x03030303);

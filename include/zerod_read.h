@@ -2,8 +2,9 @@
 /*
  * zerod_read.h - reads of a group's last commit by a process that is no rank of it. See docs/readers.md.
  *
- * The daemon copies the bytes. No rank takes part, and a reader that is slow, stopped or dead delays none: an
- * update waits for copies that are under way, or are made for a pin, and for nothing else of a reader.
+ * The daemon copies the bytes, or the reader maps them. No rank takes part, and a reader that is slow,
+ * stopped or dead delays none: an update waits for copies that are under way, or are made for a pin, and for
+ * nothing else of a reader.
  */
 #ifndef ZEROD_READ_H
 #define ZEROD_READ_H
@@ -75,6 +76,39 @@ struct zerod_unit_info {
  * has any content, and nothing writes it any more. */
 ZEROD_MUST_USE int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *options,
                                    struct zerod_unit_info *info);
+
+struct zerod_unit_map_options {
+	size_t struct_size;
+	uint64_t group, step;  /* of zerod_commit_wait() */
+	const char *unit;      /* its name */
+	uint64_t offset_bytes; /* in the flat unit, without padding */
+	uint64_t bytes;        /* at least 1 */
+	uint32_t device;       /* in whose memory the bytes are to be */
+	uint32_t deadline_ms;
+};
+
+typedef struct zerod_mapped zerod_mapped;
+
+/* Maps bytes of a unit, as of the last commit or a pinned one, without a copy. *bytes are the first bytes of
+ * the range that are in one rank's shard: a range of several shards needs several calls. *data is their
+ * address, on the GPU or for the CPU. A write to them faults, except in the memory of a job of which this
+ * client is a rank. *mapped and *data are NULL if these bytes are in memory of another device, or in a save:
+ * zerod_unit_read() copies them.
+ *
+ * An update of the shard does not wait for the reader, which may read bytes of no commit. So what was read
+ * counts only if zerod_unit_map_end() returns 0. Bytes that ranks free stay mapped until then, and their
+ * device may have to wait for them as long, at most 30 s: the daemon then ends the session.
+ *
+ * Errors: as zerod_unit_read(), and PERMISSION (a job of another uid; a device that was not granted),
+ * NOT_FOUND (device), STALE (the bytes were freed just now), UNSUPPORTED (also a driver that gives no access
+ * for reading alone). */
+ZEROD_MUST_USE int zerod_unit_map(zerod_client *client, const struct zerod_unit_map_options *options,
+                                  zerod_mapped **mapped, const void **data, uint64_t *bytes);
+/* Ends the mapping, after the last read: the caller has synchronized the streams that read. Returns 0 if the
+ * bytes were those of the commit from zerod_unit_map() until now. Errors: STALE_VERSION (an update of the
+ * shard has begun, or it has moved or gone), NOT_FOUND (the group has ended), STATE, TORN, and those of a
+ * lost connection. The mapping ends in any case, except after INVALID (NULL) and FORKED. */
+ZEROD_MUST_USE int zerod_unit_map_end(zerod_mapped *mapped);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -247,7 +247,7 @@ void zd_engine_tick(struct zd_engine *engine, uint64_t now_ns);
 uint64_t zd_engine_next_deadline(const struct zd_engine *engine);
 
 /* Whether the session may be given the segment's descriptor: the segment belongs to a job and device that the
- * session uses. */
+ * session uses, or a reply has just named it to a reader. */
 bool zd_engine_may_map(const struct zd_engine *engine, uint64_t session, uint32_t segment);
 /* Returns the segment's device and size; false if there is no such segment. */
 bool zd_engine_segment(const struct zd_engine *engine, uint32_t segment, uint32_t *device, uint64_t *bytes);

@@ -159,6 +159,8 @@ void contract_read(zerod_stream *stream, void *to, const void *from, size_t byte
 
 /* Would an access of the rank's to the address succeed: it is not made. */
 bool contract_can_touch(struct contract_rank *rank, const void *at);
+/* Would a write of the client's succeed. */
+bool contract_can_write(zerod_client *client, const void *at);
 
 /* ---- Units of known bytes ------------------------------------------------------------------------------ */
 

@@ -314,7 +314,7 @@ static struct CUstream_st *stream_now(const void *at)
 	return gpus[ordinal].now;
 }
 
-/* Memory of the host that some rank's client has mapped. */
+/* Memory of the host that some client has mapped. */
 static bool is_of_host(const void *at)
 {
 	struct contract *c = contract_current();
@@ -322,6 +322,8 @@ static bool is_of_host(const void *at)
 
 	for (uint32_t i = 0; i < c->world_size && !found; i++)
 		found = c->ranks[i].client && find_file(c->ranks[i].client, at);
+	for (uint32_t i = 0; i < c->daemons && !found; i++)
+		found = find_file(c->observers[i], at);
 	return found;
 }
 
@@ -413,16 +415,16 @@ static void read_bytes(struct contract_stream *stream, void *to, const void *fro
 	RUNS(cuda->memcpyDtoHAsync(landing->staged, (zd_cu_ptr)from, bytes, handle_of(stream)));
 }
 
-static bool can_touch(struct contract_rank *rank, const void *at)
+static bool can_touch(zerod_client *client, const void *at, bool writes)
 {
-	const struct zd_cu_location location = {ZD_CU_LOCATION_DEVICE, find_gpu(rank->client, at)};
+	const struct zd_cu_location location = {ZD_CU_LOCATION_DEVICE, find_gpu(client, at)};
 	unsigned long long flags = ZD_CU_ACCESS_NONE;
 
 	if (location.id < 0)
-		return false;
+		return writes && find_file(client, at) && contract_host.can_touch(client, at, true);
 	use_gpu(location.id);
 	RUNS(cuda->memGetAccess(&flags, &location, (zd_cu_ptr)at));
-	return flags != ZD_CU_ACCESS_NONE;
+	return writes ? flags == ZD_CU_ACCESS_READWRITE : flags != ZD_CU_ACCESS_NONE;
 }
 
 const struct contract_backend contract_cuda = {

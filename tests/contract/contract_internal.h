@@ -77,7 +77,7 @@ struct contract_backend {
 	/* To and from memory of the daemon; `stream` NULL: now. */
 	void (*write)(struct contract_stream *stream, void *to, const void *from, size_t bytes);
 	void (*read)(struct contract_stream *stream, void *to, const void *from, size_t bytes);
-	bool (*can_touch)(struct contract_rank *rank, const void *at);
+	bool (*can_touch)(zerod_client *client, const void *at, bool writes);
 };
 
 extern const struct contract_backend contract_host, contract_cuda;

@@ -117,7 +117,12 @@ void contract_read(zerod_stream *stream, void *to, const void *from, size_t byte
 
 bool contract_can_touch(struct contract_rank *rank, const void *at)
 {
-	return contract_backend()->can_touch(rank, at);
+	return contract_backend()->can_touch(rank->client, at, false);
+}
+
+bool contract_can_write(zerod_client *client, const void *at)
+{
+	return contract_backend()->can_touch(client, at, true);
 }
 
 bool contract_copies_free(void)

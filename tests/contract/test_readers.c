@@ -186,6 +186,82 @@ static void await_second(struct contract_rank *rank, void *arg)
 	OK(((struct reading *)arg)->client, await_commit(arg, 1, 0));
 }
 
+struct mapping {
+	zerod_mapped *mapped;
+	const void *data;
+	uint64_t bytes;
+};
+
+static int map(struct reading *r, const char *unit, uint64_t offset, uint32_t device, struct mapping *mapping)
+{
+	struct zerod_unit_map_options options = ZEROD_INIT(options);
+
+	options.group = r->commit.group;
+	options.step = r->commit.step;
+	options.unit = unit;
+	options.offset_bytes = offset;
+	options.bytes = BYTES - offset;
+	options.device = device;
+	return zerod_unit_map(r->client, &options, &mapping->mapped, &mapping->data, &mapping->bytes);
+}
+
+/* Maps the whole unit, in a piece of each rank, and checks its bytes. */
+static void map_all(struct reading *r, const struct contract_unit *unit, uint64_t version,
+                    struct mapping mappings[RANKS])
+{
+	uint8_t *padded = zd_calloc(1, contract_padded_bytes(unit));
+	uint64_t at = 0;
+
+	for (uint32_t i = 0; i < RANKS; i++) {
+		OK(r->client, map(r, unit->name, at, contract_memory_of(&r->c->ranks[i]), &mappings[i]));
+		CHECK(mappings[i].mapped && !contract_can_write(r->client, mappings[i].data));
+		contract_read(NULL, padded + at, mappings[i].data, mappings[i].bytes);
+		at += mappings[i].bytes;
+	}
+	CHECK(at == BYTES);
+	CHECK_BYTES(contract_bytes_are(unit, padded, version));
+	free(padded);
+}
+
+/* The reader copies nothing. A rank's update does not wait for it, and its end of the mapping says so. */
+CONTRACT_TEST(test_mapped_reads)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct mapping mappings[RANKS], other;
+	struct reading r;
+
+	begin(&r, 0);
+	const struct contract_rank *first = &r.c->ranks[0], *last = &r.c->ranks[RANKS - 1];
+	for (uint64_t step = 1; step <= 2; step++) {
+		publish_and_commit(&r);
+		OK(r.client, await_commit(&r, 0, 0));
+		map_all(&r, &r.units[0], 2 * step - 1, mappings);
+		if (contract_memory_of(first) != contract_memory_of(last)) {
+			OK(r.client, map(&r, "a", 0, contract_memory_of(last), &other));
+			CHECK(!other.mapped && !other.data && other.bytes == mappings[0].bytes);
+		}
+		OK(r.client, map(&r, "b", 4, contract_memory_of(first), &other));
+		contract_publish(&r.c->ranks[1], &r.units[0]);
+		for (uint32_t i = 0; i < RANKS; i++) {
+			if (i == 1)
+				FAILS(r.client, zerod_unit_map_end(mappings[i].mapped), ZEROD_E_STALE_VERSION,
+				      "rank 1 has updated its shard after step");
+			else
+				OK(r.client, zerod_unit_map_end(mappings[i].mapped));
+		}
+		OK(r.client, zerod_unit_map_end(other.mapped));
+		for (uint32_t i = 0; i < RANKS; i++) {
+			if (i != 1)
+				contract_publish(&r.c->ranks[i], &r.units[0]);
+		}
+		contract_publish_all(r.c, &r.units[1]);
+	}
+	FAILS(r.client, zerod_unit_map(r.client, NULL, &other.mapped, &other.data, &other.bytes),
+	      ZEROD_E_INVALID, "unit is NULL");
+	FAILS(r.client, map(&r, "a", 0, 99, &other), ZEROD_E_NOT_FOUND, "no device 99");
+	end(&r);
+}
+
 /* The reader waits, and is told. */
 CONTRACT_TEST(test_waits)
 {

@@ -120,7 +120,7 @@ static const struct action {
         {fuzz_ask_free_allocation, SESSION},
         {fuzz_ask_commit_wait, SESSION},
         {fuzz_ask_unit_read, SESSION},
-        {fuzz_ask_unit_read, SESSION},
+        {fuzz_ask_unit_map, SESSION},
         {fuzz_ask_list, SESSION | ADMIN},
         {fuzz_ask_status, SESSION | ADMIN},
         {fuzz_ask_events, SESSION | ADMIN},

@@ -61,6 +61,7 @@ bool fuzz_ask_agree(struct step *s);
 bool fuzz_ask_commit(struct step *s);
 bool fuzz_ask_commit_wait(struct step *s);
 bool fuzz_ask_unit_read(struct step *s);
+bool fuzz_ask_unit_map(struct step *s);
 bool fuzz_ask_leave(struct step *s);
 bool fuzz_ask_unit_register(struct step *s);
 bool fuzz_ask_set_persistent(struct step *s);

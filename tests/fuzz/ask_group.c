@@ -74,6 +74,14 @@ bool fuzz_ask_unit_read(struct step *s)
 	           .allocation = allocation, .allocation_offset = PICK(2));
 }
 
+bool fuzz_ask_unit_map(struct step *s)
+{
+	return s->m->step > 0 && !fuzz_spans(s) &&
+	       ASK(UNIT_READ, unit_read, .group = s->m->group, .step = s->m->step,
+	           .unit = (char *)fuzz_units[s->call->unit].name, .offset = PICK(64),
+	           .map_bytes = 1 + PICK(128), .device = PICK(2), .mapped = PICK(2) * PICK(64));
+}
+
 bool fuzz_ask_unit_register(struct step *s)
 {
 	unsigned unit = s->call->unit;

@@ -264,6 +264,12 @@ static void fill_group(Zd__Request__BodyCase kind)
 		FILL(unit_read, .group = pick_id(), .unit = pick_name(), .step = pick(3),
 		     .offset = pick_size(), .bytes = pick_size(), .allocation = pick_id(),
 		     .allocation_offset = pick_size());
+		if (pick(2)) {
+			body.unit_read.map_bytes = body.unit_read.bytes;
+			body.unit_read.bytes = 0;
+			body.unit_read.device = pick(3);
+			body.unit_read.mapped = pick(2) ? pick_size() : 0;
+		}
 		break;
 	case ZD__REQUEST__BODY_STEP_BEGIN:
 		FILL(step_begin, .group = pick_id(), .ahead = pick(2));

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_retire.c - segments that a scripted daemon wants back: unmapped at once, and said so.
+ * test_client_retire.c - segments that a scripted daemon wants back: unmapped at once, and said so; after a
+ * reader's mapping has ended.
  */
 #include "tests/it/client_scene.h"
+
+#include <zerod_read.h>
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -40,7 +43,7 @@ static void send_packet(struct fake_peer *peer, Zd__Reply *reply, uint32_t annou
 		(void)close(fd);
 }
 
-static void serve_alloc(struct fake_peer *peer)
+static void serve_alloc(struct fake_peer *peer, uint32_t announced)
 {
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__AllocReply alloc = ZD__ALLOC_REPLY__INIT;
@@ -56,7 +59,7 @@ static void serve_alloc(struct fake_peer *peer)
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_ALLOC;
 	reply.alloc = &alloc;
-	send_packet(peer, &reply, SEGMENT, 0);
+	send_packet(peer, &reply, announced, 0);
 }
 
 /* The answer comes before anything else that the client may send, whatever it was doing. */
@@ -78,7 +81,7 @@ static void serve_retired_behind_a_reply(struct fake_peer *peer, void *arg)
 
 	(void)arg;
 	fake_serve_unit(peer);
-	serve_alloc(peer);
+	serve_alloc(peer, SEGMENT);
 	request = fake_expect(peer, ZD__REQUEST__BODY_FREE);
 	if (!request)
 		return;
@@ -99,7 +102,7 @@ static void serve_retired_alone(struct fake_peer *peer, void *arg)
 
 	(void)arg;
 	fake_serve_unit(peer);
-	serve_alloc(peer);
+	serve_alloc(peer, SEGMENT);
 	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
 	if (!request)
 		return;
@@ -128,6 +131,54 @@ static void serve_retired_before_its_first_use(struct fake_peer *peer, void *arg
 	id = request->id;
 	expect_unmapped(peer, FAKE_SEGMENT);
 	fake_ok(peer, id);
+	fake_expect_end(peer);
+}
+
+static void serve_map(struct fake_peer *peer, bool again)
+{
+	Zd__Reply reply = ZD__REPLY__INIT;
+	Zd__UnitReadReply map = ZD__UNIT_READ_REPLY__INIT;
+	Zd__Location location = ZD__LOCATION__INIT;
+	const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_UNIT_READ);
+
+	if (!request)
+		return;
+	location.segment = SEGMENT;
+	location.bytes = BYTES;
+	map.place = &location;
+	map.mapped = 5;
+	map.mapped_bytes = BYTES;
+	reply.id = request->id;
+	reply.body_case = ZD__REPLY__BODY_UNIT_READ;
+	reply.unit_read = &map;
+	send_packet(peer, &reply, again ? 0 : SEGMENT, 0);
+}
+
+static void serve_retired_while_it_is_read(struct fake_peer *peer, void *arg)
+{
+	const Zd__Request *request;
+
+	(void)arg;
+	fake_serve_unit(peer);
+	serve_map(peer, false);
+	serve_map(peer, true);
+	serve_alloc(peer, 0);
+	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
+	if (!request)
+		return;
+	fake_ok(peer, request->id);
+	send_packet(peer, NULL, 0, SEGMENT);
+	for (uint32_t i = 0; i < 2; i++) {
+		request = fake_expect(peer, ZD__REQUEST__BODY_UNIT_READ);
+		if (!request)
+			return;
+		fake_check(peer, request->unit_read->mapped == 5 && request->unit_read->map_bytes == BYTES);
+		if (i == 0)
+			fake_ok(peer, request->id);
+		else
+			fake_error(peer, request->id, ZEROD_E_STALE_VERSION, "it was updated");
+	}
+	expect_unmapped(peer, SEGMENT);
 	fake_expect_end(peer);
 }
 
@@ -193,6 +244,33 @@ TEST(test_before_its_first_use)
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_E_STALE);
 	assert_non_null(strstr(zerod_last_error(scene.client), "segment 7 has gone back to its device"));
+	scene_close(&scene);
+}
+
+/* Two mappings of one segment, to which an allocation then gives access: the last one's end unmaps it, also
+ * after an error. */
+TEST(test_while_it_is_read)
+{
+	struct zerod_unit_map_options options = ZEROD_INIT(options);
+	zerod_allocation *buffer;
+	zerod_mapped *mapped[2];
+	const void *data;
+	struct scene scene;
+	uint64_t bytes;
+
+	scene_open(&scene, serve_retired_while_it_is_read, NULL);
+	options.unit = "w";
+	options.bytes = BYTES + 1;
+	for (uint32_t i = 0; i < 2; i++)
+		assert_status(scene.client, zerod_unit_map(scene.client, &options, &mapped[i], &data, &bytes),
+		              ZEROD_OK);
+	assert_int_equal(bytes, BYTES);
+	*(char *)allocate(&scene, &buffer) = 1; /* does not fault */
+	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
+	assert_status(scene.client, zerod_unit_map_end(mapped[0]), ZEROD_OK);
+	assert_true(is_mapped((void *)data));
+	assert_status(scene.client, zerod_unit_map_end(mapped[1]), ZEROD_E_STALE_VERSION);
+	assert_false(is_mapped((void *)data));
 	scene_close(&scene);
 }
 

@@ -173,6 +173,7 @@ struct zerod_client {
 	LIST_HEAD(, zerod_group) groups;
 	struct zc_range *ranges; /* hash by their segments */
 	LIST_HEAD(, zerod_allocation) buffers;
+	LIST_HEAD(, zerod_mapped) mapped;
 	LIST_HEAD(, zerod_stream) streams;
 	uint32_t nlent; /* units whose place in a target this client may access (target.c) */
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */

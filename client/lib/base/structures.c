@@ -109,6 +109,9 @@ SOLID(OF(group) OF(step));
 SOLID(OF(group) OF(step) OF(unit) OF(offset_bytes) OF(bytes) OF(into) OF(into_offset_bytes) OF(deadline_ms)
               OF(reserved));
 #undef T
+#define T struct zerod_unit_map_options
+SOLID(OF(group) OF(step) OF(unit) OF(offset_bytes) OF(bytes) OF(device) OF(deadline_ms));
+#undef T
 #define T struct zerod_unit_info
 SOLID(OF(numel) OF(dtype) OF(reserved));
 #undef T

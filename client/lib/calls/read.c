@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* read.c - reads of a group's last commit. */
+/* read.c - reads of a group's last commit, by copies and by mappings. */
+#include <errno.h>
 #include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <zerod_read.h>
@@ -9,7 +12,10 @@
 #include "client/lib/base/handles.h"
 #include "client/lib/base/options.h"
 #include "client/lib/calls/alloc.h"
+#include "client/lib/calls/read.h"
 #include "client/lib/conn/request.h"
+#include "client/lib/device/device.h"
+#include "client/lib/segments/segment.h"
 
 #define BUSY_US 200 /* a shard is saved in less than that, if it is small */
 
@@ -100,15 +106,32 @@ static int check_read(const struct zerod_client *client, const struct zerod_unit
 	return 0;
 }
 
+/* Repeats the request while a shard is saved or moved. */
+static int call_read(zerod_client *client, Zd__UnitRead *read, uint32_t deadline_ms,
+                     int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	uint64_t until = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	bool busy;
+	int rc;
+
+	request.body_case = ZD__REQUEST__BODY_UNIT_READ;
+	request.unit_read = read;
+	do {
+		rc = zc_call(client, &request, deadline_ms, fn, arg);
+		busy = rc == ZEROD_E_BUSY && zc_now_ns() < until;
+		if (busy)
+			(void)usleep(BUSY_US);
+	} while (busy);
+	return rc;
+}
+
 int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *given,
                     struct zerod_unit_info *info)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitRead read = ZD__UNIT_READ__INIT;
 	struct zerod_unit_read_options options;
 	struct info result = {0};
-	uint64_t until;
-	bool busy;
 	ZC_INSIDE(client);
 	int rc = zc_enter(client, &result.err);
 
@@ -127,16 +150,156 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	read.bytes = options.bytes;
 	read.allocation = options.into ? options.into->id : 0;
 	read.allocation_offset = options.into_offset_bytes;
-	request.body_case = ZD__REQUEST__BODY_UNIT_READ;
-	request.unit_read = &read;
-	until = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
-	do {
-		rc = zc_call(client, &request, options.deadline_ms, take_info, &result);
-		busy = rc == ZEROD_E_BUSY && zc_now_ns() < until;
-		if (busy)
-			(void)usleep(BUSY_US);
-	} while (busy);
+	rc = call_read(client, &read, options.deadline_ms, take_info, &result);
 	if (!rc && info)
 		zc_result_fill(info, &result.made, sizeof(result.made));
+	return rc;
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
+
+struct place {
+	struct zerod_mapped *mapped; /* its segment is NULL: there is nothing to map */
+	const void *data;
+	uint64_t bytes;
+	struct zd_err *err;
+};
+
+/* With the lock. */
+static int map_place(const Zd__Location *from, struct place *place)
+{
+	struct zerod_client *client = place->mapped->client;
+	struct zc_location location;
+	int rc = zc_location_take(client, from, place->bytes, 1, &location, place->err);
+
+	if (!rc)
+		rc = zc_location_map_read(client, &location, &place->data, place->err);
+	if (rc)
+		return rc;
+	place->mapped->segment = zc_segment_find(client, location.segment);
+	place->mapped->segment->nmapped++;
+	LIST_INSERT_HEAD(&client->mapped, place->mapped, link);
+	return 0;
+}
+
+static int take_place(const Zd__Reply *reply, void *arg)
+{
+	struct place *place = arg;
+	struct zerod_mapped *mapped = place->mapped;
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_READ, place->err);
+
+	if (rc)
+		return rc;
+	place->bytes = reply->unit_read->mapped_bytes;
+	if (place->bytes == 0)
+		return zd_err_set(place->err, ZEROD_E_UNSUPPORTED, "the daemon is older, and maps no reads");
+	if (place->bytes > mapped->request.map_bytes)
+		return zd_err_set(place->err, ZEROD_E_PROTOCOL, "the daemon maps %llu bytes instead of %llu",
+		                  (unsigned long long)place->bytes,
+		                  (unsigned long long)mapped->request.map_bytes);
+	if (!reply->unit_read->place)
+		return 0;
+	mapped->request.map_bytes = place->bytes;
+	mapped->request.mapped = reply->unit_read->mapped;
+	pthread_mutex_lock(&mapped->client->lock);
+	rc = map_place(reply->unit_read->place, place);
+	pthread_mutex_unlock(&mapped->client->lock);
+	return rc;
+}
+
+static int mapped_new(struct zerod_client *client, const struct zerod_unit_map_options *options,
+                      struct zerod_mapped **made, struct zd_err *err)
+{
+	struct zerod_mapped *mapped = calloc(1, sizeof(*mapped));
+	char *unit = strdup(options->unit);
+
+	if (!mapped || !unit) {
+		free(mapped);
+		free(unit);
+		return zd_err_errno(err, ENOMEM, "mapping a unit");
+	}
+	mapped->client = client;
+	mapped->request = (Zd__UnitRead)ZD__UNIT_READ__INIT;
+	mapped->request.group = options->group;
+	mapped->request.unit = unit;
+	mapped->request.step = options->step;
+	mapped->request.offset = options->offset_bytes;
+	mapped->request.map_bytes = options->bytes;
+	mapped->request.device = options->device;
+	*made = mapped;
+	return 0;
+}
+
+static void free_unlisted(struct zerod_mapped *mapped)
+{
+	free(mapped->request.unit);
+	free(mapped);
+}
+
+void zc_mapped_free(struct zerod_mapped *mapped)
+{
+	LIST_REMOVE(mapped, link);
+	free_unlisted(mapped);
+}
+
+int zerod_unit_map(zerod_client *client, const struct zerod_unit_map_options *given, zerod_mapped **mapped,
+                   const void **data, uint64_t *bytes)
+{
+	struct zerod_unit_map_options options;
+	struct place place = {0};
+	ZC_INSIDE(client);
+	int rc = zc_enter(client, &place.err);
+
+	if (!rc && (!mapped || !data || !bytes))
+		rc = zd_err_set(place.err, ZEROD_E_INVALID, "mapped, data or bytes is NULL");
+	if (!rc)
+		rc = zc_options(&options, sizeof(options), given, "zerod_unit_map_options", place.err);
+	if (!rc && (!options.unit || options.bytes == 0))
+		rc = zd_err_set(place.err, ZEROD_E_INVALID, "unit is NULL, or bytes is 0");
+	if (!rc)
+		rc = zc_device_join(client, options.device, place.err);
+	if (!rc)
+		rc = mapped_new(client, &options, &place.mapped, place.err);
+	if (rc)
+		return rc;
+	rc = call_read(client, &place.mapped->request, options.deadline_ms, take_place, &place);
+	if (!rc) {
+		*mapped = place.data ? place.mapped : NULL;
+		*data = place.data;
+		*bytes = place.bytes;
+	}
+	if (!place.data)
+		free_unlisted(place.mapped);
+	return rc;
+}
+
+static void end_mapping(struct zerod_mapped *mapped)
+{
+	struct zerod_client *client = mapped->client;
+	struct zd_err err;
+
+	pthread_mutex_lock(&client->lock);
+	if (zc_segment_unread(client, mapped->segment, &err))
+		zc_break(client, &err);
+	zc_mapped_free(mapped);
+	pthread_mutex_unlock(&client->lock);
+	zc_transmit_unmapped(client);
+}
+
+int zerod_unit_map_end(zerod_mapped *mapped)
+{
+	struct zerod_client *client = mapped ? mapped->client : NULL;
+	Zd__Request request = ZD__REQUEST__INIT;
+	struct zd_err *err;
+	ZC_INSIDE(client);
+	int rc = zc_enter_quietly(client, &err);
+
+	if (!mapped || rc == ZEROD_E_FORKED)
+		return rc;
+	request.body_case = ZD__REQUEST__BODY_UNIT_READ;
+	request.unit_read = &mapped->request;
+	if (!rc)
+		rc = zc_call(client, &request, 0, NULL, NULL);
+	end_mapping(mapped);
 	return rc;
 }

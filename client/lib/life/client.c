@@ -18,6 +18,7 @@
 #include "client/lib/base/options.h"
 #include "client/lib/calls/alloc.h"
 #include "client/lib/calls/group.h"
+#include "client/lib/calls/read.h"
 #include "client/lib/calls/update.h"
 #include "client/lib/conn/fence_wait.h"
 #include "client/lib/device/cuda.h"
@@ -148,6 +149,7 @@ static void free_objects(struct zerod_client *client)
 {
 	struct zerod_group *group;
 	struct zerod_allocation *buffer;
+	struct zerod_mapped *mapped;
 	struct zc_op *op;
 
 	while ((group = LIST_FIRST(&client->groups)))
@@ -156,6 +158,8 @@ static void free_objects(struct zerod_client *client)
 		LIST_REMOVE(buffer, link);
 		free(buffer);
 	}
+	while ((mapped = LIST_FIRST(&client->mapped)))
+		zc_mapped_free(mapped);
 	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
 		while ((op = LIST_FIRST(&client->ops[i]))) {
 			op->answered = true; /* or never will be */

@@ -154,6 +154,8 @@ static int leave_former(struct zerod_client *client, struct zd_err *err)
 
 	if (client->session == 0)
 		return 0;
+	if (!LIST_EMPTY(&client->mapped)) /* streams that the library does not know may read */
+		return zd_err_set(err, ZEROD_E_STATE, "mapped reads of the daemon before have not ended");
 	LIST_FOREACH (stream, &client->streams, link) {
 		rc = stream->ops->synchronize(stream, &ignored);
 		if (rc == ZEROD_E_STATE || rc == ZEROD_E_DEVICE) /* its own thread calls; the GPU is lost */

@@ -24,9 +24,9 @@ static int map(const struct zd_cuda *driver, const struct zc_gpu *gpu, const str
                zd_cu_memory memory, zd_cu_ptr *at, struct zd_err *err)
 {
 	zd_cu_ptr reserved = 0;
-	int rc = zd_cuda_err(driver, driver->memAddressReserve(&reserved, segment->bytes, 0, 0, 0), err,
-	                     "reserving %llu bytes of addresses for segment %u",
-	                     (unsigned long long)segment->bytes, segment->id);
+	int result, rc = zd_cuda_err(driver, driver->memAddressReserve(&reserved, segment->bytes, 0, 0, 0),
+	                             err, "reserving %llu bytes of addresses for segment %u",
+	                             (unsigned long long)segment->bytes, segment->id);
 
 	if (rc)
 		return rc;
@@ -34,8 +34,12 @@ static int map(const struct zd_cuda *driver, const struct zc_gpu *gpu, const str
 	                 "mapping segment %u of %llu bytes", segment->id, (unsigned long long)segment->bytes);
 	if (rc)
 		goto free_address;
-	rc = zd_cuda_err(driver, set_access(driver, gpu, reserved, segment->bytes, ZD_CU_ACCESS_READWRITE),
-	                 err, "giving %s access to segment %u", gpu->name, segment->id);
+	result = set_access(driver, gpu, reserved, segment->bytes,
+	                    segment->read_only ? ZD_CU_ACCESS_READ : ZD_CU_ACCESS_READWRITE);
+	rc = zd_cuda_err(driver, result, err, "giving %s access to segment %u", gpu->name, segment->id);
+	if (rc && segment->read_only) /* readers then copy */
+		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED, "the driver gives %s no access that only reads",
+		                gpu->name);
 	if (rc)
 		goto unmap;
 	*at = reserved;

@@ -12,8 +12,8 @@ int zc_cuda_range_map(struct zerod_client *client, struct zc_range *range, struc
                       struct zd_err *err) __attribute__((warn_unused_result));
 void zc_cuda_range_unmap(struct zerod_client *client, struct zc_range *range);
 
-/* Imports and maps the segment, readable and writable by its own GPU. PROTOCOL if the descriptor is not GPU
- * memory, or the segment's device was not joined. With the lock. */
+/* Imports and maps the segment for its own GPU, which may write to it unless it is read_only. PROTOCOL if the
+ * descriptor is not GPU memory, or the segment's device was not joined. With the lock. */
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 

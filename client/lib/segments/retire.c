@@ -47,20 +47,14 @@ static int note_unmapped(struct zerod_client *client, uint32_t id, struct zd_err
 	return 0;
 }
 
-int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
+static int retire(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
 {
-	struct zc_segment *segment = zc_segment_find(client, id);
 	bool is_named;
-	int rc;
+	int rc = note_unmapped(client, segment->id, err);
 
-	if (!segment)
-		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon wants segment %u, which it never sent",
-		                  id);
-	rc = note_unmapped(client, id, err);
 	if (rc)
 		return rc;
-	client->nretired++;
-	zc_ranges_drop(client, id);
+	zc_ranges_drop(client, segment->id);
 	HASH_DEL(client->segments, segment);
 	unmap_segment(client, segment);
 	pthread_mutex_lock(&client->page_lock);
@@ -73,6 +67,23 @@ int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *e
 		free_segment(segment);
 	}
 	return 0;
+}
+
+int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
+{
+	struct zc_segment *segment = zc_segment_find(client, id);
+
+	if (!segment)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon wants segment %u, which it never sent",
+		                  id);
+	client->nretired++;
+	segment->is_retired = true;
+	return segment->nmapped > 0 ? 0 : retire(client, segment, err);
+}
+
+int zc_segment_unread(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+{
+	return --segment->nmapped == 0 && segment->is_retired ? retire(client, segment, err) : 0;
 }
 
 void zc_segments_free(struct zerod_client *client)

@@ -100,8 +100,8 @@ int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint
 
 static int map_segment(struct zc_segment *segment, struct zd_err *err)
 {
-	void *map = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-	                 segment->fd, 0);
+	void *map = mmap(NULL, segment->bytes, PROT_READ | (segment->read_only ? 0 : PROT_WRITE),
+	                 MAP_SHARED | MAP_NORESERVE, segment->fd, 0);
 
 	if (map == MAP_FAILED)
 		return zd_err_errno(err, errno, "mapping segment %u of %llu bytes", segment->id,
@@ -115,22 +115,53 @@ static int map_segment(struct zc_segment *segment, struct zd_err *err)
 	return 0;
 }
 
-int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
-                    struct zd_err *err)
+/* A reader of the segment's job has become a member. */
+static int make_writable(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
+{
+	int rc;
+
+	if (!segment->is_file)
+		rc = zc_cuda_segment_protect(client, segment, true, err);
+	else if (mprotect(segment->map, segment->bytes, PROT_READ | PROT_WRITE) == 0)
+		rc = 0;
+	else
+		rc = zd_err_errno(err, errno, "writing to segment %u", segment->id);
+	segment->read_only = rc != 0;
+	return rc;
+}
+
+static int map_location(struct zerod_client *client, const struct zc_location *location, bool read_only,
+                        const void **data, struct zd_err *err)
 {
 	struct zc_segment *segment = zc_segment_find(client, location->segment);
-	int rc;
+	int rc = 0;
 
 	if (!segment) /* checked when the location was received; another thread has released it since */
 		return zd_err_set(err, ZEROD_E_STALE, "segment %u has gone back to its device",
 		                  location->segment);
 	if (!segment->map) {
+		segment->read_only = read_only;
 		rc = segment->is_file ? map_segment(segment, err) : zc_cuda_segment_map(client, segment, err);
 		if (rc)
 			return rc;
 		(void)close(segment->fd);
 		segment->fd = -1;
+	} else if (segment->read_only && !read_only) {
+		rc = make_writable(client, segment, err);
 	}
-	*data = (uint8_t *)segment->map + location->offset;
-	return 0;
+	if (!rc)
+		*data = (uint8_t *)segment->map + location->offset;
+	return rc;
+}
+
+int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
+                    struct zd_err *err)
+{
+	return map_location(client, location, false, (const void **)data, err);
+}
+
+int zc_location_map_read(struct zerod_client *client, const struct zc_location *location, const void **data,
+                         struct zd_err *err)
+{
+	return map_location(client, location, true, data, err);
 }

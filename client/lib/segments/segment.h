@@ -29,6 +29,9 @@ struct zc_segment {
 	bool registered;               /* of a file: GPUs of this process may access it */
 	int fd;                        /* -1 once the segment is mapped */
 	void *map;                     /* NULL until the first use; on GPUs a GPU address */
+	bool read_only;                /* the mapping: no member of its job has used it */
+	bool is_retired;               /* unmapped when the last of these ends: */
+	uint32_t nmapped;              /* struct zerod_mapped in it */
 	struct zerod_mapping *mapping; /* of a mapped file */
 	const struct zc_gpu *gpu;      /* the GPU that has the segment mapped; NULL: an emulated device */
 	uint32_t *page_holders; /* strict: of each page, or of the segment; NULL until the first hold */
@@ -68,6 +71,10 @@ int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err) __attribute__((warn_unused_result));
 
+/* The same, for a caller that only reads. */
+int zc_location_map_read(struct zerod_client *client, const struct zc_location *location, const void **data,
+                         struct zd_err *err) __attribute__((warn_unused_result));
+
 /* ---- range.c ------------------------------------------------------------------------------------------- */
 
 /* Returns in *data the address of the first slice of a buffer in place, whose frames were checked. Errors: as
@@ -82,8 +89,11 @@ void zc_ranges_free(struct zerod_client *client);
 /* ---- retire.c ------------------------------------------------------------------------------------------ */
 
 /* Unmaps a segment that the daemon retires, and in which it names no location any more; the unmapping will be
- * reported. PROTOCOL if the segment was never sent. */
+ * reported. A reader's mapping delays this to its end. PROTOCOL if the segment was never sent. */
 int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Ends a reader's mapping of the segment, which may be freed. An error ends the connection. */
+int zc_segment_unread(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);
 

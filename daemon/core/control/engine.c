@@ -205,6 +205,8 @@ bool zd_engine_may_map(const struct zd_engine *e, uint64_t session_id, uint32_t 
 	HASH_FIND(hh, e->sessions, &session_id, sizeof(session_id), session);
 	if (!segment || !session || segment->state != ZD_SEGMENT_READY)
 		return false;
+	if (session->reads.segment == id)
+		return true;
 	TAILQ_FOREACH (member, &session->members, session_link) {
 		if (member->group->job == segment->job &&
 		    (member->device == segment->device || member->device->host == segment->device))

@@ -3,7 +3,8 @@
  * read.c - reads of a group's last commit by sessions that are no ranks of it.
  *
  * commit_wait finds the group by the names of its job and itself, and waits for a commit after a given step.
- * unit_read copies bytes of a unit, as they were at the last commit, into an allocation of the reader.
+ * unit_read copies bytes of a unit, as they were at the last commit, into an allocation of the reader. Or it
+ * names their place, which a session of the job's uid maps, and asks later whether the bytes have counted.
  *
  * A part holds the last commit in its shard until an update is granted, and in its shadow from then on, if it
  * has one (shadow.c). It holds a pinned commit there as well or, once an update has made one, in its save
@@ -15,6 +16,10 @@
  * or save is complete, reads are BUSY.
  *
  * From the first copy on a read has no deadline, since its caller may not continue while they write.
+ *
+ * The engine keeps nothing of a place that it has named. The place is that of a shard or its shadow, and
+ * counts while the commit is there, and the block has had no other owner. Saves are not mapped: they are
+ * freed when a request needs their memory, and that request would wait until the reader has unmapped it.
  */
 #include <stdio.h>
 
@@ -108,13 +113,20 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 
 /* ---- Reads --------------------------------------------------------------------------------------------- */
 
-/* A rank that has the shard of that index. Replicas of a hybrid group have equal ones. */
-static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index)
+/* A rank that has the shard of that index, if possible in memory of the device. Replicas of a hybrid group
+ * have equal ones. */
+static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index, const struct zd_device *device)
 {
-	uint32_t rank = 0;
-	while (rank < unit->group->local_world_size && zd_shard_index(&unit->group->members[rank]) != index)
-		rank++;
-	return rank < unit->group->local_world_size ? &unit->parts[rank] : NULL;
+	struct zd_part *found = NULL;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		struct zd_part *part = &unit->parts[rank];
+		if (zd_shard_index(&unit->group->members[rank]) != index)
+			continue;
+		if (part->shard.segment && part->shard.segment->device == device)
+			return part;
+		found = found ? found : part;
+	}
+	return found;
 }
 
 static bool is_pinned(const struct zd_group *group, uint64_t step)
@@ -192,7 +204,8 @@ static int check_range(const struct zd_args *args, const struct zd_unit *unit,
                        const struct zd_allocation *into, struct zd_err *err)
 {
 	uint64_t size = unit->numel * zerod_dtype_bytes(unit->dtype);
-	uint64_t offset = args->u.unit_read.offset, bytes = args->u.unit_read.bytes;
+	uint64_t offset = args->u.unit_read.offset;
+	uint64_t bytes = args->u.unit_read.map_bytes ? args->u.unit_read.map_bytes : args->u.unit_read.bytes;
 	uint64_t at = args->u.unit_read.allocation_offset;
 	if (bytes > size || offset > size - bytes)
 		return zd_err_set(err, ZEROD_E_INVALID,
@@ -287,7 +300,7 @@ static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies,
 	uint64_t shard_bytes = zd_unit_shard_bytes(unit);
 	int status = 0;
 	for (; at < end && status == 0; at = stop) {
-		struct zd_part *part = part_of(unit, at / shard_bytes);
+		struct zd_part *part = part_of(unit, at / shard_bytes, req->device);
 		enum zd_holder holder = ZD_HOLDER_NONE;
 		zd_assert(part != NULL); /* the group does not span daemons */
 		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
@@ -298,6 +311,61 @@ static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies,
 			copy(e, req, part, holder, at, stop);
 	}
 	return status;
+}
+
+/* Identifies what is at a part's place. */
+static uint64_t place_serial(const struct zd_part *part, enum zd_holder holder)
+{
+	return 4 * (uint64_t)part->shard.block->given + holder;
+}
+
+/* Names the place of the first bytes of the range, unless they are in a save, or in memory of another device.
+ * With `mapped`: checks that the place is as it was. */
+static int map(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
+{
+	const struct zd_unit *unit = req->u.unit_read.unit;
+	uint64_t shard_bytes = zd_unit_shard_bytes(unit), mapped = req->u.unit_read.mapped;
+	uint64_t index = req->u.unit_read.offset / shard_bytes, at = req->u.unit_read.offset % shard_bytes;
+	struct zd_part *part = part_of(unit, index, req->device);
+	enum zd_holder holder = ZD_HOLDER_NONE;
+	zd_assert(part != NULL); /* the group does not span daemons */
+	int status = check_step(unit->group, req->u.unit_read.step, err);
+	if (status == 0)
+		status = locate(part, req->u.unit_read.step, &holder, err);
+	if (status != 0 && !(mapped && status == ZEROD_E_BUSY))
+		return status;
+	bool is_there = status == 0 && holder != ZD_HOLDER_SAVE && part->shard.segment->device == req->device;
+	if (mapped && !(is_there && place_serial(part, holder) == mapped))
+		return zd_err_set(err, ZEROD_E_STALE_VERSION,
+		                  "unit '%s': an update of rank %u's shard has begun since, or it has moved",
+		                  unit->name, zd_world_rank(zd_part_member(part)));
+	if (mapped) {
+		req->u.unit_read.bytes = req->u.unit_read.map_bytes; /* as if they were copied */
+		return 0;
+	}
+	Zd__UnitReadReply *reply = &e->reply.u.unit_read;
+	reply->mapped_bytes = zd_min_u64(req->u.unit_read.map_bytes, shard_bytes - at);
+	if (!is_there)
+		return 0;
+	reply->mapped = place_serial(part, holder);
+	e->reply.place = zd_extent_location(&part->shard);
+	e->reply.place.offset += at + (holder == ZD_HOLDER_SHADOW ? shard_bytes : 0);
+	e->reply.place.bytes = reply->mapped_bytes;
+	req->session->reads.segment = e->reply.place.segment;
+	return 0;
+}
+
+static int check_map(const struct zd_engine *e, const struct zd_group *group, const struct zd_args *args,
+                     const struct zd_session *session, struct zd_err *err)
+{
+	uint64_t bytes = args->u.unit_read.map_bytes;
+	if (bytes == 0 ? args->u.unit_read.mapped : args->u.unit_read.bytes)
+		return zd_err_set(err, ZEROD_E_INVALID, "a unit_read either copies bytes or maps them");
+	if (bytes > 0 && group->job->owner->uid != session->uid)
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "job '%s' is of uid %u: others copy its units, and do not map them",
+		                  group->job->name, group->job->owner->uid);
+	return bytes > 0 ? zd_session_check_device(e, session, args->u.unit_read.device, err) : 0;
 }
 
 static int read_find(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -313,6 +381,8 @@ static int read_find(struct zd_engine *e, struct zd_request *req, const struct z
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu",
 		                  ZD_ID_NUMBER(args->u.unit_read.group));
 	status = check_daemons(group, err);
+	if (status == 0)
+		status = check_map(e, group, args, session, err);
 	if (status == 0 && args->u.unit_read.bytes > 0)
 		status = zd_allocation_find(e, session, args->u.unit_read.allocation, &req->u.unit_read.into,
 		                            err);
@@ -349,11 +419,15 @@ static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const st
 		note_read(e, req, status);
 		return status;
 	}
-	req->device = req->u.unit_read.into ? req->u.unit_read.into->device : &e->devices[0];
+	req->device = req->u.unit_read.into
+	                      ? req->u.unit_read.into->device
+	                      : &e->devices[args->u.unit_read.map_bytes ? args->u.unit_read.device : 0];
 	req->u.unit_read.step = args->u.unit_read.step;
 	req->u.unit_read.offset = args->u.unit_read.offset;
 	req->u.unit_read.bytes = args->u.unit_read.bytes;
 	req->u.unit_read.into_offset = args->u.unit_read.allocation_offset;
+	req->u.unit_read.map_bytes = args->u.unit_read.map_bytes;
+	req->u.unit_read.mapped = args->u.unit_read.mapped;
 	req->u.unit_read.unit->refs++;
 	if (req->u.unit_read.into)
 		req->u.unit_read.into->pending++; /* it may be freed meanwhile */
@@ -387,7 +461,9 @@ static int unit_read_copy(struct zd_engine *e, struct zd_request *req, struct zd
 static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.unit_read.unit;
-	int status = req->u.unit_read.copied ? 0 : unit_read_copy(e, req, err);
+	int status = req->u.unit_read.copied      ? 0
+	             : req->u.unit_read.map_bytes ? map(e, req, err)
+	                                          : unit_read_copy(e, req, err);
 	if (status == 0 && req->pending_ops > 0)
 		status = zd_wait_for(req, ZD_WAIT_READ, 0, 0, 0);
 	if (status == ZD_WAIT)

@@ -42,9 +42,11 @@ struct zd_session {
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, requested_ns, nrequests; /* requested: the last request, or opened */
 	uint32_t outstanding;
-	/* what it reads: the group's id, the last step that it has copied from, its copied bytes in all */
+	/* what it reads: the group's id, the last step that it has copied from, its copied bytes in all; the
+	 * last segment that it may map for that */
 	struct {
 		uint64_t group, step, bytes;
+		uint32_t segment;
 	} reads;
 	/* what it has pinned: the group's id, and the pin; serial 0: nothing; save.h */
 	struct {

@@ -155,7 +155,8 @@ struct zd_request {
 			struct zd_unit *unit;       /* with a reference */
 			struct zd_allocation *into; /* NULL: nothing is copied */
 			uint64_t step, offset, bytes, into_offset;
-			bool copied; /* the copies have begun */
+			uint64_t map_bytes, mapped; /* as in the message */
+			bool copied;                /* the copies have begun */
 		} unit_read;
 		struct {
 			struct zd_part *part;

@@ -2,8 +2,8 @@
 /*
  * Readers that pin commits, at random, beside ranks that update, publish and commit. Some groups have
  * shadows, and lose a rank that joins again. Commands end in any order, copies fail, and other requests need
- * the memory. Each byte that is read is of its step, and no update waits for a reader. All follows from the
- * seed, which a failure prints.
+ * the memory. Each byte that is read, or counts as mapped, is of its step, and no update waits for a reader.
+ * All follows from the seed, which a failure prints.
  */
 #include "tests/support/core_driver.h"
 #include "tests/support/sweep.h"
@@ -18,6 +18,8 @@
 struct reader {
 	uint64_t session, into, read, step, unit;
 	struct zd_location place;
+	struct zd_args map; /* a request, whose `mapped` is 0 if there is no mapping */
+	struct zd_location mapped;
 };
 
 static const char *const names[UNITS] = {"a", "b"};
@@ -34,8 +36,8 @@ struct rig {
 	uint64_t alloc; /* that fills a device */
 };
 
-static uint32_t wholes, stales,
-        olds; /* reads, of all seeds; old: of a step before the last one, with shadows */
+/* Reads and mappings, of all seeds. Old: of a step before the last one, with shadows. */
+static uint32_t wholes, stales, olds, counted;
 
 static uint32_t below(struct rig *rig, uint32_t n)
 {
@@ -67,6 +69,36 @@ static void wait_commit(struct rig *rig, struct reader *reader)
 	        .kind = ZD_REQ_COMMIT_WAIT,
 	        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .pin = below(rig, 4) > 0}};
 	reader->step = core_call(rig->core, reader->session, &args, 0)->u.commit_wait.step;
+}
+
+/* Maps a shard, or ends that, and checks the bytes unless they are stale. */
+static void go_on_mapping(struct rig *rig, struct reader *reader)
+{
+	Zd__UnitRead *map = &reader->map.u.unit_read;
+	bool ends = map->mapped != 0;
+	if (!reader->step)
+		return;
+	if (!ends) {
+		uint32_t rank = below(rig, RANKS);
+		reader->map = (struct zd_args){.kind = ZD_REQ_UNIT_READ,
+		                               .u.unit_read = {.group = rig->team.group,
+		                                               .unit = (char *)names[below(rig, UNITS)],
+		                                               .step = reader->step,
+		                                               .offset = rank * (BYTES / RANKS),
+		                                               .map_bytes = BYTES / RANKS,
+		                                               .device = rank}};
+	}
+	const struct zd_reply *reply = core_reply(rig->core,
+	                                          core_send(rig->core, reader->session, &reader->map));
+	assert_true(reply->status == 0 || reply->status == ZEROD_E_STALE_VERSION ||
+	            (!ends && reply->status == ZEROD_E_BUSY));
+	if (!ends)
+		reader->mapped = reply->place;
+	for (uint32_t i = 0; i < BYTES / RANKS && reply->status == 0 && reader->mapped.segment; i += 64)
+		assert_int_equal(core_bytes(rig->core, reader->mapped)[i],
+		                 core_pattern(map->device, rig->committed[map->step][map->unit[0] - 'a']));
+	counted += ends && reply->status == 0;
+	map->mapped = ends || reply->status ? 0 : reply->u.unit_read.mapped;
 }
 
 /* Checks what it has read, and reads again. */
@@ -212,6 +244,7 @@ static void move(struct rig *rig)
 	case 5:
 	case 6:
 		go_on_reading(rig, reader);
+		go_on_mapping(rig, reader);
 		break;
 	case 7:
 	case 8:
@@ -269,7 +302,8 @@ TEST(test_random)
 		print_message("seed %llu\r", (unsigned long long)seed);
 		run(seed);
 	}
-	print_message("%u reads were whole, %u stale, %u of pinned steps in shadow groups\n", wholes, stales,
-	              olds);
-	assert_true(wholes > 0 && stales > 0 && olds > 0);
+	print_message(
+	        "%u reads were whole, %u stale, %u of pinned steps in shadow groups, %u mappings counted\n",
+	        wholes, stales, olds, counted);
+	assert_true(wholes > 0 && stales > 0 && olds > 0 && counted > 0);
 }

@@ -660,3 +660,118 @@ SHADOW_TEST(test_update_beside_reads_of_the_save)
 	core_expect(rig->core, read, 0);
 	expect_bytes(rig, 1);
 }
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
+
+static uint64_t send_map(struct rig *rig, uint32_t device, uint64_t offset, uint64_t mapped)
+{
+	return core_send(rig->core, rig->reader,
+	                 &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
+	                                   .u.unit_read = {.group = rig->team.group,
+	                                                   .unit = (char *)"w",
+	                                                   .step = 1,
+	                                                   .offset = offset,
+	                                                   .map_bytes = UNIT_BYTES - offset,
+	                                                   .device = device,
+	                                                   .mapped = mapped}});
+}
+
+/* Of the shard of rank 1, or its shadow. Returns what says later whether its bytes have counted. */
+static uint64_t expect_map(struct rig *rig, uint64_t offset)
+{
+	const struct zd_reply *reply = core_expect(rig->core, send_map(rig, 1, offset, 0), 0);
+	assert_int_equal(reply->u.unit_read.mapped_bytes, UNIT_BYTES - offset);
+	assert_int_equal(reply->place.bytes, UNIT_BYTES - offset);
+	for (uint32_t i = 0; i < UNIT_BYTES - offset; i++)
+		assert_int_equal(core_bytes(rig->core, reply->place)[i], core_pattern(1, 1));
+	return reply->u.unit_read.mapped;
+}
+
+static void expect_nowhere(struct rig *rig, uint32_t device, uint64_t offset, uint64_t bytes)
+{
+	const struct zd_reply *reply = core_expect(rig->core, send_map(rig, device, offset, 0), 0);
+	assert_int_equal(reply->u.unit_read.mapped_bytes, bytes);
+	assert_int_equal(reply->place.segment, 0);
+}
+
+static void expect_stale(struct rig *rig, uint64_t offset, uint64_t mapped)
+{
+	(void)core_expect(rig->core, send_map(rig, 1, offset, mapped), ZEROD_E_STALE_VERSION);
+}
+
+/* It does not wait for the reader, and what was mapped before it counts no more. */
+READ_TEST(test_update_revokes_mappings)
+{
+	uint64_t half = UNIT_BYTES / 2, mapped = expect_map(rig, half + 4);
+	expect_nowhere(rig, 1, 4, half - 4); /* in the shard of rank 0, and no further */
+	assert_int_equal(core_expect(rig->core, send_map(rig, 0, 4, 0), 0)->place.bytes, half - 4);
+	core_expect(rig->core, send_map(rig, 1, half + 4, mapped), 0);
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
+	expect_stale(rig, half + 4, mapped);
+	expect_stale(rig, half + 4, 0);
+	core_expect(rig->core, core_publish(rig->core, rig->team.session[1], rig->unit), 0);
+	expect_stale(rig, half + 4, mapped);
+	core_expect(rig->core, send_map(rig, 0, 4, 0), 0);
+}
+
+/* A pinned commit is mapped until an update saves it: saves are copied. */
+READ_TEST(test_saves_are_not_mapped)
+{
+	uint64_t half = UNIT_BYTES / 2, mapped;
+	pin(rig, rig->reader);
+	mapped = expect_map(rig, half);
+	core_hold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update_ahead(rig, 1), 0);
+	core_expect_error(rig->core, send_map(rig, 1, half, 0), ZEROD_E_BUSY, "is being saved");
+	expect_stale(rig, half, mapped);
+	core_unhold(rig->core, ZD_CMD_COPY);
+	expect_stale(rig, half, mapped);
+	expect_nowhere(rig, 1, half, half);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	expect_bytes(rig, 1);
+}
+
+SHADOW_TEST(test_shadows_are_mapped)
+{
+	uint64_t half = UNIT_BYTES / 2, shard = expect_map(rig, half), shadow;
+	core_team_publish(&rig->team, rig->unit);
+	expect_stale(rig, half, shard);
+	shadow = expect_map(rig, half);
+	core_expect(rig->core, send_map(rig, 1, half, shadow), 0);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect(rig->core, send_map(rig, 1, half, shadow), 0);
+	commit(rig, 2);
+	expect_stale(rig, half, shadow);
+}
+
+/* Its memory may have had another owner meanwhile. */
+READ_TEST(test_replaced_shards_are_stale)
+{
+	uint64_t mapped = expect_map(rig, UNIT_BYTES / 2);
+	core_close(rig->core, rig->team.session[1]);
+	replace(rig);
+	expect_stale(rig, UNIT_BYTES / 2, mapped);
+	core_close(rig->core, rig->reader); /* it has the segments mapped, and they may end */
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_close(rig->core, rig->team.session[rank]);
+}
+
+/* Descriptors can be mapped to write, so none is for another user, who may read by copies. */
+READ_TEST(test_who_may_map)
+{
+	struct zd_peer peer = {.uid = CORE_BOB, .pid = 7, .reads_others = true, .name = "engine"};
+	uint64_t alice = rig->reader, mapped = expect_map(rig, UNIT_BYTES / 2);
+	struct zd_args both = {.kind = ZD_REQ_UNIT_READ,
+	                       .u.unit_read = {.group = rig->team.group,
+	                                       .unit = (char *)"w",
+	                                       .step = 1,
+	                                       .bytes = 4,
+	                                       .allocation = rig->into,
+	                                       .mapped = mapped}};
+	rig->reader = core_open_peer(rig->core, &peer);
+	core_expect_error(rig->core, send_map(rig, 1, 0, 0), ZEROD_E_PERMISSION, "others copy its units");
+	rig->reader = alice;
+	core_expect_error(rig->core, send_map(rig, 9, 0, 0), ZEROD_E_NOT_FOUND, "no device 9");
+	core_expect_error(rig->core, core_send(rig->core, alice, &both), ZEROD_E_INVALID, "either copies");
+	both.u.unit_read.map_bytes = 4;
+	core_expect_error(rig->core, core_send(rig->core, alice, &both), ZEROD_E_INVALID, "either copies");
+}

@@ -136,6 +136,56 @@ class Readers(unittest.TestCase):
             with self.subTest(world=world, optimize=optimize, in_backward=in_backward, **options):
                 harness.ranks(daemon.socket, world, partial(body, optimize, options, in_backward))
 
+    def test_mapped(self) -> None:
+        """load() gives what is on the reader's device as it is there, and repeats what an update has overtaken, also after an exception"""
+        def body(world: int, options: "dict[str, Any]", rank: int) -> None:
+            module = harness.shard(harness.seeded(models.GPT), **options)
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            address, plain, on_host = zt.share(module), Reader._map, "offload" in {**harness.OPTIONS, **options}
+            mapped: "set[str]" = set()
+
+            def step() -> None:
+                models.gpt_loss(module, rank, 1)
+                optimizer.step()
+                optimizer.zero_grad()
+
+            def noted(reader: Reader, *arguments: Any) -> Any:
+                found = plain(reader, *arguments)
+                mapped.update(found)
+                return found
+
+            for updates, fails in ((False, False), (True, False), (True, not on_host)):
+                step()
+                committed = zt.commit(module)
+                weights = {name: p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False)}
+                seen: "list[dict[str, torch.Tensor]]" = []
+
+                def take(tensors: Any) -> None:
+                    found = list(tensors)
+                    if updates and not seen:
+                        step()
+                    seen.append({name: tensor.cpu().clone() for name, tensor in found})
+                    if fails and len(seen) == 1:
+                        raise KeyError("a value of the next step")
+
+                if rank == 0:
+                    with Reader(**address) as reader, mock.patch.object(Reader, "_map", noted):
+                        self.assertEqual(reader.load(take), committed)
+                    self.assertEqual(len(seen), 1 + (updates and not on_host))
+                    torch.testing.assert_close(seen[-1], {name: weights[name].to(tensor.dtype) for name, tensor in seen[-1].items()},
+                                               rtol=0, atol=0)
+                    self.assertEqual(seen[-1].keys(), weights.keys())
+                elif updates:
+                    step()
+            zt.barrier(module)
+            if rank == 0:
+                self.assertEqual(len(mapped) > 0, not on_host)
+                self.assertEqual(mapped == weights.keys(), world == 1 and not on_host)
+
+        for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {"slots": True}), (2, {"offload": "all"})):
+            with self.subTest(world=world, **options):
+                harness.ranks(daemon.socket, world, partial(body, world, options))
+
     def test_checkpoint(self) -> None:
         """with checkpoint=True readers see what save_pretrained() writes: each expert's weights, and tied ones under both names"""
         from safetensors.torch import load_file

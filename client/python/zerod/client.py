@@ -89,8 +89,8 @@ def stream_array(streams: Streams) -> tuple[Any, int]:
     return (c_void_p * len(handles))(*handles), len(handles)
 
 
-class Allocation(Handle):
-    """Plain zeroed memory of the daemon's. `address` is the device's; `memory()` views it."""
+class Block(Handle):
+    """Memory of the daemon's. `address` is the device's; `memory()` views it."""
 
     def __init__(self, client: "Client", handle: int, address: int, nbytes: int, on_host: bool = False) -> None:
         super().__init__(handle)
@@ -101,10 +101,14 @@ class Allocation(Handle):
         client.owned.add(self)
 
     def memory(self, shape: tuple[int, ...], dtype: s.DType, offset_bytes: int = 0) -> Memory:
-        """A view of the memory from offset_bytes on. InvalidState after free()."""
+        """A view of the memory from offset_bytes on. InvalidState after its end."""
         self.handle
         device = (KDLCPU, 0) if self.on_host else self.client.dlpack_device
         return Memory(self.address + offset_bytes, shape, dtype, device)
+
+
+class Allocation(Block):
+    """Plain zeroed memory of the daemon's."""
 
     def free(self, streams: Streams = None) -> None:
         """Freed once all work now in the streams has run. Harmless when repeated."""
@@ -121,6 +125,19 @@ class Allocation(Handle):
 
     def __exit__(self, *_: object) -> None:
         self.free()
+
+
+class Mapped(Block):
+    """Bytes of a commit in the memory of a rank, which an update may write meanwhile. This process must not write to them."""
+
+    def release(self) -> None:
+        """After the last read, also of streams. NotHeld: an update has begun, and what was read does not count. It is over in any case."""
+        handle = self.handle
+        self.end("the mapping was released")
+        self.client.check(calls.unit_map_end(handle))
+
+    def __repr__(self) -> str:
+        return f"Mapped({self.nbytes} bytes)"
 
 
 class Client(Handle):
@@ -157,6 +174,7 @@ class Client(Handle):
         self.streams: set[Stream] = set()
         self.cuda_ordinal = 0  # of DLPack on GPUs: this process' number of the GPU that it uses
         self._host: Optional[bool] = None
+        self._on_host: dict[int, bool] = {}
 
     # ---- Life ----
 
@@ -228,7 +246,9 @@ class Client(Handle):
 
     def is_host_memory(self, device: int) -> bool:
         """Whether the device is the daemon's host memory, which the CPU reaches, and on which no rank runs."""
-        return self.device(device).name.startswith(b"memory")
+        if device not in self._on_host:
+            self._on_host[device] = self.device(device).name.startswith(b"memory")
+        return self._on_host[device]
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
@@ -326,6 +346,17 @@ class Client(Handle):
                                     deadline_ms=deadline_ms)
         self.check(calls.unit_read(handle, byref(options), byref(info)))
         return info
+
+    def unit_map(self, committed: s.Committed, unit: str, nbytes: int, offset_bytes: int = 0, device: int = 0,
+                 deadline_ms: int = 0) -> "tuple[Optional[Mapped], int]":
+        """zerod_unit_map(): the first bytes of the range that are in one shard, and how many. None: in memory of another device."""
+        mapped, data, count = c_void_p(), c_void_p(), c_uint64()
+        options = s.UnitMapOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
+                                   device=device, deadline_ms=deadline_ms)
+        self.check(calls.unit_map(self.handle, byref(options), byref(mapped), byref(data), byref(count)))
+        if mapped.value is None:
+            return None, count.value
+        return Mapped(self, mapped.value, data.value or 0, count.value, self.is_host_memory(device)), count.value
 
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
         """For any group of this user that spans daemons: one rank makes it, all ranks give it to join()."""

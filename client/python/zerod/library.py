@@ -68,6 +68,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "unit_place": (c_int, [c_void_p, c_uint32, _WAIT]),
     "commit_wait": (c_int, [c_void_p, POINTER(s.CommitSource), c_uint64, POINTER(s.Committed)]),
     "unit_read": (c_int, [c_void_p, POINTER(s.UnitReadOptions), POINTER(s.UnitInfo)]),
+    "unit_map": (c_int, [c_void_p, POINTER(s.UnitMapOptions), POINTER(c_void_p), POINTER(c_void_p), POINTER(c_uint64)]),
+    "unit_map_end": (c_int, [c_void_p]),
     "commit": (c_int, [c_void_p, c_uint64, _WAIT]),
     "unit_set_persistent": (c_int, [c_void_p, c_int]),
     "unit_set_slot": (c_int, [c_void_p, c_uint32]),

@@ -16,11 +16,13 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from itertools import groupby
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from . import structs as s
-from .client import Allocation, Client
-from .errors import Deadline, NotFound, NotHeld, PeerLost
+from .client import Allocation, Client, Mapped
+from .errors import Deadline, NotFound, NotHeld, PeerLost, PermissionDenied, Unsupported, ZerodError
+from .memory import KDLCUDA
 
 WEIGHTS = "zerod.weights"  # the unit that says where the weights are, in a group of its own
 PIECE_BYTES = 128 << 20  # of a read
@@ -46,6 +48,14 @@ class Weight(NamedTuple):
     def nbytes(self) -> int:
         return self.shape.numel() * self.dtype.itemsize
 
+    @property
+    def end_bytes(self) -> int:
+        return self.offset_bytes + self.nbytes
+
+    def of(self, values: Any, at: int) -> Any:
+        """The tensor, in bytes of its unit from the offset `at` on."""
+        return values[self.offset_bytes - at:self.end_bytes - at].view(self.dtype).view(self.shape)
+
 
 class Reader:
     """Of the last commit of one group. A context manager. It is used by one thread at a time.
@@ -62,6 +72,9 @@ class Reader:
         self.device = _device(self.client, device)
         self._threads = ThreadPoolExecutor(DEPTH, "zerod-reader")
         self._staging: list[_Staging] = []
+        self._maps = True  # as far as it is known
+        self._described: tuple[int, int] = (0, 0)  # the commit of:
+        self._weights: list[Weight] = []
 
     def __enter__(self) -> "Reader":
         return self
@@ -94,10 +107,13 @@ class Reader:
         import torch
 
         described = self.client.commit_wait(weights_job(self.source["job"]), self.source["group"], uid=self.source["uid"])
-        numel = self._unit_read(described, WEIGHTS).numel
-        text, = self._read(described, [(WEIGHTS, 0, numel)])
-        return [Weight(name, unit, offset, torch.Size(shape), getattr(torch, dtype))
-                for name, unit, offset, shape, dtype in json.loads(bytes(text.cpu().numpy()))]
+        if self._described != (described.group, described.step):
+            numel = self._asked(self.client.unit_read, described, WEIGHTS).numel
+            text, = self._read(described, [(WEIGHTS, 0, numel)])
+            self._weights = [Weight(name, unit, offset, torch.Size(shape), getattr(torch, dtype))
+                             for name, unit, offset, shape, dtype in json.loads(bytes(text.cpu().numpy()))]
+            self._described = described.group, described.step
+        return list(self._weights)
 
     def tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None) -> "Iterator[tuple[str, Any]]":
         """(name, torch.Tensor) of all weights, or of those named, in the order of their units. KeyError: an unknown name.
@@ -105,6 +121,11 @@ class Reader:
         Tensors of one unit share memory of torch's. On GPUs they are there in the order of the current stream. Later units are
         read meanwhile. NotHeld: the commit is no longer held, and what came before it is of the commit, but not all of it.
         """
+        return self._tensors(committed, names)
+
+    def _tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None,
+                 mapped: "Optional[list[Mapped]]" = None) -> "Iterator[tuple[str, Any]]":
+        """mapped: the weights that can be are mapped, and these mappings are appended. None: all are copied."""
         wanted = None if names is None else set(names)
         by_unit: dict[str, list[Weight]] = {}
         for weight in self.weights():
@@ -113,33 +134,100 @@ class Reader:
         missing = sorted((wanted or set()) - {weight.name for some in by_unit.values() for weight in some})
         if missing:
             raise KeyError(f"the model has no weights {', '.join(missing)}")
-        firsts = {unit: min(weight.offset_bytes for weight in some) for unit, some in by_unit.items()}
-        ends = {unit: max(weight.offset_bytes + weight.nbytes for weight in some) for unit, some in by_unit.items()}
-        values = self._read(committed, [(unit, first, ends[unit] - first) for unit, first in firsts.items()])
-        for (unit, some), read in zip(by_unit.items(), values):
+        found: list[dict[str, Any]] = []  # of each unit: the weights that are mapped,
+        copied: list[list[list[Weight]]] = []  # and runs of the others
+        for some in by_unit.values():
+            here = {} if mapped is None else self._map(committed, some, mapped)
+            runs = groupby(sorted(some, key=lambda weight: weight.offset_bytes), lambda weight: weight.name in here)
+            found.append(here)
+            copied.append([list(run) for is_mapped, run in runs if not is_mapped])
+        values = self._read(committed, [(run[0].unit, run[0].offset_bytes, max(weight.end_bytes for weight in run) - run[0].offset_bytes)
+                                        for runs in copied for run in runs])
+        for some, here, runs in zip(by_unit.values(), found, copied):
+            for run in runs:
+                read, first = next(values), run[0].offset_bytes
+                here.update((weight.name, weight.of(read, first)) for weight in run)
             for weight in some:
-                at = weight.offset_bytes - firsts[unit]
-                yield weight.name, read[at:at + weight.nbytes].view(weight.dtype).view(weight.shape)
+                yield weight.name, here.pop(weight.name)
+
+    def _map(self, committed: s.Committed, some: "list[Weight]", mapped: "list[Mapped]") -> "dict[str, Any]":
+        """The tensors of those weights of a unit that are in one piece, in memory of the reader's device."""
+        import torch
+
+        found: dict[str, Any] = {}
+        at, end = min(weight.offset_bytes for weight in some), max(weight.end_bytes for weight in some)
+        while at < end and self._maps:
+            try:
+                piece, nbytes = self._asked(self.client.unit_map, committed, some[0].unit, end - at, at, self.device)
+            except (PermissionDenied, Unsupported):  # another user, an older daemon, or a driver that cannot: all are copied
+                self._maps = False
+                break
+            if piece is not None:
+                mapped.append(piece)
+                values = torch.from_dlpack(piece.memory((nbytes,), s.DType.UINT8))
+                found.update((weight.name, weight.of(values, at)) for weight in some
+                             if at <= weight.offset_bytes and weight.end_bytes <= at + nbytes
+                             and (weight.offset_bytes - at) % weight.dtype.itemsize == 0)
+            at += nbytes
+        return found
+
+    def _end(self, mapped: "list[Mapped]") -> bool:
+        """Ends the mappings when the device has run all that reads them. Returns whether the bytes of all have counted."""
+        import torch
+
+        counted, failures = True, []
+        if mapped and self.client.dlpack_device[0] == KDLCUDA:
+            torch.cuda.synchronize(self.client.cuda_ordinal)
+        while mapped:
+            try:
+                self._asked(mapped.pop().release)
+            except NotHeld:
+                counted = False
+            except ZerodError as failed:
+                failures.append(failed)
+        if failures:
+            raise failures[0]
+        return counted
+
+    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]") -> None:
+        """Calls take() with the tensors of the commit. If an update begins before it returns, calls it again, with copies.
+
+        take() must read all, and neither write to a tensor nor keep it or a view of it: a weight in one piece in memory of the
+        reader's device is there as the ranks have it. Waits for that device. NotHeld: the commit is no longer held.
+        """
+        mapped: list[Mapped] = []
+        try:
+            try:
+                take(self._tensors(committed, mapped=mapped))
+            except Exception:  # perhaps of the bytes of an update
+                if self._end(mapped):
+                    raise
+            else:
+                if self._end(mapped):
+                    return
+        finally:
+            self._end(mapped)
+        take(self.tensors(committed))
 
     def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
-        Where that commit is no longer held before its last tensor, take() is called again with a later one. So take() must
-        read all, and may be called several times.
+        Where that commit is no longer held before its last tensor, take() is called again with a later one. take() may be called
+        several times, and must do as give() says.
         """
         while True:
             committed = self.wait(after, deadline_ms)
             try:
-                take(self.tensors(committed))
+                self.give(committed, take)
                 return committed.step
             except NotHeld:
                 after = committed.step
             finally:
                 self.release()
 
-    def _unit_read(self, *arguments: Any) -> s.UnitInfo:
+    def _asked(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self.client.unit_read(*arguments)
+            return call(*arguments)
         except NotFound as gone:
             raise NotFound(gone.status, "job '{job}', or its group '{group}', has ended: ".format(**self.source) + gone.text) from None
 
@@ -152,7 +240,7 @@ class Reader:
         reads: "deque[tuple[_Staging, Future[None]]]" = deque()
 
         def begin(staging: _Staging) -> None:
-            reads.append((staging, self._threads.submit(staging.read, self._unit_read, committed, *pieces.popleft())))
+            reads.append((staging, self._threads.submit(self._asked, staging.read, self.client, committed, *pieces.popleft())))
 
         taken = self._take(min(DEPTH, len(pieces)), max((nbytes for _, _, nbytes in pieces), default=0))
         try:
@@ -199,9 +287,9 @@ class _Staging:
         self.copied = torch.cuda.Event() if self.values.is_cuda else None  # the last copy_to()
         self.taken = False
 
-    def read(self, unit_read: Callable[..., object], committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> None:
+    def read(self, client: Client, committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> None:
         self.wait()
-        unit_read(committed, unit, self.allocation, nbytes, offset_bytes)
+        client.unit_read(committed, unit, self.allocation, nbytes, offset_bytes)
 
     def copy_to(self, values: Any) -> None:
         import torch

@@ -377,6 +377,11 @@ class UnitReadOptions(Struct):
                 ("reserved", c_uint32)]
 
 
+class UnitMapOptions(Struct):
+    _fields_ = [("struct_size", c_size_t), ("group", c_uint64), ("step", c_uint64), ("unit", c_char_p), ("offset_bytes", c_uint64),
+                ("bytes", c_uint64), ("device", c_uint32), ("deadline_ms", c_uint32)]
+
+
 class UnitInfo(Struct):
     _fields_ = [("struct_size", c_size_t), ("numel", c_uint64), ("dtype", c_int), ("reserved", c_uint32)]
 

@@ -11,25 +11,38 @@ from .checkpoint import check
 
 Take = Callable[["Iterator[tuple[str, Any]]"], object]
 Gather = Callable[[Any], "list[Any]"]  # a collective: the values of all ranks
+OWN_BYTES = 1 << 20  # loaders of vLLM change biases and norms in place
 
 
-def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0, deadline_ms: int = 0) -> int:
+def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
     """Reader.load() in each rank of the engine, of a commit of `step` or later. Returns its step.
+
+    maps: take() neither keeps the tensors that it gets, nor writes to those of more than OWN_BYTES. Otherwise all are copies.
 
     config: transformers' configuration of the engine's model, for check(). ValueError: the job has other weights, or the engine's
     loader has raised, and at which weight. An exception of one rank is raised in all of them.
     """
+    def give(committed: Any) -> None:
+        if maps:
+            reader.give(committed, lambda tensors: named(take, own(tensors)))
+        else:
+            named(take, reader.tensors(committed))
+
     while True:
         commits = _in_all(gather, partial(reader.wait, max(step - 1, 0), deadline_ms))
         committed = max(commits, key=lambda commit: commit.step)
         try:
             _in_all(gather, lambda: check(reader.weights(), config))
-            _in_all(gather, lambda: named(take, reader.tensors(committed)))
+            _in_all(gather, partial(give, committed))
             return int(committed.step)
         except NotHeld:
             step = committed.step + 1
         finally:
             reader.release()
+
+
+def own(tensors: "Iterator[tuple[str, Any]]") -> "Iterator[tuple[str, Any]]":
+    return ((name, tensor.clone() if tensor.nbytes <= OWN_BYTES else tensor) for name, tensor in tensors)
 
 
 def named(take: Take, tensors: "Iterator[tuple[str, Any]]") -> None:

@@ -100,7 +100,7 @@ TEST(test_largest_requests)
 	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
 	request.unit_register = &body;
 	body = (Zd__UnitRegister){body.base, 1,    (char *)"unit", 1,    1,    ZD_MAX_VIEWS, views,
-	                          1,         true, true,           true, true, true};
+	                          1,         true, true,           true, true, true,         true};
 	assert_true(search(&request, ZD_MAX_FIELDS, &zero));
 }
 

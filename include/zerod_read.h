@@ -18,10 +18,11 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* The commit stays readable until this client's end, its next zerod_commit_wait() of the group, or one with
- * this flag. Updates save the shards, or the shadows that hold it, before they overwrite them, in memory that
- * nothing else needs. A group has one pinned commit at a time. Without that memory, for units with
- * ZEROD_UNIT_UNSAVED, or if another one is pinned already, reads are as without this flag. */
+/* The commit stays readable until this client's end, its next zerod_commit_wait() of the group, one with
+ * this flag, or the pin's deadline. Updates save the shards, or the shadows that hold it, before they
+ * overwrite them, in memory that nothing else needs. A group has one pinned commit at a time. Without that
+ * memory, for units with ZEROD_UNIT_UNSAVED, or if another one is pinned already, reads are as without
+ * this flag. */
 #define ZEROD_COMMIT_PIN 1u
 
 /* A group whose commits are read. */
@@ -30,8 +31,8 @@ struct zerod_commit_source {
 	const char *job, *group; /* as in zerod_group_options */
 	uint32_t uid;            /* the job's; 0: this process's */
 	uint32_t deadline_ms;
-	uint32_t flags; /* ZEROD_COMMIT_* */
-	uint32_t reserved;
+	uint32_t flags;  /* ZEROD_COMMIT_* */
+	uint32_t pin_ms; /* of ZEROD_COMMIT_PIN: the deadline, from this call's return on; 0: 10000 */
 };
 
 /* The last commit of a group. */
@@ -67,13 +68,13 @@ struct zerod_unit_info {
 	uint32_t reserved;
 };
 
-/* Copies bytes of a unit, as of the last commit or a pinned one, and returns when they are there. All reads
- * of one `step` belong to one commit. `info` may be NULL. Errors: STALE_VERSION (the step is not pinned, and
- * another one was committed, or a rank has joined since, or updated its shard and the group has no shadows:
- * wait for the next commit), STATE (`step` is not committed; the unit was not published before it), BUSY (a
- * shard is saved or moved until the deadline), UNSUPPORTED (as above; host memory of another NUMA node),
- * NOT_FOUND (group, unit), INVALID (a range), TORN, RESTARTED. After an error the range of the allocation
- * has any content, and nothing writes it any more. */
+/* Copies bytes of a unit, as of the last commit or a pinned one, and returns when they are there. All
+ * reads of one `step` belong to one commit. `info` may be NULL. Errors: STALE_VERSION (the step is not
+ * pinned, or not any more, and another one was committed, or a rank has joined since, or updated its shard
+ * and the group has no shadows: wait for the next commit), STATE (`step` is not committed; the unit was
+ * not published before it), BUSY (a shard is saved or moved until the deadline), UNSUPPORTED (as above;
+ * host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a range), TORN, RESTARTED. After an
+ * error the range of the allocation has any content, and nothing writes it any more. */
 ZEROD_MUST_USE int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *options,
                                    struct zerod_unit_info *info);
 

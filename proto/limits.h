@@ -39,6 +39,7 @@
 #define ZD_MAX_FENCES            64u          /* fences in one request */
 #define ZD_MAX_UNITS_PER_REQUEST 1024u        /* update_begin, publish, context_begin */
 #define ZD_MAX_RESUMED           256u         /* units in one units_resume */
+#define ZD_PIN_MS                10000u       /* for which readers' pins last, if they do not say */
 #define ZD_MAX_RETIRED           1024u        /* segments in one segments_unmapped */
 #define ZD_MAX_BYTES             (1ull << 50) /* of any one object; keeps every product below 2^63 */
 

@@ -39,6 +39,7 @@ enum zd_notice_kind {
 	ZD_NOTICE_RANK_LOST,
 	ZD_NOTICE_JOB_LOST,   /* a durable job is not restored, since its segment is not kept */
 	ZD_NOTICE_UNMAP_LATE, /* the session is about to be ended, since it has not unmapped a segment */
+	ZD_NOTICE_PIN_LATE,   /* the session's pin of a commit has ended by its deadline */
 };
 
 struct zd_notice {
@@ -49,13 +50,14 @@ struct zd_notice {
 	uint32_t segment;
 	/* JOB_ENDED */
 	uint64_t began_ns, peak_bytes;
-	/* RANK_LOST */
+	/* RANK_LOST, PIN_LATE */
 	const char *group;
 	uint32_t rank; /* in the world */
 	uint32_t more; /* further groups of the session, which are not reported one by one */
-	/* RANK_LOST, UNMAP_LATE */
+	/* RANK_LOST, UNMAP_LATE, PIN_LATE but for the device */
 	uint32_t device, pid;
 	uint64_t session;
+	uint64_t step; /* PIN_LATE */
 };
 
 /* REDUCEs of a session. */

@@ -102,6 +102,22 @@ static void log_late(const struct zd_notice *notice)
 	            ZD_ID_NUMBER(notice->session), notice->pid, notice->uid, notice->device);
 }
 
+static void log_unpinned(const struct zd_notice *notice)
+{
+	struct fields fields = {.count = 0};
+
+	add(&fields, "ZEROD_JOB", "%s", notice->job);
+	add(&fields, "ZEROD_GROUP", "%s", notice->group);
+	add(&fields, "ZEROD_PID", "%u", notice->pid);
+	add(&fields, "ZEROD_SESSION", "%llu", ZD_ID_NUMBER(notice->session));
+	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
+	            "job '%s', group '%s': session %llu (pid %u) has pinned step %llu until its deadline: "
+	            "the pin "
+	            "is revoked",
+	            notice->job, notice->group, ZD_ID_NUMBER(notice->session), notice->pid,
+	            (unsigned long long)notice->step);
+}
+
 void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)
 {
 	const struct zd_api_session *session;
@@ -115,6 +131,9 @@ void zd_notice_log(struct zd_api *api, const struct zd_notice *notice)
 		break;
 	case ZD_NOTICE_UNMAP_LATE:
 		log_late(notice);
+		break;
+	case ZD_NOTICE_PIN_LATE:
+		log_unpinned(notice);
 		break;
 	case ZD_NOTICE_JOB_LOST:
 		zd_keeper_job_lost(&api->bridge.keeper, notice);

@@ -24,6 +24,7 @@ struct reading {
 	struct zerod_committed commit;
 	uint64_t step;  /* that the ranks make */
 	uint32_t flags; /* of the waits for commits */
+	uint32_t pin_ms;
 	uint32_t whole, stale;
 };
 
@@ -54,6 +55,7 @@ static int await_commit(struct reading *r, uint64_t after, uint32_t deadline_ms)
 	source.job = "contract";
 	source.deadline_ms = deadline_ms;
 	source.flags = r->flags;
+	source.pin_ms = r->pin_ms;
 	r->commit.struct_size = sizeof(r->commit);
 	return zerod_commit_wait(r->client, &source, after, &r->commit);
 }
@@ -175,6 +177,16 @@ CONTRACT_TEST(test_pinned_commit)
 	expect(&r, 0, 3);
 	r.commit.step = 1;
 	FAILS(r.client, read_bytes(&r, "a", 0, 4), ZEROD_E_STALE_VERSION, "the last commit is step 3");
+	r.flags = ZEROD_COMMIT_PIN;
+	r.pin_ms = 10;
+	OK(r.client, await_commit(&r, 0, 0));
+	contract_publish(&r.c->ranks[0], &r.units[0]);
+	int rc = 0;
+	while (rc == 0)
+		rc = read_bytes(&r, "a", 0, 4);
+	FAILS(r.client, rc, ZEROD_E_STALE_VERSION, "the deadline of its pin has passed");
+	r.flags = 0;
+	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "pin_ms is 10 without ZEROD_COMMIT_PIN");
 	r.flags = 2;
 	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "zerod_commit_source: unknown flags 0x2");
 	end(&r);

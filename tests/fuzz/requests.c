@@ -258,7 +258,8 @@ static void fill_group(Zd__Request__BodyCase kind)
 		body.group_agree.n_values = pick_values(&body.group_agree.values);
 		break;
 	case ZD__REQUEST__BODY_COMMIT_WAIT:
-		FILL(commit_wait, .job = pick_name(), .group = pick_name(), .after = pick(3), .pin = pick(2));
+		FILL(commit_wait, .job = pick_name(), .group = pick_name(), .after = pick(3), .pin = pick(2),
+		     .pin_ms = pick(3));
 		break;
 	case ZD__REQUEST__BODY_UNIT_READ:
 		FILL(unit_read, .group = pick_id(), .unit = pick_name(), .step = pick(3),

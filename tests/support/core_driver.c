@@ -278,6 +278,10 @@ static void sink_notice(void *arg, const struct zd_notice *notice)
 		(void)snprintf(text, CORE_NOTICE_TEXT, "pid %u uid %u device %u late", notice->pid,
 		               notice->uid, notice->device);
 		break;
+	case ZD_NOTICE_PIN_LATE:
+		(void)snprintf(text, CORE_NOTICE_TEXT, "pid %u: step %llu of %s/%s is not pinned any more",
+		               notice->pid, (unsigned long long)notice->step, notice->job, notice->group);
+		break;
 	case ZD_NOTICE_RANK_LOST:
 		(void)snprintf(text, CORE_NOTICE_TEXT, "job %u/%s group %s rank %u device %u pid %u lost",
 		               notice->uid, notice->job, notice->group, notice->rank, notice->device,

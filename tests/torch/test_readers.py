@@ -18,7 +18,7 @@ import models
 import torch
 import zerod.torch as zt
 from harness import support
-from zerod import InvalidState, NotFound, NotHeld, PeerLost
+from zerod import Deadline, InvalidState, NotFound, NotHeld, PeerLost, Status
 from zerod.reader import Reader
 from zerod.torch.environment import repeated
 
@@ -73,6 +73,11 @@ def read(address: "dict[str, str]") -> Any:
             seen[step] = found
             one_taken.set()
     return seen
+
+
+def load_late(_: Any) -> None:
+    time.sleep(0.001)
+    raise NotHeld(Status.STALE_VERSION, "late")
 
 
 def moe() -> Any:
@@ -222,7 +227,12 @@ class Readers(unittest.TestCase):
             group = module._zerod_model.context.group
             with self.assertRaisesRegex(NotFound, "no group 'none' in job 'none'"):
                 Reader("none", "none").wait()
+            with self.assertRaisesRegex(ValueError, "pin_seconds=0: 0.001 to"):
+                Reader("none", "none", pin_seconds=0)
             zt.commit(module, 5)
+            with Reader(group.job, group.name, pin_seconds=0.001) as reader, self.assertRaises(Deadline), \
+                    self.assertWarnsRegex(UserWarning, "a load has lasted longer than pin_seconds=0.001, and begins again: late"):
+                reader.load(load_late, deadline_ms=1)
             with self.assertRaisesRegex(ValueError, "step 5 is not after step 5"):
                 zt.commit(module, 5)
             with Reader(group.job, group.name) as reader:

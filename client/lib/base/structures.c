@@ -100,7 +100,7 @@ SOLID(OF(rule) OF(flags) OF(step) OF(lr) OF(weight_decay) OF(beta1) OF(beta2) OF
               OF(overflow));
 #undef T
 #define T struct zerod_commit_source
-SOLID(OF(job) OF(group) OF(uid) OF(deadline_ms) OF(flags) OF(reserved));
+SOLID(OF(job) OF(group) OF(uid) OF(deadline_ms) OF(flags) OF(pin_ms));
 #undef T
 #define T struct zerod_committed
 SOLID(OF(group) OF(step));

@@ -53,9 +53,10 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *gi
 	if (!rc && !source.job)
 		rc = zd_err_set(result.err, ZEROD_E_INVALID, "job is NULL");
 	if (!rc)
-		rc = zc_reserved(source.reserved, "zerod_commit_source", result.err);
-	if (!rc)
 		rc = zc_flags(source.flags, ZEROD_COMMIT_PIN, "zerod_commit_source", result.err);
+	if (!rc && source.pin_ms && !(source.flags & ZEROD_COMMIT_PIN))
+		rc = zd_err_set(result.err, ZEROD_E_INVALID, "pin_ms is %u without ZEROD_COMMIT_PIN",
+		                source.pin_ms);
 	if (rc)
 		return rc;
 	wait.job = (char *)source.job;
@@ -63,6 +64,7 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *gi
 	wait.uid = source.uid;
 	wait.after = after;
 	wait.pin = source.flags & ZEROD_COMMIT_PIN;
+	wait.pin_ms = source.pin_ms;
 	request.body_case = ZD__REQUEST__BODY_COMMIT_WAIT;
 	request.commit_wait = &wait;
 	rc = zc_call(client, &request, source.deadline_ms, take_committed, &result);

@@ -330,10 +330,10 @@ class Client(Handle):
     # ---- Reads of other processes' commits ----
 
     def commit_wait(self, job: str, group: str = "world", after: int = 0, uid: int = 0, deadline_ms: int = 0,
-                    flags: int = 0) -> s.Committed:
-        """zerod_commit_wait(): the group's last commit, when that is of a step after `after`. flags: CommitFlags."""
+                    flags: int = 0, pin_ms: int = 0) -> s.Committed:
+        """zerod_commit_wait(): the group's last commit, when that is of a step after `after`. flags: CommitFlags. pin_ms: 0: 10000."""
         committed = s.Committed()
-        source = s.CommitSource(job=job, group=group, uid=uid, deadline_ms=deadline_ms, flags=flags)
+        source = s.CommitSource(job=job, group=group, uid=uid, deadline_ms=deadline_ms, flags=flags, pin_ms=pin_ms)
         self.check(calls.commit_wait(self.handle, byref(source), after, byref(committed)))
         return committed
 

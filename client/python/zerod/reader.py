@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
+import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -61,12 +63,16 @@ class Reader:
     """Of the last commit of one group. A context manager. It is used by one thread at a time.
 
     uid: of the job's user as the daemon sees it, where another user reads it (root, or a member of reader_groups). device: the daemon's number of the device to
-    whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current one.
+    whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current one. pin_seconds: after a wait() the commit
+    is held for this time at most; choose more than a load takes.
     ConnectionFailed, after the daemon has ended: make another Reader.
     """
 
     def __init__(self, job: str, group: str = "world", uid: int = 0, device: Optional[int] = None,
-                 socket_path: Optional[str] = None) -> None:
+                 socket_path: Optional[str] = None, pin_seconds: float = 10.0) -> None:
+        if not 0.001 <= pin_seconds < 1 << 22:
+            raise ValueError(f"pin_seconds={pin_seconds}: 0.001 to {1 << 22} s")
+        self.pin_seconds = pin_seconds
         self.client = Client(socket_path)
         self.source: dict[str, Any] = {"job": job, "group": group, "uid": uid}
         self.device = _device(self.client, device)
@@ -93,9 +99,12 @@ class Reader:
     def wait(self, after: int = 0, deadline_ms: int = 0) -> s.Committed:
         """The last commit, when that is of a step after `after`. NotFound: no such job, or it has ended. Deadline.
 
-        Updates save it from here on, unless there is no memory, until the next wait(), release() or close().
+        Updates save it from here on, unless there is no memory, for pin_seconds or until the next wait(), release() or close().
         """
-        return self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN, **self.source)
+        committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN,
+                                            pin_ms=round(1000 * self.pin_seconds), **self.source)
+        self._pinned = time.monotonic()
+        return committed
 
     def release(self) -> None:
         """Updates need not save the commit of wait() any more. load() calls it. Harmless when repeated."""
@@ -213,17 +222,23 @@ class Reader:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
         Where that commit is no longer held before its last tensor, take() is called again with a later one. take() may be called
-        several times, and must do as give() says.
+        several times, and must do as give() says. A warning says that this was after pin_seconds.
         """
         while True:
             committed = self.wait(after, deadline_ms)
             try:
                 self.give(committed, take)
                 return committed.step
-            except NotHeld:
+            except NotHeld as late:
+                self.begins_again(late)
                 after = committed.step
             finally:
                 self.release()
+
+    def begins_again(self, late: NotHeld) -> None:
+        """Warns if a load has lasted longer than pin_seconds, since the next one may as well."""
+        if time.monotonic() - self._pinned >= self.pin_seconds:
+            warnings.warn(f"a load has lasted longer than pin_seconds={self.pin_seconds}, and begins again: {late}", stacklevel=3)
 
     def _asked(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -364,7 +364,7 @@ class AllocOptions(Struct):
 
 class CommitSource(Struct):
     _fields_ = [("struct_size", c_size_t), ("job", c_char_p), ("group", c_char_p), ("uid", c_uint32), ("deadline_ms", c_uint32),
-                ("flags", c_uint32), ("reserved", c_uint32)]
+                ("flags", c_uint32), ("pin_ms", c_uint32)]
 
 
 class Committed(Struct):

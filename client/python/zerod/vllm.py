@@ -31,6 +31,7 @@ class Address(WeightTransferInitInfo):
     group: str = "world"
     uid: int = 0
     socket_path: Optional[str] = None
+    pin_seconds: float = 10.0
     compare: bool = True
 
 

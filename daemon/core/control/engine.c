@@ -68,7 +68,7 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 		strncpy(e->host, config->host, ZD_MAX_NAME_BYTES);
 	e->strict_by_segment = config->strict_by_segment;
 	e->end_step_objects = config->end_step_objects ? config->end_step_objects : END_STEP_OBJECTS;
-	e->next_deadline_ns = e->next_unmap_ns = e->next_expiry_ns = UINT64_MAX;
+	e->next_deadline_ns = e->next_unmap_ns = e->next_unpin_ns = e->next_expiry_ns = UINT64_MAX;
 	zd_history_init(&e->history, config->events);
 	e->devices = zd_calloc(config->ndevices + 1, sizeof(*e->devices));
 	struct zd_device *waits = zd_commit_waits(e);

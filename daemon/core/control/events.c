@@ -18,6 +18,7 @@ const struct zd_events zd_control_events = {
         .job_freed = zd_pool_job_end,
         .jobs_expire = zd_jobs_expire,
         .unmaps_expire = zd_unmaps_expire,
+        .pins_expire = zd_pins_expire,
         .group_freed = group_freed,
         .device_settles = zd_reduce_settle,
         .wait_text = zd_wait_text,

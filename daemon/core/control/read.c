@@ -86,6 +86,7 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	req->session->reads.group = group->id;
 	req->u.commit_wait.after = args->u.commit_wait.after;
 	req->u.commit_wait.pin = args->u.commit_wait.pin;
+	req->u.commit_wait.pin_ms = args->u.commit_wait.pin_ms;
 	if (req->u.commit_wait.pin || req->session->pinned.group == group->id)
 		zd_unpin(e, req->session);
 	return 0;
@@ -105,7 +106,7 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 	if (status != 0)
 		return status;
 	if (req->u.commit_wait.pin)
-		zd_pin(e, req->session, group);
+		zd_pin(e, req->session, group, req->u.commit_wait.pin_ms);
 	e->reply.u.commit_wait.group = group->id;
 	e->reply.u.commit_wait.step = group->committed_step;
 	return 0;
@@ -397,11 +398,18 @@ static int read_find(struct zd_engine *e, struct zd_request *req, const struct z
 	return check_range(args, req->u.unit_read.unit, req->u.unit_read.into, err);
 }
 
-/* Counts a read that has ended. */
-static void note_read(struct zd_engine *e, const struct zd_request *req, int status)
+/* Counts a read of the group that has ended, and adds to an error that the pin's deadline has passed. */
+static void note_read(struct zd_engine *e, const struct zd_request *req, uint64_t group, int status,
+                      struct zd_err *err)
 {
+	const struct zd_session *session = req->session;
 	if (status == ZEROD_E_STALE_VERSION)
 		zd_count(e, ZD_COUNT_READS_STALE, 1);
+	if (status == ZEROD_E_STALE_VERSION && session->pinned.expired && session->pinned.group == group &&
+	    session->pinned.step == req->u.unit_read.step) {
+		struct zd_err stale = *err;
+		status = zd_err_set(err, status, "%s; the deadline of its pin has passed", stale.text);
+	}
 	if (status != 0 || req->u.unit_read.bytes == 0)
 		return;
 	zd_count(e, ZD_COUNT_READS_COPIED, 1);
@@ -414,15 +422,15 @@ static void note_read(struct zd_engine *e, const struct zd_request *req, int sta
 static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                            struct zd_err *err)
 {
+	req->u.unit_read.step = args->u.unit_read.step;
 	int status = read_find(e, req, args, err);
 	if (status != 0) {
-		note_read(e, req, status);
+		note_read(e, req, args->u.unit_read.group, status, err);
 		return status;
 	}
 	req->device = req->u.unit_read.into
 	                      ? req->u.unit_read.into->device
 	                      : &e->devices[args->u.unit_read.map_bytes ? args->u.unit_read.device : 0];
-	req->u.unit_read.step = args->u.unit_read.step;
 	req->u.unit_read.offset = args->u.unit_read.offset;
 	req->u.unit_read.bytes = args->u.unit_read.bytes;
 	req->u.unit_read.into_offset = args->u.unit_read.allocation_offset;
@@ -473,7 +481,7 @@ static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct
 		e->reply.u.unit_read.numel = unit->numel;
 	}
 	if (status != ZD_WAIT) {
-		note_read(e, req, status);
+		note_read(e, req, unit->group->id, status, err);
 		unit_read_cancel(e, req);
 	}
 	return status;

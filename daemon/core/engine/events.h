@@ -18,6 +18,8 @@ struct zd_events {
 	void (*jobs_expire)(struct zd_engine *e);
 	/* Ends sessions that have not unmapped a segment in time. Returns when the next one will be late. */
 	uint64_t (*unmaps_expire)(struct zd_engine *e);
+	/* Ends sessions' pins at their deadlines. Returns the next one. */
+	uint64_t (*pins_expire)(struct zd_engine *e);
 	void (*group_freed)(struct zd_engine *e, struct zd_group *group);
 	/* Called before the requests of a dirty device are tried. */
 	void (*device_settles)(struct zd_engine *e, struct zd_device *device);

@@ -48,9 +48,10 @@ struct zd_session {
 		uint64_t group, step, bytes;
 		uint32_t segment;
 	} reads;
-	/* what it has pinned: the group's id, and the pin; serial 0: nothing; save.h */
+	/* what it has pinned: the group's id, and the pin; serial 0: nothing, or `expired`; save.h */
 	struct {
-		uint64_t group, serial;
+		uint64_t group, serial, step, until_ns;
+		bool expired;
 	} pinned;
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
@@ -376,6 +377,7 @@ struct zd_engine {
 	uint32_t end_step_objects; /* see struct zd_engine_config */
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t next_unmap_ns; /* no session is late to unmap a segment earlier */
+	uint64_t next_unpin_ns; /* no pin has its deadline earlier */
 	struct zd_deadlines deadlines;
 	uint64_t next_expiry_ns; /* no durable job's time passes earlier */
 	uint64_t next_op;        /* of ops and communicators, which no user sees */

@@ -427,7 +427,7 @@ void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd
 static uint64_t next_deadline(const struct zd_engine *e)
 {
 	const struct zd_request *first = zd_deadlines_first(&e->deadlines);
-	uint64_t next_ns = zd_min_u64(e->next_deadline_ns, e->next_unmap_ns);
+	uint64_t next_ns = zd_min_u64(e->next_deadline_ns, zd_min_u64(e->next_unmap_ns, e->next_unpin_ns));
 	return first ? zd_min_u64(next_ns, first->deadline_ns) : next_ns;
 }
 
@@ -459,6 +459,8 @@ void zd_engine_tick(struct zd_engine *e, uint64_t now_ns)
 		return;
 	if (now_ns >= e->next_unmap_ns)
 		e->next_unmap_ns = e->events->unmaps_expire(e);
+	if (now_ns >= e->next_unpin_ns)
+		e->next_unpin_ns = e->events->pins_expire(e);
 	e->next_deadline_ns = UINT64_MAX;
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		e->next_deadline_ns = zd_min_u64(e->next_deadline_ns, zd_memory_tick(e, &e->devices[i]));

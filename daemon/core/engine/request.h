@@ -150,6 +150,7 @@ struct zd_request {
 		struct {
 			uint64_t group, after;
 			bool pin;
+			uint32_t pin_ms;
 		} commit_wait;
 		struct {
 			struct zd_unit *unit;       /* with a reference */

@@ -14,7 +14,7 @@
  * the commits before `shadow_until`: one of them is pinned, or the pinned commit is in the shard.
  *
  * The pin is revoked when a copy fails, the rank's streams may have written during the copy, or a part leaves
- * its rank.
+ * its rank. Each session's pin has a deadline, so that a process that is stopped does not keep memory.
  *
  * Saves use memory that nothing else needs. They are not charged, and the pool revokes their pins before a
  * request waits for the device's memory or fails for want of it. So a rank waits at most for the copy into a
@@ -81,17 +81,53 @@ bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struc
 
 /* ---- Pins ---------------------------------------------------------------------------------------------- */
 
-void zd_unpin(struct zd_engine *e, struct zd_session *session)
+/* The group that the session has pinned a commit of, unless that was revoked; NULL: none. */
+static struct zd_group *find_pinned(const struct zd_engine *e, const struct zd_session *session)
 {
 	struct zd_group *group;
-	uint64_t serial = session->pinned.serial;
-	session->pinned.serial = 0;
 	HASH_FIND(hh, e->groups, &session->pinned.group, sizeof(session->pinned.group), group);
-	if (serial && group && group->pin.serial == serial && --group->pin.sessions == 0)
+	return session->pinned.serial && group && group->pin.serial == session->pinned.serial ? group : NULL;
+}
+
+void zd_unpin(struct zd_engine *e, struct zd_session *session)
+{
+	struct zd_group *group = find_pinned(e, session);
+	session->pinned.serial = 0;
+	session->pinned.expired = false;
+	if (group && --group->pin.sessions == 0)
 		zd_pin_revoke(e, group);
 }
 
-void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group)
+static void expire(struct zd_engine *e, struct zd_session *session)
+{
+	const struct zd_group *group = find_pinned(e, session);
+	struct zd_notice notice = {.kind = ZD_NOTICE_PIN_LATE,
+	                           .uid = session->uid,
+	                           .pid = session->pid,
+	                           .session = session->id,
+	                           .step = session->pinned.step};
+	if (group && e->sink.notice) {
+		notice.job = group->job->name;
+		notice.group = group->name;
+		e->sink.notice(e->sink.arg, &notice);
+	}
+	zd_unpin(e, session);
+	session->pinned.expired = group != NULL;
+}
+
+uint64_t zd_pins_expire(struct zd_engine *e)
+{
+	uint64_t next_ns = UINT64_MAX;
+	for (struct zd_session *session = e->sessions; session; session = session->hh.next) {
+		if (session->pinned.serial && session->pinned.until_ns > e->now_ns)
+			next_ns = zd_min_u64(next_ns, session->pinned.until_ns);
+		else if (session->pinned.serial)
+			expire(e, session);
+	}
+	return next_ns;
+}
+
+void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group, uint32_t ms)
 {
 	zd_unpin(e, session);
 	bool is_new = !group->pin.serial;
@@ -111,6 +147,9 @@ void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *gr
 	group->pin.sessions++;
 	session->pinned.group = group->id;
 	session->pinned.serial = group->pin.serial;
+	session->pinned.step = group->pin.step;
+	session->pinned.until_ns = e->now_ns + (uint64_t)(ms ? ms : ZD_PIN_MS) * 1000000u;
+	e->next_unpin_ns = zd_min_u64(e->next_unpin_ns, session->pinned.until_ns);
 }
 
 enum zd_holder zd_part_find_pin(struct zd_part *part)

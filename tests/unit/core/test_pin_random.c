@@ -28,7 +28,7 @@ struct rig {
 	struct core_driver *core;
 	struct core_join join;
 	struct core_team team;
-	uint64_t random, step;
+	uint64_t random, step, now_ns;
 	uint64_t unit[UNITS], update[RANKS][UNITS], publish[RANKS][UNITS], version[RANKS][UNITS];
 	bool updates[UNITS];                 /* between the last commit and the next one */
 	uint8_t committed[MOVES + 2][UNITS]; /* versions, by step */
@@ -228,6 +228,8 @@ static void move(struct rig *rig)
 		lose_rank(rig);
 	switch (below(rig, 24)) {
 	case 0:
+		rig->now_ns += 1000000000u; /* pins have deadlines */
+		core_tick(rig->core, rig->now_ns);
 		core_close(rig->core, reader->session);
 		open_reader(rig, reader);
 		break;
@@ -288,7 +290,7 @@ static void run(uint64_t seed)
 		move(&rig);
 	core_unhold(rig.core, ZD_CMD_COPY);
 	core_unhold(rig.core, ZD_CMD_SEGMENT_CREATE);
-	for (uint32_t i = 0; i < 4 * RANKS * UNITS; i++) /* no rank waits any more */
+	for (uint32_t i = 0; i < 8 * RANKS * UNITS; i++) /* no rank waits any more */
 		update(&rig, i % RANKS, i / RANKS % UNITS);
 	uint64_t before = rig.step;
 	commit(&rig);

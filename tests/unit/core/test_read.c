@@ -520,6 +520,39 @@ READ_TEST(test_save_fails)
 	expect_revoked(rig);
 }
 
+/* The reader's process may be stopped. A later reader may still read. */
+READ_TEST(test_deadline_of_a_pin)
+{
+	uint64_t other = core_open(rig->core, CORE_ALICE);
+	pin(rig, rig->reader);
+	core_team_publish(&rig->team, rig->unit);
+	core_tick(rig->core, 4000000000);
+	pin(rig, other);
+	core_tick(rig->core, 9999999999);
+	core_expect(rig->core, send_read(rig, 1), 0);
+	assert_string_equal(core_notice(rig->core, 1), "");
+	core_tick(rig->core, 10000000000);
+	assert_string_equal(core_notice(rig->core, 1),
+	                    "pid 1001: step 1 of job/world is not pinned any more");
+	assert_int_equal(count_saves(rig), RANKS);
+	core_tick(rig->core, 14000000000);
+	expect_revoked(rig);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
+	                  "; the deadline of its pin has passed");
+	commit(rig, 2);
+	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
+	                  "; the deadline of its pin has passed");
+	const struct zd_args args = {
+	        .kind = ZD_REQ_COMMIT_WAIT,
+	        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .pin = true, .pin_ms = 1}};
+	core_call(rig->core, rig->reader, &args, 0);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect(rig->core, send_read(rig, 2), 0);
+	core_tick(rig->core, 14001000000);
+	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION,
+	                  "has updated its shard after step 2");
+}
+
 /* Other requests need the memory of the device, all of which is in segments. */
 READ_TEST(test_saves_make_room)
 {

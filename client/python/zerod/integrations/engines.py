@@ -35,7 +35,8 @@ def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0,
             _in_all(gather, lambda: check(reader.weights(), config))
             _in_all(gather, partial(give, committed))
             return int(committed.step)
-        except NotHeld:
+        except NotHeld as late:
+            reader.begins_again(late)
             step = committed.step + 1
         finally:
             reader.release()

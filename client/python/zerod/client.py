@@ -350,10 +350,10 @@ class Client(Handle):
     def unit_map(self, committed: s.Committed, unit: str, nbytes: int, offset_bytes: int = 0, device: int = 0,
                  deadline_ms: int = 0) -> "tuple[Optional[Mapped], int]":
         """zerod_unit_map(): the first bytes of the range that are in one shard, and how many. None: in memory of another device."""
-        mapped, data, count = c_void_p(), c_void_p(), c_uint64()
+        handle, mapped, data, count = self.handle, c_void_p(), c_void_p(), c_uint64()
         options = s.UnitMapOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                    device=device, deadline_ms=deadline_ms)
-        self.check(calls.unit_map(self.handle, byref(options), byref(mapped), byref(data), byref(count)))
+        self.check(calls.unit_map(handle, byref(options), byref(mapped), byref(data), byref(count)))
         if mapped.value is None:
             return None, count.value
         return Mapped(self, mapped.value, data.value or 0, count.value, self.is_host_memory(device)), count.value

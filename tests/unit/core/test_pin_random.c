@@ -188,6 +188,7 @@ static void commit(struct rig *rig)
 static void lose_rank(struct rig *rig)
 {
 	uint64_t *session = rig->team.session, request[RANKS];
+	core_fail_next(rig->core, ZD_CMD_COPY, 0, NULL); /* a failed restore would tear the group */
 	core_close(rig->core, session[1]);
 	session[1] = core_open(rig->core, CORE_ALICE);
 	request[0] = core_simple(rig->core, session[0], ZD_REQ_SESSION_RESET, 0);

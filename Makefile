@@ -10,7 +10,6 @@ LIBDIR  ?= $(PREFIX)/lib
 SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 DESTDIR ?=
 SEEDS   ?= 10000
-CONTRACT_SEEDS ?= 1000
 BACKEND_SEEDS ?= $(if $(filter file,$(origin SEEDS)),30,$(SEEDS))
 STRESS_SECONDS ?= 60
 CC      ?= cc
@@ -388,7 +387,7 @@ on = $(foreach test,$(if $(filter host,$(2)),$(ON_HOST_BIN),$(CONTRACT_BIN)),"$(
 STRESS_SHORT := ZD_DOUBLE_LEAKS=1 $(STRESS_BIN) --seconds 3 --max 1M --arena 256M
 
 # The longest programs come first, so that none of them runs alone at the end.
-CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN) $(IT_SCRIPTS) $(IT_BIN) \
+CHECKS = "$(SIM_BIN) --seeds 200" $(UNIT_BIN) $(IT_SCRIPTS) $(IT_BIN) \
 	"$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_COMM_BIN)" "$(ON_DOUBLE) ZD_DOUBLE_LEAKS=1 $(GPU_KERNELS_BIN)" "$(ON_DOUBLE) $(GPU_STRICT_BIN)" \
 	$(if $(SAN),,$(foreach name,api demo ends private wheel,"tests/python/run.sh test_$(name).py")) tests/page/run.sh \
 	$(call on,$(ON_SIM)) $(CONTRACT_BIN) $(call on,$(LATE)) $(call on,$(ON_DOUBLE) $(KEPT)) $(call on,$(ON_TWO)) $(call on,$(ON_NCCL)) \
@@ -396,7 +395,7 @@ CHECKS = "$(SIM_BIN) --contract --seeds 20" "$(SIM_BIN) --seeds 200" $(UNIT_BIN)
 	"$(ON_DOUBLE) $(STRESS_SHORT) --strict" "$(LIFETIMES_BIN) 1024"
 # Tests that try very many cases (tests/support/sweep.h) try all of them here.
 SWEPT := $(filter %/test_cuda_faults %/test_cluster_random %/test_cluster_doubt,$(UNIT_BIN)) $(filter %/test_zerobench_gpu %/test_client_update,$(IT_BIN))
-SWEEPS = "$(SIM_BIN) --first 1000 --contract --seeds 50" "$(SIM_BIN) --first 1000 --seeds 500" $(SWEPT:%="ZEROD_TEST_SWEEP=1 %") \
+SWEEPS = "$(SIM_BIN) --first 1000 --seeds 500" $(SWEPT:%="ZEROD_TEST_SWEEP=1 %") \
 	"tests/contract/faults.sh --programs $(if $(SAN),1 --rounds 3,2 --rounds 10)" \
 	$(call on,$(ON_FOUR)) $(call on,$(ON_FOUR) ZEROD_TEST_DAEMONS=2) \
 	$(call on,$(ON_HOST) $(ON_FOUR),host) $(call on,$(AWAKE)) $(call on,$(AWAKE) $(ON_DOUBLE) $(KEPT)) $(AWAKE_IT:%="$(AWAKE) %") \
@@ -428,7 +427,6 @@ check-valgrind: deps  ## the unit tests under valgrind
 
 check-sim: deps  ## SEEDS random programs against the core, invariants after every step
 	@$(MAKE) --no-print-directory $(SIM_BIN)
-	@$(SIM_BIN) --contract --seeds $(CONTRACT_SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(SIM_BIN) --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 check-contract-sim: deps  ## the contract suite on an adversarial backend, with SEEDS seeds (30)

@@ -58,7 +58,6 @@ static bool waits_for_reply(const struct zd_sim_op *op)
 	case ZD_SIM_GATHER:
 	case ZD_SIM_PREFETCH:
 	case ZD_SIM_USE:
-	case ZD_SIM_EDIT:
 	case ZD_SIM_RELEASE:
 	case ZD_SIM_RESERVE:
 	case ZD_SIM_BUCKET_SUBMIT:
@@ -92,7 +91,6 @@ static bool ready_pipelined(const struct zd_sim_session *session, const struct z
 
 	switch (op->kind) {
 	case ZD_SIM_USE:
-	case ZD_SIM_EDIT:
 	case ZD_SIM_RELEASE:
 		return handle->leases[op->tag].pending == 0;
 	case ZD_SIM_FORWARD_END:
@@ -147,8 +145,6 @@ static bool ready(const struct zd_sim_world *world, const struct zd_sim_session 
 		return answered_all(session); /* the end of its step, too */
 	if (op->noise)
 		return true;
-	if (op->kind == ZD_SIM_BARRIER)
-		return op->ahead || session->nrequests == 0;
 	if (op->kind == ZD_SIM_CLOSE)
 		return session->nrequests == 0 && zd_sim_streams_idle(session);
 	return waits_for_reply(op) || ends_ahead(world, op) ? answered(world, session)
@@ -183,15 +179,6 @@ static bool reset_if_poisoned(struct zd_sim_world *world, struct zd_sim_session 
 	return true;
 }
 
-/* Of the process only the library's threads go on: replies are read, streams run, segments are unmapped. */
-static void fall_asleep(struct zd_sim_world *world, uint32_t index, uint32_t seconds)
-{
-	world->actors[index].asleep = true;
-	world->actors[index].scheduled = true; /* nothing else wakes it */
-	zd_sim_schedule(world, (struct zd_sim_event){.kind = ZD_SIM_EVENT_ACTOR, .index = index},
-	                seconds * 1000000000ull);
-}
-
 static void perform(struct zd_sim_world *world, uint32_t index, uint32_t op_index)
 {
 	struct zd_sim_actor *actor = &world->actors[index];
@@ -224,8 +211,6 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 	const struct zd_sim_program *program = &world->program;
 
 	actor->scheduled = false;
-	actor->sleeps += actor->asleep;
-	actor->asleep = false;
 	while (actor->next < program->first[index + 1]) {
 		const struct zd_sim_op *op = &program->ops[actor->next];
 		bool skipped = (world->removed && world->removed[actor->next]) ||
@@ -237,8 +222,6 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 		}
 		bool stays = actor->session && (actor->blocked_on || !ready(world, actor->session, op) ||
 		                                zd_sim_regroups(world, actor, op));
-		if (!stays && op->kind == ZD_SIM_BARRIER)
-			stays = !zd_sim_barrier(world, index, op);
 		if (stays) {
 			bool memory = op->kind == ZD_SIM_PUBLISH ||
 			              needs_idle_streams(world, actor->session, op);
@@ -251,11 +234,6 @@ void zd_sim_actor_run(struct zd_sim_world *world, uint32_t index)
 			}
 		}
 		actor->waiting_since_ns = 0;
-		if (op->kind == ZD_SIM_SLEEP) {
-			actor->next++;
-			fall_asleep(world, index, op->arg);
-			return;
-		}
 		perform(world, index, actor->next++);
 		zd_sim_actor_wake(world, index);
 		return;

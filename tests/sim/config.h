@@ -132,9 +132,6 @@ static inline uint32_t zd_sim_ndevices(const struct zd_sim_config *config)
 }
 
 void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config);
-/* Parts of it, for scripts. */
-void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *config, struct zd_sim_plan *plan);
-void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config);
 void zd_sim_config_print(const struct zd_sim_config *config);
 uint32_t zd_sim_rank(const struct zd_sim_config *config, uint32_t actor, uint32_t group);
 uint64_t zd_sim_shard_numel(const struct zd_sim_group_config *group, uint32_t unit);
@@ -199,16 +196,6 @@ enum zd_sim_op_kind {
 	ZD_SIM_END_JOB,
 	ZD_SIM_RELOAD,  /* quota and budget change */
 	ZD_SIM_GARBAGE, /* a request that must fail */
-	/* of scripts only (script.c) */
-	ZD_SIM_BARRIER,          /* arg: its number; ahead: without waiting for replies */
-	ZD_SIM_SLEEP,            /* arg: seconds in which the rank's own thread does nothing */
-	ZD_SIM_EDIT,             /* a stream writes into a gathered buffer */
-	ZD_SIM_RESHAPE,          /* the unit has one element less from now on, or 2 instead of 1 */
-	ZD_SIM_EXPECT_ASLEEP,    /* arg: the rank that still sleeps: nothing has waited for its thread */
-	ZD_SIM_EXPECT_LIVE,      /* arg: gathered copies that the rank has of the unit */
-	ZD_SIM_EXPECT_TRANSFERS, /* arg: gathers that moved bytes, of all ranks */
-	ZD_SIM_EXPECT_NO_GRADIENTS,
-	ZD_SIM_EXPECT_NO_BUCKETS,
 	ZD_SIM_NOPS
 };
 
@@ -232,25 +219,12 @@ enum zd_sim_loan {
 	ZD_SIM_KEEPS_LOANS = 8, /* STEP_BEGIN: they end with the step */
 };
 
-/* Arguments that only scripts have. */
-enum {
-	ZD_SIM_LARGER = 16,    /* REGISTER: with one element more than the others say */
-	ZD_SIM_TURNED,         /* REGISTER: with another view */
-	ZD_SIM_VIEW_BEYOND,    /* REGISTER: with a view that ends behind the unit */
-	ZD_SIM_FORCE = 16,     /* PUBLISH */
-	ZD_SIM_INF = 16,       /* BUCKET_SUBMIT: the gradient has an inf */
-	ZD_SIM_IMPATIENT = 16, /* GATHER: with a deadline */
-	ZD_SIM_VERSION = 256,  /* GATHER: times the version that is asked for */
-};
-
 struct zd_sim_op {
 	uint8_t kind, actor;
 	uint8_t group, unit, tag; /* tag: of a gather or use, ZD_SIM_TAGS + place for a scope's */
 	bool noise;               /* not part of the training: does not wait until it makes sense */
 	uint32_t arg;             /* by kind: uses, boundary, step, ... */
-	int8_t expect;            /* status of the reply in a script */
 	bool ahead;               /* the next one does not wait for its reply */
-	const char *says;         /* in the reply's text; NULL: anything */
 };
 
 struct zd_sim_program {

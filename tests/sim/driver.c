@@ -386,20 +386,14 @@ static void finish(struct zd_sim_world *world)
 	free(world);
 }
 
-void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose, const bool *removed,
-                struct zd_sim_stats *stats)
+void zd_sim_run(uint64_t seed, bool verbose, const bool *removed, struct zd_sim_stats *stats)
 {
 	struct zd_sim_world *world = zd_calloc(1, sizeof(*world));
 
 	world->verbose = verbose;
 	world->removed = removed;
-	if (script) {
-		zd_sim_script_config(script, seed, &world->config);
-		zd_sim_script_program(script, &world->config, &world->program);
-	} else {
-		zd_sim_config_derive(seed, &world->config);
-		zd_sim_program_generate(&world->config, &world->program);
-	}
+	zd_sim_config_derive(seed, &world->config);
+	zd_sim_program_generate(&world->config, &world->program);
 	if (verbose) {
 		zd_sim_config_print(&world->config);
 		zd_sim_program_print(&world->config, &world->program, removed);

@@ -33,8 +33,6 @@ void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
 	if (!world->config.clean && !world->config.mortal &&
 	    zd_sim_mix(world->config.seed, kept->op) % 4 == 0)
 		kept->deadline_ns = world->now_ns + 1000 + zd_sim_mix(kept->op, world->config.seed) % 1000000;
-	if (world->program.ops[kept->op].expect == ZEROD_E_DEADLINE)
-		kept->deadline_ns = world->now_ns + 1000;
 	struct zd_call call = {.session = session->id, .request = kept->id, .deadline_ns = kept->deadline_ns};
 	struct zd_found found = {0};
 	struct zd_args ahead = *args;
@@ -176,18 +174,6 @@ static bool issue_register(struct zd_sim_issue *issue)
 		issue->request.must_fail = true;
 		return zd_sim_issue_send(issue);
 	}
-	if (issue->op->arg == ZD_SIM_LARGER)
-		issue->args.u.unit_register.numel++;
-	if (issue->op->arg == ZD_SIM_TURNED)
-		issue->views[1].shape[0] = 0;
-	if (issue->op->arg == ZD_SIM_VIEW_BEYOND) {
-		issue->args.u.unit_register.n_views = 2;
-		issue->views[1].shape[1] = 2;
-	}
-	if (issue->op->expect) {
-		issue->request.must_fail = true;
-		return zd_sim_issue_send(issue);
-	}
 	zd_sim_register_place(issue->world, issue->op->group, issue->op->unit);
 	issue->handle->registering = true;
 	zd_sim_place_shard(issue->world, issue->op->group, issue->op->unit, issue->rank);
@@ -226,20 +212,18 @@ static bool issue_gather(struct zd_sim_issue *issue)
 	const struct zd_sim_shard *shard = &issue->model->shards[issue->op->unit][issue->rank];
 	const struct zd_sim_scope *scope = named_scope(issue);
 
-	if (!issue->handle->id ||
-	    (scope && ((!scope->id && !issue->op->expect) || scope->state == ZD_SIM_SCOPE_PENDING)))
+	if (!issue->handle->id || (scope && (!scope->id || scope->state == ZD_SIM_SCOPE_PENDING)))
 		return false;
 	issue->args.kind = ZD_REQ_GATHER;
 	issue->args.u.gather.unit = issue->handle->id;
 	issue->args.u.gather.prefetch = issue->request.prefetch = issue->op->kind == ZD_SIM_PREFETCH;
 	if (scope) {
-		issue->args.u.gather.scope = issue->request.scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;
+		issue->args.u.gather.scope = issue->request.scope = scope->id;
 		issue->request.must_fail = scope->state == ZD_SIM_SCOPE_NONE;
 	} else {
 		issue->args.u.gather.tag = (char *)tags[issue->op->tag];
-		issue->args.u.gather.uses = issue->op->arg % ZD_SIM_VERSION;
+		issue->args.u.gather.uses = issue->op->arg;
 	}
-	issue->args.u.gather.version = issue->op->arg / ZD_SIM_VERSION;
 	if (issue->op->noise && zd_sim_percent(&issue->rng, 25))
 		issue->args.u.gather.version = shard->version + zd_sim_below(&issue->rng, 3);
 	issue->request.version = issue->args.u.gather.version;
@@ -264,36 +248,11 @@ static bool issue_use(struct zd_sim_issue *issue)
 	return true;
 }
 
-/* Its holder writes into what it gathered, but not into its shard: in no other copy, and not in the next
- * one, may anything of that be seen. */
-static bool issue_edit(struct zd_sim_issue *issue)
-{
-	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
-
-	uint32_t stream = 0;
-
-	if (lease->uses == 0)
-		return false;
-	while (stream + 1 < ZD_SIM_STREAMS && !(lease->streams & (1u << stream))) /* behind the read */
-		stream++;
-	zd_sim_lease_read(issue->world, issue->session, issue->op->group, issue->op->unit, lease, stream);
-	for (uint32_t p = 0; p < ZD_SIM_PARTS; p++) {
-		if (p == ZD_SIM_OWN || !lease->at[p].segment)
-			continue;
-		struct zd_sim_item *item = zd_sim_stream_append(issue->world, issue->session, stream,
-		                                                ZD_SIM_ITEM_WRITE);
-		item->at = lease->at[p];
-		item->key = zd_sim_next(&issue->rng);
-	}
-	lease->doubtful = true;
-	return true;
-}
-
 static bool issue_release(struct zd_sim_issue *issue)
 {
 	struct zd_sim_lease *lease = &issue->handle->leases[issue->op->tag];
 
-	if (!issue->handle->id || (!issue->op->noise && !issue->op->expect && lease->uses == 0))
+	if (!issue->handle->id || (!issue->op->noise && lease->uses == 0))
 		return false;
 	for (uint32_t s = 0; s < ZD_SIM_STREAMS; s++) {
 		if (lease->streams & (1u << s))
@@ -338,8 +297,6 @@ static bool issue_of_kind(struct zd_sim_issue *issue)
 		return issue_gather(issue);
 	case ZD_SIM_USE:
 		return issue_use(issue);
-	case ZD_SIM_EDIT:
-		return issue_edit(issue);
 	case ZD_SIM_RELEASE:
 		return issue_release(issue);
 	default:
@@ -358,10 +315,6 @@ bool zd_sim_issue(struct zd_sim_world *world, struct zd_sim_session *session, ui
 	}
 	if (op->kind == ZD_SIM_GARBAGE) {
 		zd_sim_issue_garbage(world, session, index);
-		return true;
-	}
-	if (op->kind >= ZD_SIM_BARRIER && op->kind != ZD_SIM_EDIT) {
-		zd_sim_expect(world, op);
 		return true;
 	}
 	if (op->kind >= ZD_SIM_FORWARD_BEGIN && op->kind <= ZD_SIM_CONTEXT_END)

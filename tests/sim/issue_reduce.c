@@ -19,7 +19,7 @@ static void write_gradient(struct zd_sim_world *world, struct zd_sim_session *se
 	uint32_t nstreams = (uint32_t)zd_sim_below(rng, ZD_SIM_STREAMS + 1);
 
 	request->key = zd_sim_next(rng);
-	bool inf = op->arg == ZD_SIM_INF || zd_sim_percent(rng, group->plan.inf_percent);
+	bool inf = zd_sim_percent(rng, group->plan.inf_percent);
 	request->inf_at = inf ? zd_sim_below(rng, numel) : UINT64_MAX;
 	for (uint32_t s = 0; s < nstreams; s++) {
 		uint64_t end = s + 1 == nstreams ? numel : zd_sim_between(rng, done, numel);
@@ -50,17 +50,14 @@ static bool issue_bucket_submit(struct zd_sim_world *world, struct zd_sim_sessio
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_SUBMIT};
 	struct zd_fence fences[ZD_SIM_STREAMS];
 
-	if (!zd_sim_entry_held(member, entry) && !(entry->id && op->expect))
+	if (!zd_sim_entry_held(member, entry))
 		return false;
-	if (!op->expect)
-		write_gradient(world, session, op, request, rng, &args, fences);
+	write_gradient(world, session, op, request, rng, &args, fences);
 	args.u.bucket_submit.bucket = entry->bucket;
 	args.u.bucket_submit.entry = entry->id;
 	args.u.bucket_submit.op = plan->op;
 	args.u.bucket_submit.prescale = plan->prescale;
 	args.u.bucket_submit.overwrite = plan->overwrite;
-	if (op->expect == ZEROD_E_MISMATCH)
-		args.u.bucket_submit.op = plan->op == ZEROD_SUM ? ZEROD_MEAN : ZEROD_SUM;
 	zd_sim_contribute(world, session, op, request, &args);
 	return true;
 }
@@ -132,25 +129,12 @@ static bool issue_abandon(struct zd_sim_world *world, struct zd_sim_session *ses
 	return true;
 }
 
-/* A dtype that nothing is summed in. */
-static enum zerod_dtype no_sum(struct zd_sim_rng *rng)
-{
-	return (enum zerod_dtype)zd_sim_between(rng, ZEROD_FLOAT8_E4M3, ZEROD_BOOL);
-}
-
-/* One that no gradient has. */
-static enum zerod_dtype no_float(struct zd_sim_rng *rng)
-{
-	return (enum zerod_dtype)zd_sim_between(rng, ZEROD_INT8, ZEROD_BOOL);
-}
-
 static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_config *group,
                        const struct zd_sim_member *member, struct zd_sim_rng *rng, struct zd_args *args)
 {
 	const struct zd_sim_plan *plan = &group->plan;
 	enum zerod_dtype dtype = zd_sim_gradient_dtype(group, op->unit);
 	uint64_t bucket = member->buckets[zd_sim_bucket_of(group, op->unit)];
-	uint64_t entry_bytes = group->world * zd_sim_shard_numel(group, 0) * zerod_dtype_bytes(dtype);
 
 	switch (op->kind) {
 	case ZD_SIM_BACKWARD_BEGIN:
@@ -159,8 +143,6 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		args->u.backward_begin.stage = plan->stage;
 		args->u.backward_begin.boundary = op->arg & 1;
 		args->u.backward_begin.target_dtype = plan->target_dtype;
-		if (op->expect == ZEROD_E_UNSUPPORTED)
-			args->u.backward_begin.target_dtype = no_sum(rng);
 		return member->id != 0;
 	case ZD_SIM_BUCKET_CREATE:
 		args->kind = ZD_REQ_BUCKET_CREATE;
@@ -168,13 +150,7 @@ static bool group_args(const struct zd_sim_op *op, const struct zd_sim_group_con
 		args->u.bucket_create.dtype = dtype;
 		args->u.bucket_create.slot_bytes = 256ull << zd_sim_below(rng, 5);
 		args->u.bucket_create.nslots = (uint32_t)zd_sim_between(rng, 1, 4);
-		if (op->arg && !op->noise) { /* a script's, each slot for one of its units */
-			args->u.bucket_create.nslots = op->arg;
-			args->u.bucket_create.slot_bytes = entry_bytes;
-		}
-		if (op->expect == ZEROD_E_UNSUPPORTED)
-			args->u.bucket_create.dtype = no_float(rng);
-		return member->id && (!bucket || op->expect);
+		return member->id && !bucket;
 	case ZD_SIM_BUCKET_DESTROY:
 		args->kind = ZD_REQ_BUCKET_DESTROY;
 		args->u.bucket_destroy.bucket = bucket;
@@ -208,7 +184,7 @@ static void take_places(struct zd_sim_world *world, struct zd_sim_session *sessi
 		struct zd_args args = {.kind = ZD_REQ_SET_FROZEN};
 
 		if (!config->units[u].untargeted || !handle->id || handle->untargeted ||
-		    member->backwards != member->step_first || op->expect)
+		    member->backwards != member->step_first)
 			continue;
 		args.u.set_frozen.unit = handle->id;
 		args.u.set_frozen.frozen = config->units[u].frozen;

@@ -103,13 +103,11 @@ static bool issue_end(struct zd_sim_world *world, struct zd_sim_session *session
 	struct zd_args args = {.kind = kind};
 	struct zd_fence fences[ZD_SIM_STREAMS];
 
-	bool foolish = op->noise || op->expect;
-
-	if ((!scope->id && !op->expect) || scope->state == ZD_SIM_SCOPE_PENDING ||
-	    (scope->state == ZD_SIM_SCOPE_NONE && !foolish))
+	if (!scope->id || scope->state == ZD_SIM_SCOPE_PENDING ||
+	    (scope->state == ZD_SIM_SCOPE_NONE && !op->noise))
 		return false;
 	request->must_fail = scope->state == ZD_SIM_SCOPE_NONE;
-	request->scope = scope->id ? scope->id : ZD_SIM_NO_SCOPE;
+	request->scope = scope->id;
 	request->grad = kind == ZD_REQ_FORWARD_END && op->arg & ZD_SIM_END_GRAD;
 	args.u.claim_end.scope = request->scope; /* the first field of all these messages */
 	if (kind == ZD_REQ_FORWARD_END)

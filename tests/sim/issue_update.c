@@ -36,18 +36,6 @@ static bool may_publish(const struct zd_sim_handle *handle)
 	return handle->updating && !handle->publishing;
 }
 
-static bool any(const struct zd_sim_handle *handle)
-{
-	return handle->id != 0;
-}
-
-/* Sends a request that a script expects to be rejected because of the shard's state; nothing is written. */
-static bool send_out_of_turn(struct zd_sim_issue *issue)
-{
-	issue->request.must_fail = true;
-	return pick_units(issue, any) > 0 && zd_sim_issue_send(issue);
-}
-
 /* May the units be updated or published: not under leases of their shards; `copies`: under no lease at
  * all. */
 static void note_holders(struct zd_sim_issue *issue, bool copies)
@@ -77,11 +65,9 @@ bool zd_sim_issue_update_begin(struct zd_sim_issue *issue)
 {
 	issue->args.kind = ZD_REQ_UPDATE_BEGIN;
 	issue->args.u.update_begin.ahead = zd_sim_percent(&issue->rng, 50);
-	if (issue->op->expect == ZEROD_E_STATE)
-		return send_out_of_turn(issue);
 	if (pick_units(issue, not_updating) == 0)
 		return false;
-	issue->args.u.update_begin.await_leases = !issue->op->expect && zd_sim_percent(&issue->rng, 25);
+	issue->args.u.update_begin.await_leases = zd_sim_percent(&issue->rng, 25);
 	note_holders(issue, false);
 	if (issue->args.u.update_begin.await_leases) /* the request waits until the units are not held */
 		issue->request.held = false;
@@ -118,8 +104,6 @@ bool zd_sim_issue_publish(struct zd_sim_issue *issue)
 	bool now = zd_sim_percent(&issue->rng, 20), used[ZD_SIM_STREAMS] = {false};
 
 	issue->args.kind = ZD_REQ_PUBLISH;
-	if (issue->op->expect == ZEROD_E_STATE)
-		return send_out_of_turn(issue);
 	if (pick_units(issue, may_publish) == 0)
 		return false;
 	for (uint32_t u = 0; u < issue->group->nunits; u++)
@@ -139,8 +123,7 @@ bool zd_sim_issue_publish(struct zd_sim_issue *issue)
 			zd_sim_issue_signal_stream(issue, s);
 	}
 	issue->args.fences = zd_sim_issue_fences(issue);
-	issue->args.u.publish.force = (issue->op->noise && zd_sim_percent(&issue->rng, 50)) ||
-	                              issue->op->arg == ZD_SIM_FORCE;
+	issue->args.u.publish.force = issue->op->noise && zd_sim_percent(&issue->rng, 50);
 	note_holders(issue, !issue->args.u.publish.force);
 	return zd_sim_issue_send(issue);
 }

@@ -146,13 +146,12 @@ void zd_sim_contribute(struct zd_sim_world *world, struct zd_sim_session *sessio
 	struct zd_sim_entry *entry = &member->handles[op->unit].entry;
 	bool late = zd_sim_mix(world->config.seed, request->op) % 4 == 0;
 
-	if (!late && !op->expect)
+	if (!late)
 		zd_sim_loans_end(world, session, request, op->unit);
 	if (!member->in_backward) /* a mistake, or a backward that is being begun */
 		zd_sim_taint(world, op->group);
-	if (!op->expect)
-		member->made |= (uint8_t)(1u << op->unit);
-	if (args->kind == ZD_REQ_BUCKET_SUBMIT && !op->expect)
+	member->made |= (uint8_t)(1u << op->unit);
+	if (args->kind == ZD_REQ_BUCKET_SUBMIT)
 		entry->committed = true;
 	zd_sim_send(world, session, request, args);
 	if (late && !op->noise)
@@ -218,8 +217,7 @@ static void check_refusal(struct zd_sim_world *world, const struct zd_sim_sessio
 	uint32_t end = backwards_summed(member, request->unit);
 	bool any = has_gradient(model, request->unit, member->step_first, end);
 	bool returned = any && !has_gradient(model, request->unit, first_summed(member, request->unit), end);
-	bool right = !world->config.clean ||
-	             world->program.ops[request->op].expect; /* a deadline, a reset, ... */
+	bool right = !world->config.clean; /* a deadline, a reset, ... */
 
 	if (reply->status == ZEROD_E_NOT_FOUND)
 		right = contributed && !any;

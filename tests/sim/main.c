@@ -22,15 +22,12 @@
 struct options {
 	uint64_t seeds, first, jobs, max_failures, shrink_seconds;
 	bool verbose, inline_run;
-	bool contract;           /* scripts instead of the seeds' own programs */
-	const char *only_script; /* NULL: all */
 };
 
 /* A worker's progress, in memory that outlives it. */
 struct worker {
 	pid_t pid; /* 0: done */
 	uint64_t seed, runs;
-	const struct zd_sim_script *script; /* NULL: the seed's own program */
 	struct zd_sim_stats stats;
 };
 
@@ -73,10 +70,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'i':
 		options->inline_run = true;
 		return 0;
-	case 'c':
-		options->contract = true;
-		options->only_script = arg;
-		return 0;
 	case 'v':
 		options->verbose = true;
 		return 0;
@@ -93,20 +86,9 @@ static const struct argp_option argp_options[] = {
         {"max-failures", 'm', "N", 0, "give up after so many (10)", 0},
         {"shrink", 't', "SECONDS", 0, "time for shrinking one failure (20)", 0},
         {"inline", 'i', NULL, 0, "in this process, for a debugger", 0},
-        {"contract", 'c', "SCRIPT", OPTION_ARG_OPTIONAL,
-         "run the scripts of the contract, or only this one, with each seed's delays", 0},
         {"verbose", 'v', NULL, 0, "print programs, requests and replies", 0},
         {0},
 };
-
-static void run_scripts(const struct options *options, struct worker *worker)
-{
-	for (uint32_t i = 0; zd_sim_script_at(i); i++) {
-		worker->script = zd_sim_script_at(i);
-		if (!options->only_script || strcmp(options->only_script, worker->script->name) == 0)
-			zd_sim_run(worker->seed, worker->script, options->verbose, NULL, &worker->stats);
-	}
-}
 
 /* Runs the worker's seeds: every `stride`-th one from `seed` on. */
 static void work(const struct options *options, struct worker *worker, uint64_t seed, uint64_t stride)
@@ -115,10 +97,7 @@ static void work(const struct options *options, struct worker *worker, uint64_t 
 		struct itimerval limit = {.it_value = {.tv_sec = SEED_CPU_SECONDS}};
 		worker->seed = seed;
 		(void)setitimer(ITIMER_VIRTUAL, &limit, NULL);
-		if (options->contract)
-			run_scripts(options, worker);
-		else
-			zd_sim_run(seed, NULL, options->verbose, NULL, &worker->stats);
+		zd_sim_run(seed, options->verbose, NULL, &worker->stats);
 		worker->runs++;
 	}
 }
@@ -150,13 +129,7 @@ static void report(const struct options *options, const struct worker *worker, i
 		       WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else
 		printf("FAILED seed %llu\n", (unsigned long long)worker->seed);
-	if (worker->script)
-		printf("  script %s, as in tests/contract/%s.c: --contract=%s --seed %llu --verbose shows "
-		       "it\n",
-		       worker->script->name, worker->script->contract, worker->script->name,
-		       (unsigned long long)worker->seed);
-	else
-		zd_sim_shrink(worker->seed, (uint32_t)options->shrink_seconds);
+	zd_sim_shrink(worker->seed, (uint32_t)options->shrink_seconds);
 }
 
 static uint64_t run_all(const struct options *options, struct worker *workers)
@@ -188,16 +161,6 @@ static uint64_t run_all(const struct options *options, struct worker *workers)
 	return failures;
 }
 
-/* NULL: all of them. */
-static bool known_script(const char *name)
-{
-	for (uint32_t i = 0; name && zd_sim_script_at(i); i++) {
-		if (strcmp(name, zd_sim_script_at(i)->name) == 0)
-			return true;
-	}
-	return !name;
-}
-
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {argp_options, parse, NULL, "Random programs against zerod's core.",
@@ -214,10 +177,6 @@ int main(int argc, char **argv)
 	                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (workers == MAP_FAILED) {
 		perror("mmap");
-		return 2;
-	}
-	if (options.contract && !known_script(options.only_script)) {
-		(void)fprintf(stderr, "zdsim: there is no script '%s'\n", options.only_script);
 		return 2;
 	}
 	if (options.inline_run)

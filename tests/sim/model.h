@@ -196,10 +196,8 @@ struct zd_sim_actor {
 	struct zd_sim_session *session; /* NULL: none open */
 	uint64_t blocked_on;            /* request without whose reply nothing goes on; 0: none */
 	uint64_t waiting_since_ns;      /* 0: not waiting */
-	uint32_t sleeps, asleep_seen;   /* that have ended; expect_asleep operations so far */
-	uint32_t barriers;              /* that it has come to */
 	uint32_t gives_up;              /* bits: groups whose running step it gives up (regroup.c) */
-	bool scheduled, asleep, done;
+	bool scheduled, done;
 };
 
 /* ---- The model (oracle.c) ------------------------------------------------------------------------------ */

@@ -48,22 +48,12 @@ static const char *const names[ZD_SIM_NOPS] = {
         [ZD_SIM_END_JOB] = "end_job",
         [ZD_SIM_RELOAD] = "reload",
         [ZD_SIM_GARBAGE] = "garbage",
-        [ZD_SIM_BARRIER] = "barrier",
-        [ZD_SIM_SLEEP] = "sleep",
-        [ZD_SIM_EDIT] = "edit",
-        [ZD_SIM_RESHAPE] = "reshape",
-        [ZD_SIM_EXPECT_ASLEEP] = "expect_asleep",
-        [ZD_SIM_EXPECT_LIVE] = "expect_live",
-        [ZD_SIM_EXPECT_TRANSFERS] = "expect_transfers",
-        [ZD_SIM_EXPECT_NO_GRADIENTS] = "expect_no_gradients",
-        [ZD_SIM_EXPECT_NO_BUCKETS] = "expect_no_buckets",
 };
 
 static bool names_unit(enum zd_sim_op_kind kind)
 {
 	return (kind >= ZD_SIM_REGISTER && kind <= ZD_SIM_RELEASE && kind != ZD_SIM_COMMIT) ||
-	       (kind >= ZD_SIM_RESERVE && kind <= ZD_SIM_TARGET_RETURN) || kind == ZD_SIM_EXPECT_LIVE ||
-	       kind == ZD_SIM_EDIT || kind == ZD_SIM_RESHAPE;
+	       (kind >= ZD_SIM_RESERVE && kind <= ZD_SIM_TARGET_RETURN);
 }
 
 void zd_sim_op_text(const struct zd_sim_config *config, const struct zd_sim_op *op, char *text, size_t nbytes)

@@ -306,8 +306,7 @@ void zd_sim_reply_reduce(struct zd_sim_world *world, struct zd_sim_session *sess
 	const struct zd_sim_group_config *group = &world->config.groups[request->group];
 	uint64_t *bucket = &member->buckets[zd_sim_bucket_of(group, request->unit)];
 
-	/* what a script expects to be refused changes nothing */
-	if ((reply->status != 0 && !world->program.ops[request->op].expect) || request->noise)
+	if (reply->status != 0 || request->noise)
 		zd_sim_taint(world, request->group);
 	switch (request->kind) {
 	case ZD_REQ_BUCKET_RESERVE:

@@ -47,7 +47,7 @@ static void try_run(uint64_t seed, const bool *removed, char line[LINE_BYTES])
 		(void)dup2(ends[1], STDERR_FILENO);
 		(void)close(ends[0]);
 		(void)close(ends[1]);
-		zd_sim_run(seed, NULL, false, removed, &stats);
+		zd_sim_run(seed, false, removed, &stats);
 		_exit(0);
 	}
 	(void)close(ends[1]);

@@ -12,7 +12,7 @@
 #define ZD_SIM_H
 
 #include "model.h"
-#include "script.h"
+#include "config.h"
 #include "tests/support/core_check.h"
 
 /* ---- The world (driver.c) ------------------------------------------------------------------------------ */
@@ -122,10 +122,8 @@ static inline bool zd_sim_may_end(const struct zd_sim_world *world, uint64_t ses
 	return world->ending_all || world->ending == session;
 }
 
-/* Runs one seed to its end, its own program or a script; returns only when all held. `removed`: as for
- * zd_sim_program_print(). */
-void zd_sim_run(uint64_t seed, const struct zd_sim_script *script, bool verbose, const bool *removed,
-                struct zd_sim_stats *stats);
+/* Runs one seed to its end; returns only when all held. `removed`: as for zd_sim_program_print(). */
+void zd_sim_run(uint64_t seed, bool verbose, const bool *removed, struct zd_sim_stats *stats);
 
 void zd_sim_schedule(struct zd_sim_world *world, struct zd_sim_event event, uint64_t delay_ns);
 void zd_sim_called(struct zd_sim_world *world); /* after every call into the engine: all that must hold now */
@@ -316,8 +314,6 @@ void zd_sim_issue_garbage(struct zd_sim_world *world, struct zd_sim_session *ses
 void zd_sim_send(struct zd_sim_world *world, struct zd_sim_session *session,
                  const struct zd_sim_request *request, const struct zd_args *args);
 
-#define ZD_SIM_NO_SCOPE 123456u /* the id of none */
-
 /* Places of scopes, as bits: those that the rank's next outermost forward ends, or a request that ends
  * one. */
 uint32_t zd_sim_scopes_swept(const struct zd_sim_member *member);
@@ -373,11 +369,6 @@ void zd_sim_sight_check(struct zd_sim_world *world, const struct zd_sim_session 
 void zd_sim_empty_check(struct zd_sim_world *world);
 uint64_t zd_sim_job_id(struct zd_sim_world *world, uint32_t job); /* 0: there is none */
 uint64_t zd_sim_durable_job(struct zd_sim_world *world);          /* any; 0: there is none */
-
-/* script.c */
-/* The actor has come to the barrier: true when all have. */
-bool zd_sim_barrier(struct zd_sim_world *world, uint32_t actor, const struct zd_sim_op *op);
-void zd_sim_expect(struct zd_sim_world *world, const struct zd_sim_op *op);
 
 /* restore.c: engines restored from the journal */
 void zd_sim_segment_kept(void *world, uint32_t segment, bool kept);

@@ -118,7 +118,7 @@ static uint64_t unit_numel(struct zd_sim_rng *rng, const struct zd_sim_group_con
 	                               : zd_sim_between(rng, 1, 600);
 }
 
-void zd_sim_derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *config, struct zd_sim_plan *plan)
+static void derive_plan(struct zd_sim_rng *rng, const struct zd_sim_config *config, struct zd_sim_plan *plan)
 {
 	static const float prescales[] = {0, 1, 0.5f, 0.25f};
 
@@ -146,7 +146,7 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 {
 	uint32_t nslots = zd_sim_percent(rng, 40) ? (uint32_t)zd_sim_between(rng, 1, 3) : 0;
 
-	zd_sim_derive_plan(rng, config, &group->plan);
+	derive_plan(rng, config, &group->plan);
 	group->nunits = (uint32_t)zd_sim_between(rng, 1, config->nactors > 6 ? 3 : ZD_SIM_UNITS);
 	for (uint32_t u = 0; u < group->nunits; u++) {
 		struct zd_sim_unit_config *unit = &group->units[u];
@@ -250,7 +250,7 @@ static void enough_memory(const struct zd_sim_config *config, uint32_t device, u
 	}
 }
 
-void zd_sim_derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
+static void derive_devices(struct zd_sim_rng *rng, struct zd_sim_config *config)
 {
 	bool one_at_a_time = true;
 
@@ -317,7 +317,7 @@ void zd_sim_config_derive(uint64_t seed, struct zd_sim_config *config)
 	                              : config->ndevices;
 	derive_jobs(&rng, config);
 	derive_strangers(&rng, config);
-	zd_sim_derive_devices(&rng, config);
+	derive_devices(&rng, config);
 	if (config->clean)
 		return;
 	config->regroups = zd_sim_percent(&rng, config->mortal ? 90 : 50);

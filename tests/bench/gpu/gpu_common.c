@@ -179,13 +179,6 @@ int gpu_segment_export(const struct gpu_segment *segment)
 	return fd;
 }
 
-void gpu_segment_free(struct gpu_segment *segment)
-{
-	GPU_MUST(cuMemUnmap(segment->at, segment->bytes));
-	GPU_MUST(cuMemRelease(segment->handle));
-	GPU_MUST(cuMemAddressFree(segment->at, segment->bytes));
-}
-
 size_t gpu_words_wrong(CUdeviceptr at, size_t bytes, uint32_t word)
 {
 	uint32_t *copy = malloc(bytes);

@@ -54,7 +54,6 @@ struct gpu_segment {
 struct gpu_segment gpu_segment_new(int device, size_t bytes, int devices);
 struct gpu_segment gpu_segment_import(int fd, int device, size_t bytes, int devices);
 int gpu_segment_export(const struct gpu_segment *segment);
-void gpu_segment_free(struct gpu_segment *segment);
 void gpu_access(CUdeviceptr at, size_t bytes, int device, int devices);
 /* The allocation alone, without a mapping. */
 CUmemGenericAllocationHandle gpu_memory_new(int device, size_t bytes);

@@ -374,7 +374,7 @@ ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/dou
 	LD_LIBRARY_PATH=$(BUILD)/tests/several:$(BUILD)/tests/double $(KEPT)
 # And where all who can look into the rings between daemon and clients do, however few processors there are.
 AWAKE := ZEROD_SPIN=always
-AWAKE_IT := $(filter %/test_client_calls %/test_client_daemon %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
+AWAKE_IT := $(filter %/test_client_calls %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
 	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
 # And on whatever a backend may do, with trainers whose streams lag.
 LATE := ZEROD_LAG=1

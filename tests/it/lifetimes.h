@@ -40,8 +40,7 @@
 
 static struct zd_daemon life_daemon;
 static struct raw_client life_observer = {.sock = -1};
-static struct raw_client raw = {.sock = -1}; /* a rank that is the test itself */
-static pid_t life_trainers[LIFE_TRAINERS];   /* not reaped yet; 0: none */
+static pid_t life_trainers[LIFE_TRAINERS]; /* not reaped yet; 0: none */
 
 static inline int64_t life_now_ms(void)
 {
@@ -188,8 +187,6 @@ static inline void life_fork(trainer_fn *run, uint32_t rank, uint32_t world_size
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		(void)close(ends[0]);
 		(void)close(life_observer.sock);
-		if (raw.sock >= 0)
-			(void)close(raw.sock);
 		trainer.told = ends[1];
 		run(&trainer);
 		trainer_stay();
@@ -342,7 +339,6 @@ static inline int life_start(void **state)
 static inline int life_after(void **state)
 {
 	(void)state;
-	raw_close(&raw);
 	for (size_t i = 0; i < LIFE_TRAINERS; i++) {
 		if (life_trainers[i] == 0)
 			continue;

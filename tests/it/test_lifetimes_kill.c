@@ -501,6 +501,65 @@ LIFE_TEST(test_zeroctl_sees_nothing)
 		life_reap(&trainers[rank]);
 }
 
+/* ---- Odd ends ------------------------------------------------------------------------------------------ */
+
+static void holds_and_forks(struct trainer *t)
+{
+	char line[32];
+	pid_t child;
+
+	trainer_open(t);
+	trainer_gather(t, t->unit, "t");
+	child = fork();
+	if (child == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, 0);
+		(void)alarm(LIFE_WAIT_MS / 1000); /* should the test not end it */
+		trainer_stay();
+	}
+	(void)snprintf(line, sizeof(line), "+%d", (int)child);
+	trainer_say(t, line);
+}
+
+/* A session belongs to the process that opened it, not to whoever still has its socket. */
+LIFE_TEST(test_child_keeps_the_socket)
+{
+	struct trainer_process trainer;
+	char line[32];
+	ssize_t got;
+	pid_t child;
+
+	life_fork(holds_and_forks, 0, 1, &trainer);
+	got = read(trainer.says, line, sizeof(line) - 1);
+	assert_true(got > 1 && line[0] == '+');
+	line[got] = '\0';
+	child = (pid_t)strtol(line + 1, NULL, 10);
+	assert_true(child > 0);
+	life_kill(&trainer);
+	life_expect_gone(life_now_ms());
+	assert_int_equal(kill(child, 0), 0);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	life_reap(&trainer);
+}
+
+static void holds_and_exits(struct trainer *t)
+{
+	trainer_open(t);
+	trainer_make_stuck(t);
+	trainer_gather(t, t->unit, "t");
+	TRY(t, zerod_release(t->unit, &t->stuck, 1, TAGGED("t"), NULL));
+	trainer_gather(t, t->unit, "again");
+	_exit(0);
+}
+
+LIFE_TEST(test_exits_without_a_word)
+{
+	struct trainer_process trainer;
+
+	life_fork(holds_and_exits, 0, 1, &trainer);
+	life_reap(&trainer);
+	life_expect_gone(life_now_ms());
+}
+
 int main(void)
 {
 	return test_run(life_start, life_stop);

@@ -51,65 +51,6 @@ SETUP_TEST(test_backward_finds_what_forward_touched)
 	expect_stale(ticket);
 }
 
-SETUP_TEST(test_plan_and_scope_do_not_touch_each_other)
-{
-	void *data;
-	zerod_scope scope = forward(&me, none);
-	const uint8_t *touched = touch(&me, a, scope);
-	assert_status(me.client, zerod_gather(a, NULL, NULL, &data), ZEROD_OK);
-	assert_ptr_equal(data, touched);
-	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD);
-	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
-	assert_status(me.client, zerod_gather(a, NULL, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
-	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), 0);
-}
-
-SETUP_TEST(test_two_forwards_before_one_backward)
-{
-	zerod_scope first = forward(&me, none);
-	(void)touch(&me, a, first);
-	(void)touch(&me, b, first);
-	assert_status(me.client, zerod_forward_end(me.client, first, 1, NULL, 0, NULL), ZEROD_OK);
-	zerod_scope second = forward(&me, none);
-	(void)touch(&me, b, second);
-	assert_status(me.client, zerod_forward_end(me.client, second, 1, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, second, NULL, 0, NULL), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
-	assert_int_equal(touch(&me, b, first)[0], 2);
-	assert_status(me.client, zerod_claim_end(me.client, first, NULL, 0, NULL), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), 0);
-}
-
-SETUP_TEST(test_slow_stream_keeps_what_its_claim_held)
-{
-	struct gated gated;
-	zerod_scope scope = forward(&me, none);
-	gated_open(&me, &gated, touch(&me, a, scope));
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1, NULL), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), 0);
-	/* nothing else is placed there before the stream has read it */
-	scope = forward(&me, none);
-	assert_ptr_not_equal(touch(&me, b, scope), gated.data);
-	assert_ptr_not_equal(touch(&me, c, scope), gated.data);
-	gated_finish(&me, &gated, 1);
-}
-
-SETUP_TEST(test_slow_stream_of_an_abandoned_forward)
-{
-	struct gated gated;
-	gated_open(&me, &gated, touch(&me, a, forward(&me, none)));
-	zerod_scope scope;
-	assert_status(me.client, zerod_forward_begin(me.group, none, &gated.stream, 1, &scope), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), 0);
-	assert_ptr_not_equal(touch(&me, b, scope), gated.data);
-	gated_finish(&me, &gated, 1);
-}
-
 SETUP_TEST(test_swept_and_abandoned_scopes_have_no_tickets)
 {
 	zerod_scope left = forward(&me, none), claim = forward(&me, left), inner = forward(&me, left);
@@ -176,25 +117,6 @@ SETUP_TEST(test_threads_share_a_scope)
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
-/* ---- Contexts ------------------------------------------------------------------------------------------ */
-
-SETUP_TEST(test_contexts_are_whole_and_disjoint)
-{
-	zerod_unit *first[] = {a, b}, *overlapping[] = {c, b}, *second[] = {c};
-	zerod_scope outer, inner = {7};
-	assert_status(me.client, zerod_context_begin(first, 2, NULL, &outer), ZEROD_OK);
-	assert_int_equal(touch(&me, b, outer)[0], 2);
-	assert_status(me.client, zerod_context_begin(overlapping, 2, NULL, &inner), ZEROD_E_EXISTS);
-	expect_text("unit 'b' is in context");
-	assert_int_equal(inner.id, 7);
-	assert_int_equal(gathered_bytes(&me), 2 * UNIT_BYTES);
-	assert_status(me.client, zerod_context_begin(second, 1, NULL, &inner), ZEROD_OK);
-	assert_status(me.client, zerod_context_end(me.client, outer, NULL, 0, NULL), ZEROD_OK);
-	assert_int_equal(gathered_bytes(&me), UNIT_BYTES);
-	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_context_end(me.client, inner, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
-}
-
 /* ---- Bad input ----------------------------------------------------------------------------------------- */
 
 SETUP_TEST(test_arguments)
@@ -224,35 +146,6 @@ SETUP_TEST(test_arguments)
 	assert_int_equal(gathered_bytes(&me), 0);
 }
 
-/* A program compiled before there were scopes. */
-SETUP_TEST(test_shorter_options)
-{
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	options.struct_size = offsetof(struct zerod_gather_options, scope);
-	options.scope.id = 123456789; /* lies behind what it knows */
-	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
-}
-
-SETUP_TEST(test_ends_out_of_turn)
-{
-	zerod_unit *units[] = {c};
-	zerod_scope scope = forward(&me, none), context;
-	zerod_ticket ticket = touch_begin(&me, a, scope);
-	assert_status(me.client, zerod_context_begin(units, 1, NULL, &context), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_E_STATE);
-	assert_status(me.client, zerod_context_end(me.client, scope, NULL, 0, NULL), ZEROD_E_INVALID);
-	assert_status(me.client, zerod_scope_abandon(me.client, context, NULL, 0), ZEROD_E_INVALID);
-	assert_status(me.client, zerod_claim_end(me.client, none, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
-	/* and nothing has happened to the scope */
-	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_E_STATE);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
-	expect_text("or it has ended");
-}
-
 SETUP_TEST(test_gather_in_an_unknown_scope_leaves_no_lease)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
@@ -274,20 +167,6 @@ SETUP_TEST(test_failed_gather_leaves_the_others_in_its_scope)
 	assert_status(me.client, zerod_wait(me.client, ticket, NULL, NULL), ZEROD_OK);
 	assert_status(me.client, zerod_forward_end(me.client, scope, 0, NULL, 0, NULL), ZEROD_OK);
 	expect_stale(ticket);
-}
-
-SETUP_TEST(test_scopes_of_another_session)
-{
-	struct rank other;
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	rank_open(&other, "other", 0);
-	zerod_scope theirs = forward(&other, none);
-	assert_status(me.client, zerod_forward_end(me.client, theirs, 1, NULL, 0, NULL), ZEROD_E_NOT_FOUND);
-	assert_status(me.client, zerod_scope_abandon(me.client, theirs, NULL, 0), ZEROD_E_NOT_FOUND);
-	options.scope = theirs;
-	assert_status(me.client, zerod_gather(a, &options, NULL, NULL), ZEROD_E_NOT_FOUND);
-	assert_status(other.client, zerod_forward_end(other.client, theirs, 0, NULL, 0, NULL), ZEROD_OK);
-	zerod_close(other.client);
 }
 
 SETUP_TEST(test_scopes_are_left_when_the_rank_leaves)

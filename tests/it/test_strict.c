@@ -114,13 +114,6 @@ static void gated_open(struct rank *rank, struct gated *gated)
 	assert_status(rank->client, zerod_host_stream_launch(gated->stream, stay, &gated->gate), ZEROD_OK);
 }
 
-/* All that was in it has run. */
-static void gated_pass(struct gated *gated)
-{
-	sem_post(&gated->gate);
-	assert_int_equal(zerod_stream_synchronize(gated->stream), ZEROD_OK);
-}
-
 static void gated_close(struct gated *gated)
 {
 	zerod_stream_destroy(gated->stream);
@@ -168,35 +161,6 @@ TEST(test_released_view_kills_its_reader)
 }
 
 /* ---- Who holds a page ---------------------------------------------------------------------------------- */
-
-TEST(test_last_of_all_streams)
-{
-	struct gated first, second;
-	zerod_stream *streams[2];
-	struct rank rank;
-	zerod_unit *unit;
-	uint8_t *view;
-
-	for (int order = 0; order < 2; order++) {
-		rank_open(&rank, 1);
-		gated_open(&rank, &first);
-		gated_open(&rank, &second);
-		unit = new_unit(&rank, "w", 3 * PAGE_BYTES, ZEROD_NO_SLOT);
-		view = gather(&rank, unit);
-		streams[0] = first.stream;
-		streams[1] = second.stream;
-		assert_status(rank.client, zerod_release(unit, streams, 2, NULL, NULL), ZEROD_OK);
-		assert_true(can_touch(view));
-		gated_pass(order ? &first : &second);
-		assert_true(can_touch(view));
-		gated_pass(order ? &second : &first);
-		for (int page = 0; page < 3; page++)
-			assert_false(can_touch(view + page * PAGE_BYTES));
-		gated_close(&first);
-		gated_close(&second);
-		zerod_close(rank.client);
-	}
-}
 
 /* A slot: the next unit comes to the same pages, behind the stream that closes them for the former one. */
 TEST(test_slot_changes_hands)

@@ -45,7 +45,7 @@ struct comm {
 struct core_net {
 	struct core_driver *drivers[DRIVERS];
 	uint32_t ndrivers;
-	bool checks, settling;
+	bool settling;
 	bool broken; /* a rank has left, failed, or waited too long: others may wait for it */
 	uint64_t next_id;
 	const struct core_driver *liar;
@@ -60,11 +60,6 @@ struct core_net *core_net_new(void)
 	struct core_net *net = zd_calloc(1, sizeof(*net));
 	TAILQ_INIT(&net->comms);
 	return net;
-}
-
-void core_net_check(struct core_net *net)
-{
-	net->checks = true;
 }
 
 void core_net_lie(struct core_net *net, const struct core_driver *core, uint32_t offset, const void *says,
@@ -153,23 +148,8 @@ static bool same(const struct given *a, const struct given *b)
 	return x->bytes == y->bytes && (x->send_stride == 0) == (y->send_stride == 0);
 }
 
-static void differ(struct core_net *net, struct comm *comm, const struct given *a, const struct given *b)
-{
-	if (!net->checks)
-		fail_msg("ranks of a communicator give '%s' and '%s'", a->what, b->what);
-	net->broken = true;
-	for (uint32_t rank = 0; rank < comm->nranks; rank++) {
-		struct given *given;
-		comm->ends[rank].status = ZEROD_E_MISMATCH;
-		TAILQ_FOREACH (given, &comm->ends[rank].list, link) {
-			if (!given->met)
-				given->status = ZEROD_E_MISMATCH;
-		}
-	}
-}
-
 /* Marks the commands that all ranks have submitted: they may run. */
-static void meet(struct core_net *net, struct comm *comm)
+static void meet(struct comm *comm)
 {
 	for (;;) {
 		struct given *first = next_to_meet(&comm->ends[0]);
@@ -177,10 +157,9 @@ static void meet(struct core_net *net, struct comm *comm)
 			const struct given *given = next_to_meet(&comm->ends[rank]);
 			if (!given)
 				return;
-			if (!same(first, given)) {
-				differ(net, comm, first, given);
-				return;
-			}
+			if (!same(first, given))
+				fail_msg("ranks of a communicator give '%s' and '%s'", first->what,
+				         given->what);
 		}
 		for (uint32_t rank = 0; rank < comm->nranks; rank++)
 			next_to_meet(&comm->ends[rank])->met = true;
@@ -241,7 +220,7 @@ void core_net_give(struct core_net *net, struct core_driver *core, const struct 
 	given->status = end->status;
 	(void)snprintf(given->what, sizeof(given->what), "%s", what);
 	TAILQ_INSERT_TAIL(&end->list, given, link);
-	meet(net, comm);
+	meet(comm);
 }
 
 /* ---- The end of a rank --------------------------------------------------------------------------------- */

@@ -18,8 +18,6 @@
 #include "core_driver.h"
 
 struct core_net *core_net_new(void);
-/* As in checking mode: operations that differ end with MISMATCH on all ranks. */
-void core_net_check(struct core_net *net);
 /* From here on the driver's ranks say something else in agreements: the `bytes` at `offset` are these. As a
  * daemon might that is broken, or of another version. */
 void core_net_lie(struct core_net *net, const struct core_driver *core, uint32_t offset, const void *says,

@@ -18,8 +18,6 @@
 
 #include "base/err.h"
 
-#define SPIN_NS 50000L /* between two looks at a counter that nobody wakes us for */
-
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
 static int64_t now_ms(void)
@@ -87,9 +85,6 @@ void raw_close(struct raw_client *raw)
 		(void)close(raw->sock);
 	raw->sock = -1;
 	raw_forget(raw);
-	for (size_t i = 0; i < raw->nmaps; i++)
-		(void)munmap(raw->maps[i].bytes, raw->maps[i].nbytes);
-	raw->nmaps = 0;
 	if (raw->client_page)
 		(void)munmap(raw->client_page, ZD_FENCE_PAGE_BYTES);
 	if (raw->daemon_page)
@@ -183,14 +178,8 @@ static void take_fds(struct raw_client *raw, const Zd__DaemonPacket *packet, con
 		used = 2;
 	}
 	assert_int_equal(nfds - used, packet->n_segments);
-	for (size_t i = 0; i < packet->n_segments; i++) {
-		const Zd__Segment *segment = packet->segments[i];
-
-		assert_true(raw->nmaps < RAW_MAX_MAPS);
-		raw->maps[raw->nmaps++] = (struct raw_map){
-		        segment->id, map_fd(fds[used + i], segment->bytes, PROT_READ | PROT_WRITE),
-		        segment->bytes};
-	}
+	for (; used < nfds; used++)
+		(void)close(fds[used]);
 }
 
 /* 0, ZD_FRAME_AGAIN, or DISCONNECTED. */
@@ -300,38 +289,6 @@ void raw_expect_end(struct raw_client *raw)
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
-
-uint8_t *raw_at(struct raw_client *raw, const Zd__Location *location)
-{
-	assert_non_null(location);
-	for (size_t i = 0; i < raw->nmaps; i++) {
-		const struct raw_map *map = &raw->maps[i];
-
-		if (map->segment != location->segment)
-			continue;
-		assert_true(location->offset <= map->nbytes &&
-		            location->bytes <= map->nbytes - location->offset);
-		return map->bytes + location->offset;
-	}
-	fail_msg("segment %u was never announced", location->segment);
-	return NULL;
-}
-
-void raw_await_fences(struct raw_client *raw, size_t count, Zd__Fence *const *fences)
-{
-	const struct timespec retry = {.tv_nsec = SPIN_NS};
-	int64_t deadline_ms = now_ms() + RAW_DEADLINE_MS;
-
-	for (size_t i = 0; i < count; i++) {
-		const uint64_t *counter = &raw->daemon_page[fences[i]->timeline];
-
-		assert_true(fences[i]->timeline < ZD_TIMELINES);
-		while ((int64_t)(__atomic_load_n(counter, __ATOMIC_ACQUIRE) - fences[i]->value) < 0) {
-			assert_true(now_ms() < deadline_ms);
-			(void)nanosleep(&retry, NULL);
-		}
-	}
-}
 
 void raw_signal(struct raw_client *raw, uint32_t timeline, uint64_t value)
 {

@@ -18,13 +18,6 @@
 
 #define RAW_DEADLINE_MS 20000 /* sanitizers and a busy machine included */
 #define RAW_MAX_PACKETS 2048
-#define RAW_MAX_MAPS    256
-
-struct raw_map {
-	uint32_t segment;
-	uint8_t *bytes;
-	size_t nbytes;
-};
 
 struct raw_client {
 	int sock; /* -1: closed */
@@ -33,8 +26,6 @@ struct raw_client {
 	const uint64_t *daemon_page;
 	Zd__DaemonPacket *packets[RAW_MAX_PACKETS];
 	size_t npackets;
-	struct raw_map maps[RAW_MAX_MAPS];
-	size_t nmaps;
 };
 
 /* A connection without a word said. */
@@ -94,10 +85,6 @@ void raw_forget(struct raw_client *raw);
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-/* The bytes at a place of a segment that the client was given. */
-uint8_t *raw_at(struct raw_client *raw, const Zd__Location *location);
-/* Waits until the fences on the daemon's page have passed. */
-void raw_await_fences(struct raw_client *raw, size_t count, Zd__Fence *const *fences);
 /* Stores into the client's page; the daemon looks there by itself. */
 void raw_signal(struct raw_client *raw, uint32_t timeline, uint64_t value);
 

@@ -45,32 +45,6 @@ static void open_units(struct contract **c, struct contract_unit *unit, struct c
 
 /* ---- Releases ------------------------------------------------------------------------------------------ */
 
-CONTRACT_TEST(test_release_of_what_is_not_held)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-	void *data;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD,
-	        "rank 0 does not hold unit 'w' under tag 'default'");
-	data = contract_gather(rank, &unit, "plan");
-	REFUSED(c, rank->client, zerod_release(other.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
-	        "rank 0 does not hold unit 'v' under tag 'plan'");
-	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("eager"), NULL), ZEROD_E_NOT_HELD,
-	        "rank 0 does not hold unit 'w' under tag 'eager'");
-	REFUSED(c, c->ranks[1].client, zerod_release(unit.at[1], NULL, 0, TAGGED("plan"), NULL),
-	        ZEROD_E_NOT_HELD, "rank 1 does not hold unit 'w' under tag 'plan'");
-	contract_expect_bytes(&unit, data, 1);
-	contract_release(rank, &unit, "plan");
-	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
-	        "rank 0 does not hold unit 'w' under tag 'plan'");
-	contract_close(c);
-}
-
 CONTRACT_TEST(test_detached_release_of_what_is_not_held)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
@@ -203,145 +177,7 @@ CONTRACT_TEST(test_what_frees_always_frees)
 	contract_close(c);
 }
 
-static void replace(struct contract_rank *rank, void *arg)
-{
-	(void)arg;
-	contract_replace(rank);
-}
-
-/* The leases of a session end with it: the session that replaces it has nothing to release. */
-CONTRACT_TEST(test_release_after_the_sessions_end)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct zerod_unit_options options = ZEROD_INIT(options);
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	(void)contract_gather(rank, &unit, "plan");
-	contract_leave(rank);
-	AWAIT(contract_device(c, 0).gathered_bytes == 0);
-	contract_finish(contract_start(rank, replace, NULL));
-	options.name = "w";
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = NUMEL;
-	OK(rank->client, contract_register(rank->group, &options, &unit.at[0]));
-	REFUSED(c, rank->client, zerod_release(unit.at[0], NULL, 0, TAGGED("plan"), NULL), ZEROD_E_NOT_HELD,
-	        "rank 0 does not hold unit 'w' under tag 'plan'");
-	contract_close(c);
-}
-
-/* ---- Scopes -------------------------------------------------------------------------------------------- */
-
-static void touch(struct contract_rank *rank, struct contract_unit *unit, zerod_scope scope)
-{
-	struct zerod_gather_options options = ZEROD_INIT(options);
-
-	options.scope = scope;
-	contract_others_gather(rank, unit, NULL);
-	OK(rank->client, zerod_gather(unit->at[rank->number], &options, NULL, NULL));
-	contract_others_release(rank, unit, NULL);
-}
-
-CONTRACT_TEST(test_scope_ended_twice)
-{
-	const zerod_scope none = {0};
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-	zerod_scope claim, forward;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
-	touch(rank, &unit, claim);
-	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0, NULL));
-	REFUSED(c, rank->client, zerod_forward_end(rank->client, claim, 0, NULL, 0, NULL), ZEROD_E_STATE,
-	        "has ended on rank 0: it is a claim");
-	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &forward));
-	touch(rank, &other, forward);
-	REFUSED(c, rank->client, zerod_claim_end(rank->client, forward, NULL, 0, NULL), ZEROD_E_STATE,
-	        "has not ended on rank 0");
-	OK(rank->client, zerod_claim_end(rank->client, claim, NULL, 0, NULL));
-	REFUSED(c, rank->client, zerod_claim_end(rank->client, claim, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
-	        "or it has ended");
-	REFUSED(c, rank->client, zerod_scope_abandon(rank->client, claim, NULL, 0), ZEROD_E_NOT_FOUND,
-	        "or it has ended");
-	assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&other));
-	OK(rank->client, zerod_forward_end(rank->client, forward, 0, NULL, 0, NULL));
-	contract_close(c);
-}
-
-/* It holds what it has, in everybody's sight, for as long as the rank is there and no longer. */
-CONTRACT_TEST(test_scope_never_ended)
-{
-	const zerod_scope none = {0};
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-	zerod_scope claim;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	OK(rank->client, zerod_forward_begin(rank->group, none, NULL, 0, &claim));
-	touch(rank, &unit, claim);
-	OK(rank->client, zerod_forward_end(rank->client, claim, 1, NULL, 0, NULL));
-	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, NULL));
-	REFUSED(c, rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_BUSY,
-	        "unit 'w' is held on rank 0 by '@claim ");
-	contract_leave(rank);
-	AWAIT(contract_device(c, 0).gathered_bytes == 0);
-	contract_close(c);
-}
-
-CONTRACT_TEST(test_claim_for_an_unknown_scope)
-{
-	const zerod_scope unknown = {123456};
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	REFUSED(c, rank->client, zerod_forward_end(rank->client, unknown, 1, NULL, 0, NULL),
-	        ZEROD_E_NOT_FOUND, "this session has no scope, claim or context 123456");
-	REFUSED(c, rank->client, zerod_claim_end(rank->client, unknown, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
-	        "this session has no scope, claim or context 123456");
-	options.scope = unknown;
-	REFUSED(c, rank->client, zerod_gather(unit.at[0], &options, NULL, NULL), ZEROD_E_NOT_FOUND,
-	        "this session has no scope, claim or context 123456");
-	contract_close(c);
-}
-
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
-
-CONTRACT_TEST(test_producers_of_another_session)
-{
-	struct contract_unit unit, other;
-	struct contract *c;
-	struct contract_sum sum = {&unit, 3, 1};
-	zerod_bucket *buckets[2];
-	zerod_stream *foreign;
-	struct zerod_entry entry = ZEROD_INIT(entry);
-
-	open_units(&c, &unit, &other);
-	foreign = contract_stream(&c->ranks[1]);
-	for (uint32_t i = 0; i < 2; i++)
-		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
-	contract_backward_all(c, 3, true);
-	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
-	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	REFUSED(c, c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, &foreign, 1, NULL, NULL),
-	        ZEROD_E_INVALID, "another client");
-	OK(c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL));
-	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
-	contract_backward_end_all(c);
-	contract_expect_step(c, &sum, 1);
-	contract_close(c);
-}
 
 /* Shards and target fit; the gradient in float32 is larger than the device. */
 CONTRACT_TEST(test_reserve_larger_than_any_bucket)
@@ -371,53 +207,32 @@ CONTRACT_TEST(test_reserve_larger_than_any_bucket)
 	contract_close(c);
 }
 
-/* The other rank has not committed, so the first commit is there to be repeated. */
-CONTRACT_TEST(test_entry_submitted_twice)
-{
-	struct contract_unit unit, other;
-	struct contract *c;
-	struct contract_sum sum = {&unit, 3, 1};
-	zerod_bucket *buckets[2];
-	struct zerod_entry entry = ZEROD_INIT(entry);
+/* ---- Handles ------------------------------------------------------------------------------------------- */
 
-	open_units(&c, &unit, &other);
-	for (uint32_t i = 0; i < 2; i++)
-		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
-	contract_backward_all(c, 3, true);
-	OK(c->ranks[0].client, zerod_bucket_reserve(buckets[0], unit.at[0], NULL, &entry));
-	contract_write_gradient(&c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	OK(c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL));
-	REFUSED(c, c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL),
-	        ZEROD_E_STATE, "of unit 'w' is submitted already");
-	contract_reduce(&c->ranks[1], buckets[1], &unit, 1, NULL);
-	contract_backward_end_all(c);
-	REFUSED(c, c->ranks[0].client, zerod_bucket_submit(buckets[0], entry.id, NULL, 0, NULL, NULL),
-	        ZEROD_E_NOT_FOUND, "has no entry");
-	contract_expect_step(c, &sum, 1); /* once */
-	contract_close(c);
-}
-
-static void commit_first_step(struct contract_rank *rank, void *arg)
+/* A lease is of the unit, whichever handle it was taken by, and the last handle's end unregisters. */
+CONTRACT_TEST(test_two_handles_of_a_unit)
 {
-	(void)arg;
-	OK(rank->client, zerod_commit(rank->group, 1, NULL));
-}
-
-CONTRACT_TEST(test_step_committed_twice)
-{
-	struct zerod_group_info info = ZEROD_INIT(info);
+	struct zerod_unit_options options = ZEROD_INIT(options);
+	struct zerod_shard first = ZEROD_INIT(first), second = ZEROD_INIT(second);
 	struct contract_unit unit, other;
 	struct contract_rank *rank;
 	struct contract *c;
+	zerod_unit *again;
 
 	open_units(&c, &unit, &other);
 	rank = &c->ranks[0];
-	contract_run(c, commit_first_step, NULL);
-	REFUSED(c, rank->client, zerod_commit(rank->group, 1, NULL), ZEROD_E_STATE,
-	        "step 1 is committed; 1 is not after it");
-	REFUSED(c, rank->client, zerod_commit(rank->group, 0, NULL), ZEROD_E_STATE, "0 is not after it");
-	OK(rank->client, zerod_group_get(rank->group, &info));
-	assert_int_equal(info.committed_step, 1);
+	options.name = "w";
+	options.dtype = ZEROD_FLOAT32;
+	options.numel = NUMEL;
+	OK(rank->client, zerod_unit_register(rank->group, &options, &again));
+	OK(rank->client, zerod_shard_get(unit.at[0], &first));
+	OK(rank->client, zerod_shard_get(again, &second));
+	assert_ptr_equal(first.data, second.data);
+	contract_others_gather(rank, &unit, NULL);
+	OK(rank->client, zerod_gather(again, NULL, NULL, NULL));
+	OK(rank->client, zerod_unit_unregister(again, NULL));
+	FAILS(rank->client, zerod_unit_unregister(unit.at[0], NULL), ZEROD_E_BUSY, "'default'");
+	contract_release(rank, &unit, NULL);
 	contract_close(c);
 }
 
@@ -465,32 +280,6 @@ CONTRACT_TEST(test_no_units)
 	      "units is NULL, count is 0");
 	FAILS(rank->client, zerod_publish_from(NULL, 0, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
 	      "sources is NULL, count is 0");
-	contract_close(c);
-}
-
-CONTRACT_TEST(test_views_of_one_name)
-{
-	static const struct zerod_view views[] = {
-	        {.struct_size = sizeof(struct zerod_view), .name = "bias", .ndim = 1, .shape = {4}},
-	        {.struct_size = sizeof(struct zerod_view), .name = "weight", .ndim = 1, .shape = {4}},
-	        {.struct_size = sizeof(struct zerod_view), .name = "bias", .ndim = 1, .shape = {8}}};
-	struct zerod_unit_options options = ZEROD_INIT(options);
-	struct contract_unit unit, other;
-	struct contract *c;
-	zerod_unit *handle;
-
-	open_units(&c, &unit, &other);
-	options.name = "layer";
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = NUMEL;
-	options.nviews = 3;
-	options.views = views;
-	REFUSED(c, c->ranks[0].client, zerod_unit_register(c->ranks[0].group, &options, &handle),
-	        ZEROD_E_INVALID, "unit 'layer': views 0 and 2 both have the name 'bias'");
-	options.nviews = 2;
-	options.numel = 3;
-	REFUSED(c, c->ranks[0].client, zerod_unit_register(c->ranks[0].group, &options, &handle),
-	        ZEROD_E_INVALID, "unit 'layer': view 'bias' of 4 elements at 0 ends behind the unit's 3");
 	contract_close(c);
 }
 

@@ -47,24 +47,6 @@ CONTRACT_TEST(test_later_session_finds_the_bytes)
 	contract_close(c);
 }
 
-CONTRACT_TEST(test_size_that_differs)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct contract *c = contract_open(&(struct contract_options){.flags = ZEROD_GROUP_DURABLE});
-	zerod_client *first = c->ranks[0].client, *second = c->ranks[1].client;
-	zerod_allocation *buffer;
-	void *data;
-
-	OK(first, keep(first, BYTES, &buffer, &data));
-	contract_leave(&c->ranks[0]);
-	AWAIT(keep(second, 2 * BYTES, &buffer, &data) == ZEROD_E_MISMATCH);
-	FAILS(second, keep(second, 2 * BYTES, &buffer, &data), ZEROD_E_MISMATCH,
-	      "has 5120 bytes; 10000 are asked for");
-	OK(second, keep(second, BYTES, &buffer, &data));
-	OK(second, zerod_free(buffer, NULL, 0));
-	contract_close(c);
-}
-
 /* ---- Commits ------------------------------------------------------------------------------------------- */
 
 #define NUMEL 1000u
@@ -176,15 +158,4 @@ CONTRACT_TEST(test_state_is_in_the_commit)
 	CHECK(info.committed_step == 2 && !info.torn);
 	expect_state(&t, 33);
 	contract_close(t.c);
-}
-
-CONTRACT_TEST(test_job_that_is_not_durable)
-{
-	struct contract *c = contract_open(NULL);
-	zerod_client *client = c->ranks[0].client;
-	zerod_allocation *buffer;
-	void *data;
-
-	FAILS(client, keep(client, BYTES, &buffer, &data), ZEROD_E_STATE, "is not durable");
-	contract_close(c);
 }

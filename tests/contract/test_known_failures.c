@@ -384,38 +384,6 @@ CONTRACT_TEST(test_registration_with_another_shape_is_a_mismatch)
 	contract_close(c);
 }
 
-/* Under the name of another, with another shape; returns when the daemon has agreed. */
-static void register_anew(struct contract_rank *rank, void *arg)
-{
-	contract_plain_unit(rank->world, "w", NUMEL / 2, arg);
-}
-
-/* Once all have left the unit, its name may stand for another one, even while a stream has not come to the
- * old one's release. */
-CONTRACT_TEST(test_registration_anew_has_any_shape)
-{
-	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
-	struct contract_rank *rank = &c->ranks[0];
-	zerod_stream *stream = contract_stream(rank);
-	struct contract_gate *gate = contract_block(rank, stream);
-	struct contract_unit unit, anew;
-	struct contract_task *task;
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_publish_all(c, &unit);
-	(void)contract_gather(rank, &unit, NULL);
-	OK(rank->client, zerod_release(unit.at[0], &stream, 1, NULL, NULL));
-	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
-	unit.at[0] = NULL;
-	task = contract_start(rank, register_anew, &anew);
-	AWAIT(contract_somebody_waits(c, "the end of the work on the former unit 'w'"));
-	contract_unblock(gate);
-	contract_finish(task);
-	contract_publish_all(c, &anew);
-	contract_expect_version(rank, &anew, 1);
-	contract_close(c);
-}
-
 /* Two modules that share a parameter hold it apart, as two tags of one buffer; its gradient is reduced
  * once. */
 CONTRACT_TEST(test_tied_parameters)

@@ -49,27 +49,6 @@ CONTRACT_TEST(test_units_move_into_one_slot)
 	contract_close(c);
 }
 
-CONTRACT_TEST(test_slot_under_a_lease)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-	void *data;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	data = contract_gather(rank, &unit, "plan");
-	FAILS(rank->client, zerod_unit_set_slot(unit.at[0], 1), ZEROD_E_BUSY,
-	      "unit 'w' is held on rank 0 by 'plan'");
-	contract_expect_bytes(&unit, data, 1);
-	contract_release(rank, &unit, "plan");
-	FAILS(rank->client, zerod_unit_set_slot(unit.at[0], 1u << 30), ZEROD_E_LIMIT,
-	      "unit 'w': slot 1073741824");
-	OK(rank->client, zerod_unit_set_slot(unit.at[0], 1));
-	contract_close(c);
-}
-
 CONTRACT_TEST(test_gather_outside_the_slot)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
@@ -92,27 +71,6 @@ CONTRACT_TEST(test_gather_outside_the_slot)
 	contract_release(rank, &unit, NULL);
 	contract_release(rank, &other, NULL);
 	CHECK(use(rank, &unit) == slot);
-	contract_close(c);
-}
-
-CONTRACT_TEST(test_persistent_copy_leaves_its_slot)
-{
-	struct contract_unit unit, other;
-	struct contract *c;
-	void *data;
-
-	open_units(&c, &unit, &other);
-	for (uint32_t i = 0; i < 2; i++) {
-		OK(c->ranks[i].client, zerod_unit_set_slot(unit.at[i], 1));
-		OK(c->ranks[i].client, zerod_unit_set_slot(other.at[i], 1));
-	}
-	contract_set_persistent(c, &unit, 1);
-	(void)use(&c->ranks[0], &unit);
-	for (uint32_t i = 0; i < 2; i++)
-		AWAIT(zerod_unit_set_slot(unit.at[i], ZEROD_NO_SLOT) == ZEROD_OK); /* BUSY while copies end */
-	(void)use(&c->ranks[0], &other);                                           /* the slot is free */
-	data = use(&c->ranks[0], &unit);
-	CHECK(use(&c->ranks[0], &unit) == data);
 	contract_close(c);
 }
 
@@ -150,25 +108,5 @@ CONTRACT_TEST(test_units_are_frozen_and_unfrozen)
 	for (uint32_t i = 0; i < 2; i++)
 		OK(c->ranks[i].client, zerod_unit_set_frozen(unit.at[i], 0));
 	reduce_one(c, buckets, &unit);
-	contract_close(c);
-}
-
-CONTRACT_TEST(test_ranks_freeze_different_units)
-{
-	contract_needs(CONTRACT_ONE_DAEMON);
-	struct zerod_backward_options options = ZEROD_INIT(options);
-	struct contract_unit unit, other;
-	struct contract *c;
-
-	open_units(&c, &unit, &other);
-	options.boundary = 1;
-	OK(c->ranks[1].client, zerod_unit_set_frozen(unit.at[1], 1));
-	OK(c->ranks[1].client, zerod_backward_begin(c->ranks[1].group, &options));
-	FAILS(c->ranks[0].client, zerod_backward_begin(c->ranks[0].group, &options), ZEROD_E_MISMATCH,
-	      "unit 'w' is trainable for rank 0 and frozen for rank 1");
-	OK(c->ranks[0].client, zerod_unit_set_frozen(unit.at[0], 1));
-	OK(c->ranks[0].client, zerod_backward_begin(c->ranks[0].group, &options));
-	contract_backward_end_all(c);
-	contract_expect_step(c, NULL, 0);
 	contract_close(c);
 }

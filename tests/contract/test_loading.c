@@ -262,25 +262,6 @@ static void begin_one(struct contract_rank *rank, void *arg)
 	update_begin(rank, arg);
 }
 
-/* A load that was rejected can be repeated with correct arguments in the same update. */
-static void load_well(struct contract *c, struct transfer *transfer)
-{
-	struct contract_unit *unit = (struct contract_unit *)transfer->unit;
-
-	contract_write(NULL, transfer->weights->data, transfer->weights->bytes, transfer->weights->nbytes);
-	transfer->others = NULL;
-	transfer->sources = 1u << READER;
-	transfer->absent = 0;
-	transfer->deadline_ms = 0;
-	transfer->status = 0;
-	transfer->text = NULL;
-	contract_run(c, call_load, transfer);
-	for (uint32_t rank = 0; rank < c->world_size; rank++)
-		OK(c->ranks[rank].client, zerod_publish(&unit->at[rank], 1, NULL, 0, NULL, NULL));
-	weights_free(transfer->weights);
-	contract_close(c);
-}
-
 static struct contract *open_transfer(struct contract_unit *unit, struct weights *weights,
                                       struct transfer *transfer)
 {
@@ -293,52 +274,6 @@ static struct contract *open_transfer(struct contract_unit *unit, struct weights
 	*transfer = (struct transfer){.unit = unit, .weights = weights, .sources = 1u << READER};
 	contract_run(c, begin_one, unit);
 	return c;
-}
-
-CONTRACT_TEST(test_two_ranks_with_data)
-{
-	struct contract_unit unit;
-	struct weights weights, second;
-	struct transfer transfer;
-	struct contract *c = open_transfer(&unit, &weights, &transfer);
-
-	weights_new(&c->ranks[3], &unit, 2, &second);
-	transfer.others = &second;
-	transfer.sources = 1u << READER | 1u << 3;
-	transfer.status = ZEROD_E_MISMATCH;
-	transfer.text = "unit 'w': ranks 2 and 3 both give data";
-	contract_run(c, call_load, &transfer);
-	weights_free(&second);
-	load_well(c, &transfer);
-}
-
-CONTRACT_TEST(test_no_rank_with_data)
-{
-	struct contract_unit unit;
-	struct weights weights;
-	struct transfer transfer;
-	struct contract *c = open_transfer(&unit, &weights, &transfer);
-
-	transfer.sources = 0;
-	transfer.status = ZEROD_E_MISMATCH;
-	transfer.text = "unit 'w': none of the ranks 0 .. 3 gives data";
-	contract_run(c, call_load, &transfer);
-	load_well(c, &transfer);
-}
-
-CONTRACT_TEST(test_deadline_names_the_missing_rank)
-{
-	struct contract_unit unit;
-	struct weights weights;
-	struct transfer transfer;
-	struct contract *c = open_transfer(&unit, &weights, &transfer);
-
-	transfer.absent = 1u << 1;
-	transfer.deadline_ms = 100;
-	transfer.status = ZEROD_E_DEADLINE;
-	transfer.text = "rank 1 to call unit_load of unit 'w'";
-	contract_run(c, call_load, &transfer);
-	load_well(c, &transfer);
 }
 
 CONTRACT_TEST(test_load_needs_an_update)
@@ -357,29 +292,6 @@ CONTRACT_TEST(test_load_needs_an_update)
 	FAILS(c->ranks[0].client, zerod_unit_load(unit.at[0], (uint8_t *)weights.data + 1, NULL, NULL, NULL),
 	      ZEROD_E_INVALID, "unit 'w': data is not aligned for float32");
 	weights_free(&weights);
-	contract_close(c);
-}
-
-CONTRACT_TEST(test_source_dies)
-{
-	struct contract_unit unit;
-	struct weights weights;
-	struct transfer transfer;
-	struct contract *c = open_transfer(&unit, &weights, &transfer);
-	struct contract_task *others[2];
-	zerod_ticket ticket;
-
-	OK(c->ranks[READER].client, zerod_unit_load(unit.at[READER], weights.data, NULL, NULL, &ticket));
-	transfer.status = ZEROD_E_PEER_LOST;
-	transfer.text = "rank 2";
-	transfer.sources = 0;
-	others[0] = contract_start(&c->ranks[0], call_load, &transfer);
-	others[1] = contract_start(&c->ranks[3], call_load, &transfer);
-	AWAIT(contract_somebody_waits(c, "rank 1 to call unit_load"));
-	weights_free(&weights);
-	contract_leave(&c->ranks[READER]);
-	contract_finish(others[0]);
-	contract_finish(others[1]);
 	contract_close(c);
 }
 

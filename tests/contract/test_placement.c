@@ -191,30 +191,6 @@ CONTRACT_TEST(test_leases_stay)
 	contract_close(s.c);
 }
 
-/* The gathered buffer of a rank that is alone is the shard. */
-CONTRACT_TEST(test_a_lease_of_the_shard)
-{
-	struct scene s;
-	void *data;
-
-	open_scene(&s, &(struct contract_options){.world_size = 1});
-	data = contract_gather(&s.c->ranks[0], &s.unit, NULL);
-	CHECK(data == shard_of(&s.c->ranks[0], &s.unit).data);
-	place_all(&s, ZEROD_UNIT_ON_HOST, ZEROD_E_BUSY, "unit 'w' is held on rank 0 by");
-	contract_release(&s.c->ranks[0], &s.unit, NULL);
-	place_all(&s, ZEROD_UNIT_ON_HOST, 0, NULL);
-	data = contract_gather(&s.c->ranks[0], &s.unit, NULL);
-	place_all(&s, 0, 0, NULL); /* what is held now is a copy */
-	contract_expect_bytes(&s.unit, data, 1);
-	contract_release(&s.c->ranks[0], &s.unit, NULL);
-	contract_publish_all(s.c, &s.unit);
-	data = contract_gather(&s.c->ranks[0], &s.unit, NULL);
-	CHECK(data == shard_of(&s.c->ranks[0], &s.unit).data);
-	contract_expect_bytes(&s.unit, data, 2);
-	contract_release(&s.c->ranks[0], &s.unit, NULL);
-	contract_close(s.c);
-}
-
 CONTRACT_TEST(test_refusals_are_every_ranks)
 {
 	struct scene s;
@@ -262,55 +238,6 @@ CONTRACT_TEST(test_behind_a_publish)
 	s.flags = ZEROD_UNIT_ON_HOST;
 	contract_run(s.c, publish_and_place, &s);
 	expect_place(&s, ZEROD_UNIT_ON_HOST, 2);
-	contract_close(s.c);
-}
-
-static void place_apart(struct contract_rank *rank, void *arg)
-{
-	const struct scene *s = arg;
-	uint32_t flags = rank->number == 1 ? ZEROD_UNIT_ON_HOST : 0;
-
-	FAILS(rank->client, zerod_unit_place(s->unit.at[rank->number], flags, NULL), ZEROD_E_MISMATCH,
-	      "unit 'w': rank 0 places it on its device; rank 1 says on the host");
-}
-
-CONTRACT_TEST(test_ranks_that_differ)
-{
-	struct scene s;
-
-	open_scene(&s, &(struct contract_options){.world_size = 2});
-	contract_run(s.c, place_apart, &s);
-	expect_place(&s, 0, 1);
-	contract_close(s.c);
-}
-
-CONTRACT_TEST(test_deadline)
-{
-	struct zerod_wait_options soon = {.struct_size = sizeof(soon), .deadline_ms = 1};
-	struct scene s;
-
-	open_scene(&s, &(struct contract_options){.world_size = 2});
-	FAILS(s.c->ranks[1].client, zerod_unit_place(s.unit.at[1], ZEROD_UNIT_ON_HOST, &soon),
-	      ZEROD_E_DEADLINE, "rank 0 to call unit_place of unit 'w'");
-	place_all(&s, ZEROD_UNIT_ON_HOST, 0, NULL);
-	expect_place(&s, ZEROD_UNIT_ON_HOST, 1);
-	contract_close(s.c);
-}
-
-CONTRACT_TEST(test_death_of_a_rank_that_is_awaited)
-{
-	struct contract_task *task;
-	struct scene s;
-
-	open_scene(&s, &(struct contract_options){.world_size = 2});
-	s.flags = ZEROD_UNIT_ON_HOST;
-	s.status = ZEROD_E_PEER_LOST;
-	s.text = "rank 1";
-	task = contract_start(&s.c->ranks[0], place, &s);
-	AWAIT(contract_somebody_waits(s.c, "rank 1 to call unit_place of unit 'w'"));
-	contract_leave(&s.c->ranks[1]);
-	contract_finish(task);
-	CHECK(host_bytes(&s) == 0);
 	contract_close(s.c);
 }
 

@@ -156,45 +156,6 @@ CONTRACT_TEST(test_every_floating_dtype)
 
 /* ---- Beside others, and alone -------------------------------------------------------------------------- */
 
-CONTRACT_TEST(test_others_are_not_filled)
-{
-	struct contract_unit unit;
-	struct contract *c = poison_open(0, &unit);
-	const void *stale, *view;
-
-	stale = contract_gather(&c->ranks[0], &unit, NULL);
-	view = contract_gather(&c->ranks[1], &unit, NULL);
-	contract_release(&c->ranks[0], &unit, NULL);
-	contract_release(&c->ranks[1], &unit, NULL); /* nobody takes its memory after that */
-	await_fills(c);
-	CHECK_BYTES(shows_nan(&unit, stale));
-	CHECK_BYTES(shows_version(&unit, view, 1));
-	contract_close(c);
-}
-
-/* The gathered buffer is a copy, and the shard keeps its bytes. */
-CONTRACT_TEST(test_rank_that_is_alone)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct zerod_shard shard = ZEROD_INIT(shard);
-	struct contract *c = contract_open(&(struct contract_options){.world_size = 1, .poison = 1});
-	struct contract_rank *rank = &c->ranks[0];
-	struct contract_unit unit;
-	const void *view;
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_publish_all(c, &unit);
-	OK(rank->client, zerod_shard_get(unit.at[0], &shard));
-	view = contract_gather(rank, &unit, NULL);
-	assert_ptr_not_equal(view, shard.data);
-	contract_release(rank, &unit, NULL);
-	await_fills(c);
-	CHECK_BYTES(shows_nan(&unit, view));
-	CHECK_BYTES(shows_version(&unit, shard.data, 1));
-	contract_expect_version(rank, &unit, 1);
-	contract_close(c);
-}
-
 /* Access is taken away and the memory is filled; the slot's next unit gets both right. */
 CONTRACT_TEST(test_with_strict)
 {

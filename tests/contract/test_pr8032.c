@@ -349,34 +349,6 @@ CONTRACT_TEST(test_persistent_unit_keeps_its_buffer)
 	contract_close(c);
 }
 
-CONTRACT_TEST(test_persistence_is_set_at_any_time)
-{
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = first_of(c);
-	struct contract_unit unit;
-
-	contract_plain_unit(c, "norm", NUMEL, &unit);
-	contract_publish_all(c, &unit);
-	for (unsigned step = 0; step < 3; step++) {
-		(void)contract_gather(rank, &unit, NULL);
-		contract_set_persistent(c, &unit, 1); /* while it is held */
-		contract_release(rank, &unit, NULL);
-		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
-		(void)contract_gather(rank, &unit, NULL);
-		contract_set_persistent(c, &unit, 0);
-		assert_int_equal(contract_device(c, 0).gathered_bytes, contract_padded_bytes(&unit));
-		contract_release(rank, &unit, NULL); /* the next last release */
-		assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
-	}
-	/* Nobody holds it: there is no release to come. */
-	contract_set_persistent(c, &unit, 1);
-	(void)contract_gather(rank, &unit, NULL);
-	contract_release(rank, &unit, NULL);
-	contract_set_persistent(c, &unit, 0);
-	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
-	contract_close(c);
-}
-
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
 static void numbered_slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
@@ -437,43 +409,6 @@ CONTRACT_TEST(test_slot_conflict_is_an_error)
 	contract_expect_bytes(&small, data, 1);
 	contract_release(rank, &small, NULL);
 	contract_expect_version(rank, &large, 1);
-	contract_close(c);
-}
-
-/* The former unit's reader is not through: the slot's next unit has its address all the same, and its bytes
- * come behind that reader. */
-CONTRACT_TEST(test_slot_is_promised_while_its_former_unit_is_read)
-{
-	struct contract *c;
-	struct contract_rank *rank;
-	struct contract_unit small, large;
-	zerod_stream *stream;
-	struct contract_gate *gate;
-	uint8_t *seen, *later;
-	void *data = NULL, *next = NULL;
-
-	contract_needs(CONTRACT_ONE_SIDED);
-	c = contract_open(NULL);
-	rank = first_of(c);
-	stream = contract_stream(rank);
-	slot_unit(c, "small", NUMEL, &small);
-	slot_unit(c, "large", LARGE_NUMEL, &large);
-	seen = zd_calloc(1, contract_padded_bytes(&small));
-	later = zd_calloc(1, contract_padded_bytes(&large));
-	OK(rank->client, zerod_gather(small.at[0], NULL, stream, &data));
-	gate = contract_block(rank, stream);
-	contract_read(stream, seen, data, contract_padded_bytes(&small));
-	OK(rank->client, zerod_release(small.at[0], &stream, 1, NULL, NULL));
-	OK(rank->client, zerod_gather(large.at[0], NULL, stream, &next));
-	assert_ptr_equal(next, data);
-	contract_read(stream, later, next, contract_padded_bytes(&large));
-	OK(rank->client, zerod_release(large.at[0], &stream, 1, NULL, NULL));
-	contract_unblock(gate);
-	contract_sync(rank, stream);
-	CHECK_BYTES(contract_bytes_are(&small, seen, 1));
-	CHECK_BYTES(contract_bytes_are(&large, later, 1));
-	free(seen);
-	free(later);
 	contract_close(c);
 }
 

@@ -101,43 +101,6 @@ static void spoil_and_end(struct contract_rank *rank, void *arg)
 	FAILS(rank->client, zerod_target_get(unit->at[rank->number], &target), ZEROD_E_STATE, "no target");
 }
 
-static void take_overflow(struct contract_rank *rank, void *arg)
-{
-	struct zerod_target target = ZEROD_INIT(target);
-
-	CHECK(contract_step(rank).overflow);
-	contract_step_end(rank);
-	FAILS(rank->client, zerod_target_get(((struct contract_unit *)arg)->at[rank->number], &target),
-	      ZEROD_E_STATE, "no target");
-}
-
-/* The optimizer skips such a step, and the target goes all the same; the next one begins anew. */
-CONTRACT_TEST(test_overflow_drops_the_target_too)
-{
-	const float inf = INFINITY;
-	struct zerod_entry entry = ZEROD_INIT(entry);
-	struct world w;
-
-	open_world(&w);
-	contract_backward_all(w.c, 3, true);
-	OK(w.c->ranks[0].client, zerod_bucket_reserve(w.buckets[0], w.first.at[0], NULL, &entry));
-	contract_write_gradient(&w.c->ranks[0], NULL, &entry, 0, NUMEL, 1);
-	contract_write(NULL, entry.data, &inf, sizeof(inf));
-	OK(w.c->ranks[0].client, zerod_bucket_submit(w.buckets[0], entry.id, NULL, 0, NULL, NULL));
-	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.first, 1, NULL);
-	reduce_all(&w, &w.second, 1);
-	contract_backward_end_all(w.c);
-	contract_run(w.c, take_overflow, &w.first);
-	expect_nothing_held(&w);
-	contract_backward_all(w.c, 3, true);
-	reduce_all(&w, &w.first, 2);
-	reduce_all(&w, &w.second, 2);
-	contract_backward_end_all(w.c);
-	expect_step(&w, 2, 2);
-	expect_nothing_held(&w);
-	contract_close(w.c);
-}
-
 CONTRACT_TEST(test_every_window_begins_with_zeros)
 {
 	struct world w;

@@ -145,35 +145,6 @@ CONTRACT_TEST(test_touched_in_forward_needed_in_backward)
 	contract_close(w.c);
 }
 
-/* Tied: the planned frame's release frees nothing that the eager frame's backward needs, nor the other way
- * round. */
-CONTRACT_TEST(test_tied_unit_of_a_planned_and_an_eager_frame)
-{
-	struct world w;
-	zerod_scope scope;
-	void *data;
-
-	open_world(&w, NULL);
-	for (int claim_first = 0; claim_first < 2; claim_first++) {
-		scope = begin_forward(&w, none);
-		data = contract_gather(w.rank, &w.unit, "plan");
-		assert_ptr_equal(touch(&w, &w.unit, scope), data);
-		end_forward(&w, scope, 1);
-		if (claim_first)
-			end_claim(&w, scope);
-		else
-			contract_release(w.rank, &w.unit, "plan");
-		assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
-		contract_expect_bytes(&w.unit, data, 1);
-		if (claim_first)
-			contract_release(w.rank, &w.unit, "plan");
-		else
-			end_claim(&w, scope);
-		assert_int_equal(gathered(&w), 0);
-	}
-	contract_close(w.c);
-}
-
 CONTRACT_TEST(test_two_forwards_one_backward)
 {
 	struct world w;
@@ -196,23 +167,6 @@ CONTRACT_TEST(test_two_forwards_one_backward)
 }
 
 /* ---- Abandoned forwards -------------------------------------------------------------------------------- */
-
-CONTRACT_TEST(test_abandoned_forward_is_dropped)
-{
-	struct world w;
-	zerod_scope outer, inner;
-
-	open_world(&w, NULL);
-	outer = begin_forward(&w, none);
-	(void)touch(&w, &w.unit, outer);
-	inner = begin_forward(&w, outer);
-	(void)touch(&w, &w.other, inner);
-	OK(w.rank->client, zerod_scope_abandon(w.rank->client, outer, NULL, 0));
-	assert_int_equal(gathered(&w), 0);
-	FAILS(w.rank->client, zerod_forward_end(w.rank->client, inner, 1, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
-	      "ended");
-	contract_close(w.c);
-}
 
 CONTRACT_TEST(test_abandoned_forward_is_swept_when_no_claim_is_outstanding)
 {
@@ -259,110 +213,6 @@ CONTRACT_TEST(test_scopes_end_once_and_in_turn)
 	      "ended");
 	FAILS(w.rank->client, zerod_claim_end(w.rank->client, unknown, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
 	      NULL);
-	contract_close(w.c);
-}
-
-/* A scope of another rank is none of this rank's. */
-CONTRACT_TEST(test_scope_of_another_session_is_unknown)
-{
-	struct contract_rank *stranger;
-	struct world w;
-	zerod_scope scope;
-
-	open_world(&w, NULL);
-	stranger = &w.c->ranks[1];
-	scope = begin_forward(&w, none);
-	(void)touch(&w, &w.unit, scope);
-	end_forward(&w, scope, 1);
-	FAILS(stranger->client, zerod_claim_end(stranger->client, scope, NULL, 0, NULL), ZEROD_E_NOT_FOUND,
-	      NULL);
-	FAILS(stranger->client, zerod_scope_abandon(stranger->client, scope, NULL, 0), ZEROD_E_NOT_FOUND,
-	      NULL);
-	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));
-	end_claim(&w, scope);
-	contract_close(w.c);
-}
-
-/* ---- Streams and bounds -------------------------------------------------------------------------------- */
-
-CONTRACT_TEST(test_claim_ends_behind_its_streams)
-{
-	struct world w;
-	zerod_stream *stream;
-	struct contract_gate *gate;
-	zerod_scope scope;
-	uint8_t *seen;
-	void *data;
-
-	open_world(&w, NULL);
-	stream = contract_stream(w.rank);
-	seen = zd_calloc(1, contract_padded_bytes(&w.unit));
-	scope = begin_forward(&w, none);
-	data = touch(&w, &w.unit, scope);
-	end_forward(&w, scope, 1);
-	gate = contract_block(w.rank, stream);
-	contract_read(stream, seen, data, contract_padded_bytes(&w.unit));
-	OK(w.rank->client, zerod_claim_end(w.rank->client, scope, &stream, 1, NULL));
-	assert_int_equal(gathered(&w), 0);
-	assert_int_equal(contract_device(w.c, 0).quarantine_bytes, contract_padded_bytes(&w.unit));
-	assert_ptr_not_equal(contract_gather(w.rank, &w.other, NULL), data);
-	contract_release(w.rank, &w.other, NULL);
-	contract_unblock(gate);
-	contract_sync(w.rank, stream);
-	CHECK_BYTES(contract_bytes_are(&w.unit, seen, 1));
-	free(seen);
-	contract_close(w.c);
-}
-
-/* The same budget as for everything else, and counted apart. */
-CONTRACT_TEST(test_fallbacks_are_bounded_and_counted)
-{
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	struct world w;
-	zerod_scope scope;
-
-	open_world(&w, &(struct contract_options){.config = "[devices]\ngather_budget = 4K\n"});
-	contract_expect_version(w.rank, &w.unit, 1);
-	assert_int_equal(contract_device(w.c, 0).fallbacks, 0);
-	scope = begin_forward(&w, none);
-	for (uint32_t i = 0; i < 3; i++)
-		(void)touch(&w, &w.unit, scope);
-	assert_int_equal(contract_device(w.c, 0).fallbacks, 1);
-	options.scope = scope;
-	options.deadline_ms = 1;
-	FAILS(w.rank->client, zerod_gather(w.other.at[0], &options, NULL, NULL), ZEROD_E_DEADLINE,
-	      "gather budget");
-	end_forward(&w, scope, 0);
-	assert_int_equal(contract_device(w.c, 0).peak_gathered_bytes, 4096);
-	contract_close(w.c);
-}
-
-CONTRACT_TEST(test_frozen_and_persistent_units_in_a_scope)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-	struct contract_unit frozen;
-	struct world w;
-	zerod_scope scope;
-	void *data;
-
-	open_world(&w, NULL);
-	options.name = "frozen";
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = NUMEL;
-	options.flags = ZEROD_UNIT_FROZEN;
-	contract_unit(w.c, &options, &frozen);
-	contract_publish_all(w.c, &frozen);
-	contract_set_persistent(w.c, &w.other, 1);
-	scope = begin_forward(&w, none);
-	(void)touch(&w, &frozen, scope);
-	data = touch(&w, &w.other, scope);
-	end_forward(&w, scope, 1);
-	end_claim(&w, scope);
-	assert_int_equal(gathered(&w), contract_padded_bytes(&w.other)); /* persistence's, no claim's */
-	assert_ptr_equal(contract_gather(w.rank, &w.other, NULL), data);
-	contract_set_persistent(w.c, &w.other, 0);
-	contract_release(w.rank, &w.other, NULL);
-	assert_int_equal(gathered(&w), 0);
 	contract_close(w.c);
 }
 

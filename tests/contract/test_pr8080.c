@@ -110,21 +110,6 @@ CONTRACT_TEST(test_oversize_entry_waits_for_every_producer)
 	reduce_with_slow_producers(256);
 }
 
-CONTRACT_TEST(test_no_producers_means_written_already)
-{
-	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
-	struct contract_unit unit;
-	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_backward_all(c, 3, true);
-	for (uint32_t i = 0; i < 4; i++)
-		contract_reduce(&c->ranks[i], contract_bucket(&c->ranks[i], 65536, 2), &unit, 1, NULL);
-	contract_backward_end_all(c);
-	contract_expect_step(c, &sum, 1);
-	contract_close(c);
-}
-
 CONTRACT_TEST(test_producers_of_another_session_are_refused)
 {
 	struct contract *c = contract_open(NULL);
@@ -217,44 +202,6 @@ CONTRACT_TEST(test_next_writer_waits_for_its_slot_and_nothing_else)
 	contract_close(c);
 }
 
-/* The reduction of the slot's entry waits for rank 0's own slow producer. */
-CONTRACT_TEST(test_slot_of_a_slow_producer_is_not_reused)
-{
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = &c->ranks[0];
-	struct contract_unit units[2];
-	struct contract_sum sums[] = {{&units[0], CONTRACT_ALL(c), 1}, {&units[1], CONTRACT_ALL(c), 2}};
-	zerod_bucket *buckets[2];
-	zerod_stream *stream = contract_stream(rank);
-	struct contract_gate *gate;
-	struct contract_task *task;
-	struct reservation second;
-	struct zerod_entry first = ZEROD_INIT(first);
-
-	contract_plain_unit(c, "a", NUMEL, &units[0]);
-	contract_plain_unit(c, "b", NUMEL, &units[1]);
-	for (uint32_t i = 0; i < 2; i++)
-		buckets[i] = contract_bucket(&c->ranks[i], contract_padded_bytes(&units[0]), 1);
-	contract_backward_all(c, 3, true);
-	OK(rank->client, zerod_bucket_reserve(buckets[0], units[0].at[0], NULL, &first));
-	gate = contract_block(rank, stream);
-	contract_write_gradient(rank, stream, &first, 0, NUMEL, 1);
-	OK(rank->client, zerod_bucket_submit(buckets[0], first.id, &stream, 1, NULL, NULL));
-	contract_reduce(&c->ranks[1], buckets[1], &units[0], 1, NULL);
-	second = (struct reservation){buckets[0], &units[1], {0}};
-	task = contract_start(rank, reserve_in_thread, &second);
-	AWAIT(contract_somebody_waits(c, "a slot of the bucket: unit 'a' waits for rank 0"));
-	contract_unblock(gate);
-	contract_finish(task);
-	/* It has run: the thread sanitizer sees no order that the daemon makes. */
-	contract_sync(rank, stream);
-	commit_entry(rank, buckets[0], &second.entry, 2);
-	contract_reduce(&c->ranks[1], buckets[1], &units[1], 2, NULL);
-	contract_backward_end_all(c);
-	contract_expect_step(c, sums, 2);
-	contract_close(c);
-}
-
 #define MANY 12u
 
 struct many {
@@ -331,33 +278,6 @@ CONTRACT_TEST(test_padding_is_zero_in_a_used_slot)
 
 /* ---- Order --------------------------------------------------------------------------------------------- */
 
-/* Rank 0 from the first unit to the last, rank 1 the other way round. */
-CONTRACT_TEST(test_orders_cross_within_capacity)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct contract *c = contract_open(NULL);
-	struct contract_unit units[3];
-	struct contract_sum sums[3];
-	zerod_bucket *buckets[2];
-
-	for (uint32_t i = 0; i < 3; i++) {
-		char name[8] = {'u', (char)('a' + i)};
-
-		contract_plain_unit(c, name, NUMEL, &units[i]);
-		sums[i] = (struct contract_sum){&units[i], CONTRACT_ALL(c), (float)(i + 1)};
-	}
-	for (uint32_t i = 0; i < 2; i++)
-		buckets[i] = contract_bucket(&c->ranks[i], contract_padded_bytes(&units[0]), 3);
-	contract_backward_all(c, 3, true);
-	for (uint32_t i = 0; i < 3; i++)
-		contract_reduce(&c->ranks[0], buckets[0], &units[i], (float)(i + 1), NULL);
-	for (uint32_t i = 3; i-- > 0;)
-		contract_reduce(&c->ranks[1], buckets[1], &units[i], (float)(i + 1), NULL);
-	contract_backward_end_all(c);
-	contract_expect_step(c, sums, 3);
-	contract_close(c);
-}
-
 struct crossing {
 	zerod_bucket *bucket;
 	zerod_unit *unit;
@@ -423,30 +343,5 @@ CONTRACT_TEST(test_entry_twice_in_a_backward_is_a_duplicate)
 	      "'w'");
 	contract_backward_end_all(c);
 	contract_expect_step(c, &sum, 1);
-	contract_close(c);
-}
-
-/* A backward ends when everything that was reserved has been submitted. */
-CONTRACT_TEST(test_backward_does_not_end_with_open_entries)
-{
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = &c->ranks[0];
-	struct contract_unit unit;
-	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
-	zerod_bucket *bucket = contract_bucket(rank, 65536, 2);
-	struct zerod_entry entry = ZEROD_INIT(entry);
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_STATE,
-	      "runs no backward");
-	contract_backward_all(c, 3, true);
-	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry));
-	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_STATE, "unit 'w' last");
-	FAILS(rank->client, zerod_bucket_destroy(bucket), ZEROD_E_BUSY, "'w'");
-	commit_entry(rank, bucket, &entry, 1);
-	contract_reduce(&c->ranks[1], contract_bucket(&c->ranks[1], 65536, 2), &unit, 1, NULL);
-	contract_backward_end_all(c);
-	contract_expect_step(c, &sum, 1);
-	OK(rank->client, zerod_bucket_destroy(bucket));
 	contract_close(c);
 }

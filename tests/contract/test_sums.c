@@ -48,32 +48,6 @@ CONTRACT_TEST(test_sum_mean_and_prescale)
 	contract_close(c);
 }
 
-CONTRACT_TEST(test_options_that_differ_are_a_mismatch)
-{
-	contract_needs(CONTRACT_ONE_DAEMON);
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = &c->ranks[1];
-	struct zerod_reduce_options options = ZEROD_INIT(options);
-	struct contract_unit unit;
-	struct contract_sum sum = {&unit, CONTRACT_ALL(c), 1};
-	struct zerod_entry entry = ZEROD_INIT(entry);
-	zerod_bucket *bucket;
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_backward_all(c, 3, true);
-	contract_reduce(&c->ranks[0], contract_bucket(&c->ranks[0], 65536, 2), &unit, 1, NULL);
-	bucket = contract_bucket(rank, 65536, 2);
-	OK(rank->client, zerod_bucket_reserve(bucket, unit.at[1], NULL, &entry));
-	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
-	options.op = ZEROD_MEAN;
-	FAILS(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_MISMATCH,
-	      "rank 0 reduces by sum of float32");
-	OK(rank->client, zerod_bucket_submit(bucket, entry.id, NULL, 0, NULL, NULL));
-	contract_backward_end_all(c);
-	contract_expect_step(c, &sum, 1);
-	contract_close(c);
-}
-
 /* ---- Order --------------------------------------------------------------------------------------------- */
 
 /* Values whose sum depends on its order. */
@@ -292,21 +266,6 @@ CONTRACT_TEST(test_dtypes_mixed_in_one_step)
 CONTRACT_TEST(test_overwrite_keeps_the_last)
 {
 	accumulate(ZEROD_BFLOAT16, ZEROD_FLOAT32, true);
-}
-
-CONTRACT_TEST(test_dtypes_that_cannot_be_reduced_are_refused)
-{
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = &c->ranks[0];
-	struct zerod_bucket_options bucket = ZEROD_INIT(bucket);
-	struct zerod_backward_options backward = ZEROD_INIT(backward);
-	zerod_bucket *made = NULL;
-
-	bucket.dtype = ZEROD_INT32;
-	FAILS(rank->client, zerod_bucket_create(rank->group, &bucket, &made), ZEROD_E_UNSUPPORTED, "int32");
-	backward.target_dtype = ZEROD_FLOAT8_E4M3;
-	FAILS(rank->client, zerod_backward_begin(rank->group, &backward), ZEROD_E_UNSUPPORTED, "float8");
-	contract_close(c);
 }
 
 /* ---- Overflow and norm --------------------------------------------------------------------------------- */

@@ -84,43 +84,6 @@ CONTRACT_TEST(test_a_graph_that_is_kept)
 	contract_close(w.c);
 }
 
-static void step_with_mismatch(struct contract_rank *rank, void *arg)
-{
-	struct zerod_step_info info = ZEROD_INIT(info);
-
-	(void)arg;
-	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_MISMATCH,
-	      "rank 1 runs 2 backwards in this step, rank 0 runs 1");
-}
-
-CONTRACT_TEST(test_counts_that_differ)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct contract_task *task;
-	struct world w;
-
-	open_world(&w);
-	for (uint32_t step = 1; step <= 2; step++) {
-		begin_all(&w);
-		reduce_all(&w, &w.first, 1);
-		reduce_all(&w, &w.second, 1);
-		contract_backward_end_all(w.c);
-		task = contract_start(&w.c->ranks[0], step_with_mismatch, NULL);
-		AWAIT(contract_somebody_waits(w.c, "rank 1 to begin the step"));
-		FAILS(w.c->ranks[1].client, zerod_backward_begin(w.c->ranks[1].group, NULL), ZEROD_E_MISMATCH,
-		      "rank 1 runs 2 backwards in this step, rank 0 runs 1");
-		contract_finish(task);
-		if (step == 1) /* else its next backward leaves the window that has failed */
-			step_with_mismatch(&w.c->ranks[1], NULL);
-		begin_all(&w);
-		reduce_all(&w, &w.first, 5);
-		reduce_all(&w, &w.second, 5);
-		contract_backward_end_all(w.c);
-		expect_step(&w, 5, 5);
-	}
-	contract_close(w.c);
-}
-
 CONTRACT_TEST(test_a_step_without_a_backward)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
@@ -156,43 +119,6 @@ static void end_and_step(struct contract_rank *rank, void *arg)
 {
 	contract_backward_end(rank);
 	expect_abandoned(rank, arg);
-}
-
-/* Rank 1 raises with a gradient reserved and another one submitted; a stream still writes the former. */
-CONTRACT_TEST(test_one_rank_raises)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct contract_rank *rank;
-	struct contract_task *task;
-	struct zerod_entry entry = ZEROD_INIT(entry);
-	zerod_stream *stream;
-	struct world w;
-
-	open_world(&w);
-	rank = &w.c->ranks[1];
-	stream = contract_stream(rank);
-	FAILS(rank->client, zerod_backward_abandon(rank->group, NULL, 0, NULL), ZEROD_E_STATE,
-	      "rank 1 has begun no backward since its last step");
-	for (uint32_t step = 1; step <= 2; step++) {
-		begin_all(&w);
-		reduce_all(&w, &w.second, 1);
-		contract_reduce(&w.c->ranks[0], w.buckets[0], &w.first, 1, NULL);
-		task = contract_start(&w.c->ranks[0], end_and_step, &w.first);
-		OK(rank->client, zerod_bucket_reserve(w.buckets[1], w.first.at[1], NULL, &entry));
-		contract_write_gradient(rank, stream, &entry, 0, NUMEL, 1);
-		OK(rank->client, zerod_backward_abandon(rank->group, &stream, 1, NULL));
-		contract_finish(task);
-		if (step == 2) /* else its next backward is enough */
-			expect_abandoned(rank, &w.first);
-		assert_int_equal(contract_devices(w.c).target_bytes, 0);
-		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
-		begin_all(&w);
-		reduce_all(&w, &w.first, 3);
-		reduce_all(&w, &w.second, 2);
-		contract_backward_end_all(w.c);
-		expect_step(&w, 3, 2);
-	}
-	contract_close(w.c);
 }
 
 /* Where the exception is raised on rank 1. */
@@ -241,55 +167,6 @@ CONTRACT_TEST(test_a_rank_raises_anywhere)
 	contract_close(w.c);
 }
 
-/* ---- A gradient that is missing ----------------------------------------------------------------------- */
-
-static void end_with_mismatch(struct contract_rank *rank, void *arg)
-{
-	(void)arg;
-	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_MISMATCH, "'w'");
-}
-
-static void step_without(struct contract_rank *rank, void *arg)
-{
-	struct zerod_step_info info = ZEROD_INIT(info);
-
-	(void)arg;
-	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_MISMATCH, "'w'");
-}
-
-/* A rank that was told leaves the window by its step, or by its next backward: either is enough. */
-static void miss_one(struct world *w, uint32_t stage, bool steps)
-{
-	struct contract_task *task;
-
-	contract_backward_all(w->c, stage, true);
-	contract_reduce(&w->c->ranks[0], w->buckets[0], &w->first, 1, NULL);
-	task = contract_start(&w->c->ranks[0], end_with_mismatch, NULL);
-	AWAIT(contract_somebody_waits(w->c, "1 reduction, first unit 'w' (rank 1)"));
-	end_with_mismatch(&w->c->ranks[1], NULL);
-	contract_finish(task);
-	if (steps)
-		contract_run(w->c, step_without, NULL);
-	contract_backward_all(w->c, stage, true);
-	reduce_all(w, &w->first, 2);
-	reduce_all(w, &w->second, 3);
-	contract_backward_end_all(w->c);
-	expect_step(w, 2, 3);
-}
-
-CONTRACT_TEST(test_a_missing_gradient_at_the_boundary)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct world w;
-
-	open_world(&w);
-	for (uint32_t stage = 1; stage <= 3; stage++) {
-		miss_one(&w, stage, false);
-		miss_one(&w, stage, true);
-	}
-	contract_close(w.c);
-}
-
 /* ---- Skipping ----------------------------------------------------------------------------------------- */
 
 static void skip_all(struct world *w, const struct contract_unit *unit)
@@ -323,26 +200,6 @@ CONTRACT_TEST(test_units_that_were_only_skipped)
 	reduce_all(&w, &w.first, 4);
 	contract_backward_end_all(w.c);
 	expect_step(&w, 4, 0);
-	contract_close(w.c);
-}
-
-static void end_skipping(struct contract_rank *rank, void *arg)
-{
-	OK(rank->client, zerod_backward_end(rank->group, arg, NULL));
-}
-
-/* Nobody has a gradient for anything. */
-CONTRACT_TEST(test_all_skip_the_rest)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	struct zerod_backward_end_options options = ZEROD_INIT(options);
-	struct world w;
-
-	open_world(&w);
-	options.flags = ZEROD_BACKWARD_SKIP_REST;
-	begin_all(&w);
-	contract_run(w.c, end_skipping, &options);
-	expect_step(&w, 0, 0);
 	contract_close(w.c);
 }
 

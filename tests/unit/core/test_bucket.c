@@ -278,24 +278,6 @@ ENGINE_TEST(test_large_entries)
 	check_units(&g, 2, 1.0f);
 }
 
-/* Two entries side by side: the first one's padding was another's bytes before. */
-ENGINE_TEST(test_padding_is_zeroed)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 1);
-	uint64_t big = core_reducers_unit(&g, "big", 700);
-	uint64_t small = core_reducers_unit(&g, "small", 3);
-	core_reducers_begin(&g, 3, true);
-	core_reduce(&g, 0, big, 1.0f);
-	core_reduce(&g, 1, big, 1.0f);
-	core_reduce(&g, 0, small, 1.0f); /* where big was */
-	core_reduce(&g, 1, small, 1.0f);
-	core_reducers_end(&g);
-	core_reducers_step(&g, step);
-	core_check_target(&g, 0, step[0], 384, 1.0f);
-	core_check_target(&g, 1, step[1], 384, 1.0f);
-}
-
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
  * over. */
 ENGINE_TEST(test_given_up_during_the_fill)
@@ -378,29 +360,6 @@ ENGINE_TEST(test_orders_cross_within_capacity)
 	}
 	core_reducers_end(&g);
 	check_units(&g, 4, 1.0f);
-}
-
-/* Each holds what the other wants to come to: an error with names, and nobody hangs. */
-ENGINE_TEST(test_orders_cross_beyond_capacity)
-{
-	uint64_t units[2], wait[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
-	core_reducers_begin(&g, 3, true);
-	core_reduce(&g, 0, units[0], 1.0f);
-	core_reduce(&g, 1, units[1], 1.0f);
-	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[1]);
-	core_expect_waits(core, wait[0], "unit 'a' waits for rank 1"); /* rank 1 may still come */
-	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[0]);
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_expect_error(core, wait[rank], ZEROD_E_CAPACITY,
-		                  "rank 0 wants room for 'b' and holds 'a', which rank 1 has not reduced");
-		core_expect_error(core, wait[rank], ZEROD_E_CAPACITY,
-		                  "rank 1 wants room for 'a' and holds 'b', which rank 0 has not reduced");
-	}
-	core_expect(core, core_skip(&g.team, 0, units[1]), 0); /* a way out */
-	core_expect(core, core_skip(&g.team, 1, units[0]), 0);
-	core_reducers_end(&g);
 }
 
 /* A circle of three, and a fourth rank that waits for one of them. */

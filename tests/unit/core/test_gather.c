@@ -179,64 +179,7 @@ RIG_TEST(test_uses_are_counted_down)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-RIG_TEST(test_tags_keep_holders_apart)
-{
-	gather_ok(rig, "plan");
-	gather_ok(rig, "eager");
-	assert_true(release_ok(rig, "plan"));
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	core_expect_error(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "plan", NULL, 0),
-	                  ZEROD_E_NOT_HELD, "rank 0 does not hold unit 'w' under tag 'plan'");
-	assert_true(release_ok(rig, "eager"));
-	assert_int_equal(gathered_bytes(rig), 0);
-}
-
-RIG_TEST(test_not_held_changes_nothing)
-{
-	Zd__Usage before, after;
-	struct core_row first, second;
-	gather_ok(rig, "plan");
-	before = core_usage(rig->core);
-	core_rows(rig->core, ZD__TABLE__BUFFERS, &first, 1);
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "eager", NULL, 0),
-	            ZEROD_E_NOT_HELD);
-	/* the other rank does not hold it either */
-	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), ZEROD_E_NOT_HELD);
-	after = core_usage(rig->core);
-	core_rows(rig->core, ZD__TABLE__BUFFERS, &second, 1);
-	core_expect_same(&before, &after);
-	assert_int_equal(second.row->buffer->holders[0]->uses, first.row->buffer->holders[0]->uses);
-	assert_string_equal(second.state, first.state);
-	release_ok(rig, "plan");
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), ZEROD_E_NOT_HELD);
-	assert_int_equal(gathered_bytes(rig), 0);
-}
-
 /* ---- When the bytes may be used again ------------------------------------------------------------------ */
-
-RIG_TEST(test_block_is_not_reused_before_the_slowest_stream)
-{
-	static const struct zd_fence streams[] = {{5, 100}, {6, 7}};
-	struct core_row row;
-	struct zd_location held = gather_ok(rig, "plan");
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "plan", streams, 2), 0);
-	/* uncharged at once, not free */
-	assert_int_equal(gathered_bytes(rig), 0);
-	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
-	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.row->buffer->waits_for, "streams of 1 release");
-	assert_int_equal(row.row->buffer->n_holders, 0);
-	core_pass(rig->core, rig->session, 5, 100);
-	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	struct zd_location other = gather_ok(rig, "plan");
-	assert_false(same(held, other));
-	core_pass(rig->core, rig->session, 6, 8);
-	assert_int_equal(core_quarantine(rig->core, 0), 0);
-	release_ok(rig, "plan");
-	struct zd_location again = gather_ok(rig, "plan");
-	assert_true(same(held, again) || same(other, again));
-}
 
 RIG_TEST(test_every_release_of_a_lease_brings_its_streams)
 {

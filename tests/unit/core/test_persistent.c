@@ -58,23 +58,6 @@ static void expect_same(struct zd_location a, struct zd_location b)
 
 /* ---- Persistent units ---------------------------------------------------------------------------------- */
 
-RIG_TEST(test_persistent_copy_keeps_its_place_over_steps)
-{
-	struct zd_location first = {0};
-	set_persistent(rig, true);
-	for (uint64_t step = 1; step <= 10; step++) {
-		const struct zd_reply *reply = gather_ok(rig, rig->unit);
-		core_team_check(&rig->team, reply, step);
-		if (step == 1)
-			first = reply->place;
-		expect_same(reply->place, first);
-		release_ok(rig, rig->unit);
-		assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-		core_team_publish(&rig->team, rig->unit);
-	}
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2 * 10);
-}
-
 RIG_TEST(test_persistent_copy_is_gathered_without_a_transfer)
 {
 	struct core_row row;
@@ -205,30 +188,6 @@ RIG_TEST(test_prefetched_copy_of_a_persistent_unit_goes_stale)
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
-
-RIG_TEST(test_slot_has_one_address)
-{
-	uint64_t even = core_team_slot_unit(&rig->team, "even", UNIT_BYTES, 1);
-	uint64_t odd = core_team_slot_unit(&rig->team, "odd", 2 * UNIT_BYTES, 1);
-	struct zd_location first = gather_ok(rig, even)->place;
-	release_ok(rig, even);
-	for (uint64_t step = 1; step <= 10; step++) {
-		uint64_t unit = step % 2 ? odd : even;
-		/* something else takes a place of its own in between */
-		gather_ok(rig, rig->unit);
-		const struct zd_reply *reply = gather_ok(rig, unit);
-		assert_int_equal(reply->place.segment, first.segment);
-		assert_int_equal(reply->place.offset, first.offset);
-		assert_int_equal(reply->place.bytes, unit == odd ? 2 * UNIT_BYTES : UNIT_BYTES);
-		core_team_check(&rig->team, reply, unit == odd ? (step + 1) / 2 : step / 2);
-		/* charged is what the unit needs, not what the slot has */
-		assert_int_equal(gathered_bytes(rig), reply->place.bytes + UNIT_BYTES);
-		release_ok(rig, unit);
-		release_ok(rig, rig->unit);
-		assert_int_equal(gathered_bytes(rig), 0);
-		core_team_publish(&rig->team, unit);
-	}
-}
 
 RIG_TEST(test_slot_waits_for_its_former_unit)
 {

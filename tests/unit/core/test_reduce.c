@@ -42,22 +42,6 @@ static void check_step(struct core_reducers *g, float factor)
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* Uneven, prime, smaller than the world: padding reaches neither the sum nor the norm. */
-TEST(test_sum_of_any_size)
-{
-	static const uint64_t numel[] = {1, 2, 63, 64, 65, 257, 1021};
-	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
-		struct core_driver *core = core_new(&(struct core_options){.ndevices = 4});
-		struct core_reducers g;
-		uint64_t unit = begin_one(&g, core, 4, ZEROD_FLOAT32, numel[i]);
-		for (uint32_t rank = 0; rank < 4; rank++)
-			core_reduce(&g, rank, unit, 1.0f);
-		core_reducers_end(&g);
-		check_step(&g, 1.0f);
-		core_end(core);
-	}
-}
-
 /* Slices of 320 elements in chunks of 256 and 64: the first is summed while the second one travels. */
 ENGINE_TEST(test_chunks, .reduction_cut_bytes = 1024)
 {
@@ -111,99 +95,6 @@ ENGINE_TEST(test_a_chunk_fails, .reduction_cut_bytes = 1024)
 	core_run_on(core, ZD_CMD_REDUCE, 0);
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_DEVICE);
-}
-
-TEST(test_dtypes)
-{
-	static const uint32_t dtypes[] = {ZEROD_FLOAT32, ZEROD_FLOAT16, ZEROD_BFLOAT16};
-	for (int i = 0; i < 9; i++) {
-		struct core_driver *core = core_new(NULL);
-		struct core_reducers g = core_reducers_new(core, 2, dtypes[i / 3], SLOT_BYTES, 2);
-		uint64_t unit = core_reducers_unit(&g, "w", 300);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			core_expect(core, core_backward_into(&g.team, rank, 2, true, dtypes[i % 3]), 0);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			core_reduce(&g, rank, unit, 2.0f);
-		core_reducers_end(&g);
-		check_step(&g, 2.0f);
-		core_end(core);
-	}
-}
-
-ENGINE_TEST(test_mean_and_prescale)
-{
-	struct core_reducers g;
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		struct core_commit commit = {.bucket = g.bucket[rank],
-		                             .entry = core_put(&g, rank, unit, 1.0f),
-		                             .op = ZEROD_MEAN,
-		                             .prescale = 4.0f};
-		core_expect(core, core_bucket_submit(&g.team, rank, &commit), 0);
-	}
-	core_reducers_end(&g);
-	check_step(&g, 4.0f / 2.0f);
-}
-
-ENGINE_TEST(test_accumulate_over_micro_steps)
-{
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_BFLOAT16, SLOT_BYTES, 2);
-	uint64_t unit = core_reducers_unit(&g, "w", 200);
-	for (int i = 0; i < 8; i++) {
-		core_reducers_begin(&g, 2, i == 7);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			core_reduce(&g, rank, unit, 1.0f);
-		core_reducers_end(&g);
-		assert_int_equal(core_usage(core).bucket_bytes, 0);
-		assert_int_not_equal(core_usage(core).target_bytes, 0);
-	}
-	check_step(&g, 8.0f);
-	assert_int_equal(core_usage(core).target_bytes, 0);
-}
-
-ENGINE_TEST(test_overwrite)
-{
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t unit = core_reducers_unit(&g, "w", 200);
-	for (int i = 1; i <= 3; i++) {
-		core_reducers_begin(&g, 3, i == 3);
-		for (uint32_t rank = 0; rank < 2; rank++) {
-			struct core_commit commit = {.bucket = g.bucket[rank],
-			                             .entry = core_put(&g, rank, unit, (float)i),
-			                             .overwrite = true};
-			core_expect(core, core_bucket_submit(&g.team, rank, &commit), 0);
-		}
-		core_reducers_end(&g);
-	}
-	check_step(&g, 3.0f); /* the last one's norm too */
-}
-
-/* Summed in rank order, whichever piece arrives first: not a bit differs. */
-TEST(test_rank_order)
-{
-	static const uint32_t orders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {1, 0, 2}};
-	static const float factors[] = {0.1f, 1.0f / 3.0f, 1e3f / 7.0f};
-	for (size_t i = 0; i < 4; i++) {
-		struct core_driver *core = core_new(&(struct core_options){.ndevices = 3});
-		struct core_reducers g;
-		const struct zd_reply *step[CORE_TEAM];
-		uint64_t unit = begin_one(&g, core, 3, ZEROD_FLOAT32, 600);
-		core_hold(core, ZD_CMD_COPY);
-		for (uint32_t rank = 0; rank < 3; rank++)
-			core_reduce(&g, orders[3 - i][rank], unit, factors[orders[3 - i][rank]]);
-		for (uint32_t k = 0; k < 6; k++)
-			core_run_on(core, ZD_CMD_COPY, orders[i][k / 2]);
-		core_reducers_end(&g);
-		core_reducers_step(&g, step);
-		const float *target = (const float *)core_bytes(core, step[1]->target);
-		for (uint64_t k = 0; k < g.shard_numel; k++) {
-			float sum = 0.0f;
-			for (uint32_t rank = 0; rank < 3; rank++)
-				sum += core_gradient(rank, g.shard_numel + k) * factors[rank];
-			assert_memory_equal(&target[k], &sum, sizeof(sum));
-		}
-		core_end(core);
-	}
 }
 
 /* ---- Producers ----------------------------------------------------------------------------------------- */
@@ -286,26 +177,6 @@ ENGINE_TEST(test_pieces_are_expected, .ndevices = 3)
 
 /* ---- Who takes part ------------------------------------------------------------------------------------ */
 
-ENGINE_TEST(test_skip, .ndevices = 3)
-{
-	struct core_reducers g;
-	const struct zd_reply *step[CORE_TEAM];
-	uint64_t unit = begin_one(&g, core, 3, ZEROD_FLOAT32, 600);
-	/* an expert that rank 1 alone has used */
-	core_expect(core, core_skip(&g.team, 2, unit), 0);
-	core_reduce(&g, 1, unit, 1.0f);
-	core_expect(core, core_skip(&g.team, 0, unit), 0);
-	core_reducers_end(&g);
-	core_reducers_step(&g, step);
-	for (uint32_t rank = 0; rank < 3; rank++) {
-		const float *target = (const float *)core_bytes(core, step[rank]->target);
-		for (uint64_t i = 0; i < g.shard_numel; i++) {
-			uint64_t element = rank * g.shard_numel + i;
-			assert_true(target[i] == (element < 600 ? core_gradient(1, element) : 0.0f));
-		}
-	}
-}
-
 ENGINE_TEST(test_all_skip)
 {
 	struct core_reducers g;
@@ -320,29 +191,6 @@ ENGINE_TEST(test_all_skip)
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	assert_true(step[0]->u.step_begin.norm_squared == 0.0);
 	assert_true(*(float *)core_bytes(core, step[0]->target) == 0.0f);
-}
-
-ENGINE_TEST(test_twice_in_one_backward)
-{
-	struct core_reducers g;
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	uint64_t entry = core_put(&g, 0, unit, 1.0f);
-	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE, "unit 'w'");
-	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_DUPLICATE);
-	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
-	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
-	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DUPLICATE);
-	core_reduce(&g, 1, unit, 1.0f);
-	core_expect(core, core_reserve(&g.team, 0, g.bucket[0], unit),
-	            ZEROD_E_DUPLICATE); /* reduced already */
-	core_reducers_end(&g);
-	check_step(&g, 1.0f);
-
-	core_reducers_begin(&g, 3, true); /* but again in the next one */
-	core_reduce(&g, 0, unit, 1.0f);
-	core_reduce(&g, 1, unit, 1.0f);
-	core_reducers_end(&g);
-	check_step(&g, 1.0f);
 }
 
 ENGINE_TEST(test_options_must_agree)
@@ -379,30 +227,6 @@ ENGINE_TEST(test_dtypes_must_agree)
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, narrow, unit), 0);
 	struct core_commit commit = {.bucket = narrow, .entry = reply->u.bucket_reserve.entry};
 	core_expect_error(core, core_bucket_submit(&g.team, 1, &commit), ZEROD_E_MISMATCH, "sum of bfloat16");
-}
-
-/* Rank 1 ends its backward without a unit that rank 0 has reduced: both are told, and neither hangs. */
-ENGINE_TEST(test_missing_contribution)
-{
-	struct core_reducers g;
-	static const char text[] =
-	        "rank 1 ended backward 1 without a gradient or skip for unit 'w' that rank 0 reduced";
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	core_reduce(&g, 0, unit, 1.0f);
-	uint64_t end = core_backward_end(&g.team, 0);
-	core_expect_waits(core, end, "1 reduction, first unit 'w' (rank 1)");
-	core_expect_error(core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH, text);
-	core_expect_error(core, end, ZEROD_E_MISMATCH, text);
-	assert_int_equal(core_usage(core).bucket_bytes, 0);
-	core_expect_error(core, core_step(&g.team, 0), ZEROD_E_MISMATCH, text);
-	core_expect_error(core, core_step(&g.team, 1), ZEROD_E_MISMATCH, text);
-	assert_int_equal(core_usage(core).target_bytes, 0);
-
-	core_reducers_begin(&g, 3, true); /* and the next step is as good as any */
-	core_reduce(&g, 0, unit, 1.0f);
-	core_reduce(&g, 1, unit, 1.0f);
-	core_reducers_end(&g);
-	check_step(&g, 1.0f);
 }
 
 /* The same with a skip, whichever rank is first: no text says that the rank reduced. */
@@ -447,37 +271,6 @@ ENGINE_TEST(test_contribution_after_the_end)
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
-
-TEST(test_overflow_is_agreed)
-{
-	static const float bad[] = {INFINITY, NAN};
-	for (int i = 0; i < 2; i++) {
-		struct core_driver *core = core_new(NULL);
-		struct core_reducers g;
-		const struct zd_reply *step[CORE_TEAM];
-		uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
-		core_reduce(&g, 0, unit, 1.0f);
-		const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, g.bucket[1], unit),
-		                                           0);
-		core_write(core, reply->place, ZEROD_FLOAT32, 1, 200, 1.0f);
-		core_element_set(ZEROD_FLOAT32, core_bytes(core, reply->place), 3, bad[i]);
-		struct core_commit commit = {.bucket = g.bucket[1], .entry = reply->u.bucket_reserve.entry};
-		core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
-		core_reducers_end(&g);
-		core_reducers_step(&g, step);
-		assert_true(step[0]->u.step_begin.overflow && step[1]->u.step_begin.overflow);
-		assert_false(isfinite(step[1]->u.step_begin.norm_squared));
-		core_reducers_step_end(&g);
-		assert_int_equal(core_usage(core).target_bytes, 0);
-
-		core_reducers_begin(&g, 3, true); /* the next step knows nothing of it */
-		core_reduce(&g, 0, unit, 1.0f);
-		core_reduce(&g, 1, unit, 1.0f);
-		core_reducers_end(&g);
-		check_step(&g, 1.0f);
-		core_end(core);
-	}
-}
 
 static void device_fails(enum zd_command_kind kind, const char *text)
 {

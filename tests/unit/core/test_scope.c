@@ -94,25 +94,6 @@ RIG_TEST(test_tied_unit_of_a_planned_and_an_eager_frame)
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
-RIG_TEST(test_two_forwards_before_one_backward)
-{
-	uint64_t first = begin(rig, 0);
-	touch(rig, rig->a, first);
-	touch(rig, rig->b, first);
-	forward_end(rig, first, true);
-	uint64_t second = begin(rig, 0);
-	touch(rig, rig->b, second);
-	touch(rig, rig->c, second);
-	forward_end(rig, second, true);
-	assert_int_equal(gathered_bytes(rig), 3 * UNIT_BYTES);
-	end(rig, ZD_REQ_CLAIM_END, first);
-	/* b is needed by the second one still */
-	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
-	touch(rig, rig->b, second);
-	end(rig, ZD_REQ_CLAIM_END, second);
-	assert_int_equal(gathered_bytes(rig), 0);
-}
-
 RIG_TEST(test_frozen_unit_is_claimed_like_any_other)
 {
 	uint64_t frozen = core_team_register(
@@ -217,23 +198,6 @@ RIG_TEST(test_abandoned_forward_is_swept_by_the_next_outermost_one)
 	assert_int_equal(nscopes(rig), 0);
 }
 
-RIG_TEST(test_nothing_is_swept_while_a_claim_is_outstanding)
-{
-	uint64_t claim = begin(rig, 0);
-	forward_end(rig, claim, true);
-	uint64_t left = begin(rig, 0);
-	touch(rig, rig->a, left);
-	uint64_t next = begin(rig, 0);
-	assert_int_equal(nscopes(rig), 3);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	forward_end(rig, next, false);
-	end(rig, ZD_REQ_CLAIM_END, claim);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	forward_end(rig, begin(rig, 0), false); /* the next chance */
-	assert_int_equal(gathered_bytes(rig), 0);
-	assert_int_equal(nscopes(rig), 0);
-}
-
 RIG_TEST(test_scopes_of_another_rank_are_not_swept)
 {
 	uint64_t mine = begin(rig, 0);
@@ -256,16 +220,6 @@ static void expect_fenced(struct rig *rig, uint64_t request, uint64_t value)
 	assert_int_equal(core_quarantine(rig->core, 0), 2 * UNIT_BYTES);
 	core_pass(rig->core, rig->session, 3, value);
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
-}
-
-RIG_TEST(test_claim_ends_behind_its_streams)
-{
-	const struct zd_fence fence = {3, 7};
-	uint64_t scope = begin(rig, 0);
-	touch(rig, rig->a, scope);
-	touch(rig, rig->b, scope);
-	forward_end(rig, scope, true);
-	expect_fenced(rig, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, scope, &fence, 1), 7);
 }
 
 RIG_TEST(test_sweep_ends_behind_the_streams_of_the_next_forward)

@@ -63,13 +63,3 @@ int64_t zd_ctl_clock_offset_ns(void)
 	clock_gettime(CLOCK_REALTIME, &real);
 	return (int64_t)(real.tv_sec - monotonic.tv_sec) * NS_PER_S + (real.tv_nsec - monotonic.tv_nsec);
 }
-
-int zd_ctl_events_read_all(struct zd_ctl *ctl, struct zd_ctl_events *events,
-                           int (*fn)(const Zd__Event *event, void *arg), void *arg)
-{
-	int status = zd_ctl_events_read(ctl, events, fn, arg);
-	const uint64_t until = events->last;
-	while (!status && events->after < until)
-		status = zd_ctl_events_read(ctl, events, fn, arg);
-	return status;
-}

@@ -29,10 +29,4 @@ int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
 /* Returns the difference between nanoseconds since the epoch and the clock of events. */
 int64_t zd_ctl_clock_offset_ns(void);
 
-/* Reads pages until the newest event that there was at the call. Events that come meanwhile are not read for
- * ever. */
-int zd_ctl_events_read_all(struct zd_ctl *ctl, struct zd_ctl_events *events,
-                           int (*fn)(const Zd__Event *event, void *arg), void *arg)
-        __attribute__((warn_unused_result));
-
 #endif

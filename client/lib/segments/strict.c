@@ -164,18 +164,6 @@ static int find_pages(struct zerod_client *client, const struct zc_unit *unit, c
 	                  part->segment, unit->name);
 }
 
-int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
-                   struct zc_hold_list *list, struct zd_err *err)
-{
-	struct zc_hold place;
-	int rc;
-
-	if (!client->strict)
-		return 0;
-	rc = find_pages(client, unit, part, &place, err);
-	return rc ? rc : add_hold(client, list, &place, err);
-}
-
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err)
 {

@@ -12,10 +12,7 @@
  * which is STALE) are dropped. With the lock. */
 int zc_strict_open(struct zerod_client *client, struct zc_unit *unit, const struct zc_location *place,
                    struct zc_hold_list *holds, struct zd_err *err) __attribute__((warn_unused_result));
-/* Makes this part of the unit's gathered buffer accessible until the hold is dropped. With the lock. */
-int zc_strict_hold(struct zerod_client *client, const struct zc_unit *unit, const struct zc_location *part,
-                   struct zc_hold_list *list, struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for a whole segment, on GPUs. With the lock. */
+/* Makes a whole segment accessible until the hold is dropped, on GPUs. With the lock. */
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err) __attribute__((warn_unused_result));
 /* Keeps the place of this hold of the unit's gathered buffer accessible until unit->kept is dropped. With the

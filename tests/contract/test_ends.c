@@ -82,23 +82,6 @@ CONTRACT_TEST(test_the_last_of_four_reads)
 	expect_reads(4);
 }
 
-CONTRACT_TEST(test_a_version_that_will_not_come)
-{
-	struct scene s;
-	zerod_ticket ticket;
-
-	contract_needs(CONTRACT_ONE_SIDED);
-	open_scene(&s, 2);
-	contract_publish(s.rank, &s.units[0]);
-	OK(s.rank->client, zerod_gather_begin(s.units[0].at[0], NULL, &ticket));
-	AWAIT(contract_somebody_waits(s.c, "rank 1 to publish version 2"));
-	contract_leave(&s.c->ranks[1]);
-	FAILS(s.rank->client, zerod_wait(s.rank->client, ticket, NULL, NULL), ZEROD_E_PEER_LOST,
-	      "rank 1 of group 'world' ended normally, and does not publish version 2 of unit 'a'");
-	contract_expect_version(s.rank, &s.units[1], 1);
-	contract_close(s.c);
-}
-
 static void begin_step(struct contract_rank *rank, void *arg)
 {
 	(void)arg;

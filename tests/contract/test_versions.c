@@ -352,28 +352,6 @@ CONTRACT_TEST(test_publish_with_leases_is_busy)
 	contract_close(c);
 }
 
-CONTRACT_TEST(test_publish_makes_copies_stale)
-{
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = &c->ranks[0];
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	struct contract_unit unit;
-	zerod_ticket ticket;
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_publish_all(c, &unit);
-	options.flags = ZEROD_GATHER_PREFETCH;
-	for (uint64_t version = 1; version < 8; version++) {
-		contract_others_gather(rank, &unit, NULL);
-		OK(rank->client, zerod_gather_begin(unit.at[0], &options, &ticket));
-		OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
-		contract_others_release(rank, &unit, NULL);
-		contract_publish_all(c, &unit);
-		contract_expect_version(rank, &unit, version + 1);
-	}
-	contract_close(c);
-}
-
 /* In place, and not before the last lease on the old version has ended, with its streams. */
 CONTRACT_TEST(test_persistent_copy_is_refreshed_when_nobody_reads_it)
 {

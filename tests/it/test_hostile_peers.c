@@ -261,21 +261,6 @@ CLOSE_ALL_TEST(test_quota_counts_segments)
 	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 240 << 10), 0);
 }
 
-/* Without a quota the arena of 64 MiB has room for many jobs of one byte and for another user. */
-CLOSE_ALL_TEST(test_small_jobs_take_little)
-{
-	char job[16];
-
-	start_for_users("[limits]\nmax_jobs_per_uid = 0\n");
-	expect_session(&raw, SOME_UID, SOME_UID);
-	for (uint32_t n = 0; n < 200; n++) {
-		(void)snprintf(job, sizeof(job), "job %u", n);
-		(void)raw_expect(&raw, send_alloc(&raw, job, 1), 0);
-	}
-	expect_session(&others[0], SOME_UID + 1, SOME_UID);
-	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 48 << 20), 0);
-}
-
 CLOSE_ALL_TEST(test_durable_jobs_of_groups)
 {
 	start_for_users("[limits]\ndurable_groups = daemon\n");

@@ -48,59 +48,6 @@ static void check_steps(struct core_reducers *g, uint64_t offset_numel, uint64_t
 	core_reducers_step_end(g);
 }
 
-TEST(test_every_rank_has_the_sum)
-{
-	static const uint64_t numel[] = {1, 64, 257, 3001};
-	for (size_t i = 0; i < sizeof(numel) / sizeof(numel[0]); i++) {
-		struct core_driver *core =
-		        core_new(&(struct core_options){.ndevices = 3, .reduction_cut_bytes = 2 * CORE_KIB});
-		struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, 2);
-		uint64_t unit = all_reduced(&g, "norm", numel[i]);
-		core_reducers_begin(&g, 3, true);
-		reduce_by_all(&g, unit, 2.0f);
-		core_reducers_end(&g);
-		check_steps(&g, 0, numel[i], 2.0f);
-		core_end(core);
-	}
-}
-
-/* Its place in the target is behind a slice, and before another one. */
-ENGINE_TEST(test_beside_slices, .ndevices = 2)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t before = core_reducers_unit(&g, "before", 1000);
-	uint64_t unit = all_reduced(&g, "norm", 300);
-	uint64_t behind = core_reducers_unit(&g, "behind", 1000);
-	core_reducers_begin(&g, 3, true);
-	reduce_by_all(&g, before, 1.0f);
-	reduce_by_all(&g, unit, 3.0f);
-	reduce_by_all(&g, behind, 5.0f);
-	core_reducers_end(&g);
-	core_reducers_step(&g, step);
-	uint64_t whole = 2ull * 192; /* 300 elements are two shards of 192 */
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_check_target(&g, rank, step[rank], 0, 1.0f);
-		check_whole(&g, step[rank], g.shard_numel, 300, 3.0f);
-		core_check_target(&g, rank, step[rank], g.shard_numel + whole, 5.0f);
-		assert_int_equal(step[rank]->target.bytes, 4 * (2 * g.shard_numel + whole));
-	}
-	core_reducers_step_end(&g);
-}
-
-/* Over micro-steps: what another rank has is what the owner has, however it came to it. */
-ENGINE_TEST(test_accumulates, .ndevices = 4)
-{
-	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t unit = all_reduced(&g, "norm", 500);
-	for (uint32_t micro = 0; micro < 3; micro++) {
-		core_reducers_begin(&g, 2, micro == 2);
-		reduce_by_all(&g, unit, 1.0f);
-		core_reducers_end(&g);
-	}
-	check_steps(&g, 0, 500, 3.0f);
-}
-
 /* The norm counts each slice once, not once a rank. */
 ENGINE_TEST(test_norm_counts_once, .ndevices = 2)
 {

@@ -33,49 +33,6 @@ static void take_step(struct core_reducers *g, uint64_t number, float factor)
 
 /* ---- Targets' lives ------------------------------------------------------------------------------------ */
 
-/* Stage 1 has a target on the boundary only; stages 2 and 3 from the first backward on; nothing is left after
- * the step. */
-static void accumulate(uint32_t stage)
-{
-	struct core_driver *core = core_new(NULL);
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	uint64_t target_bytes = 2 * NUMEL / 2 * 4;
-	for (uint64_t step = 1; step <= 3; step++) {
-		for (int micro = 1; micro <= 4; micro++) {
-			bool reduces = stage > 1 || micro == 4;
-			core_reducers_begin(&g, stage, micro == 4);
-			assert_int_equal(core_usage(core).target_bytes, reduces ? target_bytes : 0);
-			if (reduces)
-				reduce_all(&g, unit, 1.0f);
-			else
-				core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit),
-				                  ZEROD_E_STATE,
-				                  "stage 1 reduces only in the boundary backward");
-			core_reducers_end(&g);
-			assert_int_equal(core_usage(core).bucket_bytes, 0);
-		}
-		take_step(&g, step, stage > 1 ? 4.0f : 1.0f);
-		assert_int_equal(core_usage(core).target_bytes, 0);
-	}
-	core_end(core);
-}
-
-TEST(test_stage_1)
-{
-	accumulate(1);
-}
-
-TEST(test_stage_2)
-{
-	accumulate(2);
-}
-
-TEST(test_stage_3)
-{
-	accumulate(3);
-}
-
 /* Three parts of a graph, of which one reduces: buckets are given back whichever it is. */
 TEST(test_parts_without_reductions)
 {

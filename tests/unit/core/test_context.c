@@ -25,33 +25,6 @@ RIG_TEST(test_context_holds_all_its_units)
 	expect_end_fails(rig, ZD_REQ_CONTEXT_END, id, ZEROD_E_NOT_FOUND, "or it has ended");
 }
 
-RIG_TEST(test_disjoint_contexts_nest)
-{
-	const uint64_t outer_units[] = {rig->a, rig->b}, inner_units[] = {rig->c};
-	uint64_t outer = context(rig, outer_units, 2), inner = context(rig, inner_units, 1);
-	assert_int_equal(gathered_bytes(rig), 3 * UNIT_BYTES);
-	end(rig, ZD_REQ_CONTEXT_END, outer); /* in any order */
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	outer = context(rig, outer_units, 2);
-	end(rig, ZD_REQ_CONTEXT_END, inner);
-	end(rig, ZD_REQ_CONTEXT_END, outer);
-	assert_int_equal(gathered_bytes(rig), 0);
-}
-
-RIG_TEST(test_overlapping_context_fails_as_a_whole)
-{
-	const uint64_t first_units[] = {rig->a, rig->b}, second_units[] = {rig->c, rig->b};
-	char text[64];
-	uint64_t first = context(rig, first_units, 2);
-	(void)snprintf(text, sizeof(text), "unit 'b' is in context %llu of rank 0", ZD_ID_NUMBER(first));
-	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, second_units, 2),
-	                  ZEROD_E_EXISTS, text);
-	assert_int_equal(nscopes(rig), 1);
-	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
-	end(rig, ZD_REQ_CONTEXT_END, first);
-	end(rig, ZD_REQ_CONTEXT_END, context(rig, second_units, 2));
-}
-
 RIG_TEST(test_ranks_have_contexts_of_their_own)
 {
 	const uint64_t units[] = {rig->a};

@@ -220,60 +220,6 @@ class State(unittest.TestCase):
 
         return harness.ranks(daemon.socket, 2, body)
 
-    def test_write(self) -> None:
-        """full_parameters(write=True): what rank 0 writes is trained on"""
-        def body(rank: int, offload: Optional[str]) -> Any:
-            module, optimizer = trained(rank, param_dtype=torch.bfloat16, offload=offload)
-            with zt.full_parameters(module, write=True):
-                with torch.no_grad():
-                    module.last.weight.mul_(0.5 if rank == 0 else 0.25)
-            harness.train(module, optimizer, models.mlp_loss, rank, 1)
-            return dict(module.state_dict())
-
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN))
-        for offload in VALUES:
-            with self.subTest(offload=offload):
-                same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload)), wanted)
-
-    def test_scaler(self) -> None:
-        """GradScaler: an overflow on one rank skips the step on all; the next steps are those without offload"""
-        def body(rank: int, offload: Optional[str], fused: bool) -> Any:
-            module = harness.shard(harness.seeded(small), offload=offload)
-            optimizer = (models.adamw_fused if fused else models.adamw)(module)
-            scaler = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0)
-            for step in range(3):
-                loss = module(models.numbers(rank, step, 6, 13)).square().mean()
-                scaler.scale(loss * (float("inf") if (step, rank) == (1, 0) else 1.0)).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-            return dict(module.state_dict()), scaler.get_scale()
-
-        for fused in (False, True):
-            wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN, fused))
-            same([each[1] for each in wanted], [512.0, 512.0])
-            for offload in VALUES:
-                with self.subTest(offload=offload, fused=fused):
-                    same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload, fused)), wanted)
-
-    def test_abandoned(self) -> None:
-        """a rank raises in its loss: no rank takes that step, and training goes on"""
-        def body(rank: int, offload: Optional[str]) -> Any:
-            module, optimizer = trained(rank, param_dtype=torch.bfloat16, offload=offload)
-            if rank == 0:
-                zt.abandon(module)
-            else:
-                models.mlp_loss(module, rank, 2)
-                with self.assertRaises(zt.StepAbandoned):
-                    optimizer.step()
-            harness.train(module, optimizer, models.mlp_loss, rank, 1)
-            return dict(module.state_dict())
-
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN))
-        for offload in VALUES:
-            with self.subTest(offload=offload):
-                same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload)), wanted)
-
     def test_checkpoint(self) -> None:
         """save() and load() by torch.distributed.checkpoint: weights, masters and the optimizer's state"""
         def body(folder: str, saved: Optional[str], loaded: Optional[str]) -> Any:
@@ -292,23 +238,6 @@ class State(unittest.TestCase):
         for values in (("params", "optimizer"), ("optimizer", "params"), ("all", PLAIN)):
             with self.subTest(values=values):
                 same(run(*values), wanted)
-
-    def test_frozen(self) -> None:
-        """frozen parameters that are unfrozen between two steps"""
-        def body(rank: int, offload: Optional[str]) -> Any:
-            module = harness.seeded(small)
-            module.first.requires_grad_(False)
-            harness.shard(module, offload=offload)
-            optimizer = models.sgd(module)
-            harness.train(module, optimizer, models.mlp_loss, rank, 2)
-            module.first.requires_grad_(True)
-            harness.train(module, optimizer, models.mlp_loss, rank, 2)
-            return dict(module.state_dict())
-
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, PLAIN))
-        for offload in VALUES:
-            with self.subTest(offload=offload):
-                same(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload)), wanted)
 
 
 class Durable(unittest.TestCase):

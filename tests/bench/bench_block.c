@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_block.c - what the block allocator costs, and how well it fills a gather pool.
- *
- * Time: a release and an allocation with 10, 1000 and 100,000 blocks live, beside malloc's with the same
- * sizes in the same run. For reading; nothing is judged by it.
+ * bench_block.c - how well the block allocator fills a gather pool.
  *
  * Fragmentation: training steps with the parameter shapes of Qwen3-8B, gathered over 8 ranks in bfloat16. The
  * demand on a pool is pressed up to 95 % of it - a gather that would go beyond waits until something is
  * released - and whenever the load is 93 % or more, external fragmentation, 1 - largest free block / all free
- * bytes, is sampled. The program fails when the median of a judged workload, over all seeds, is above 15 %.
+ * bytes, is sampled. The program fails when the median of a workload, over all seeds, is above 15 %.
  * The 90th percentile and the worst are shown beside it, and how many requests were refused: the pool had the
- * bytes, but no block held them. In the judged workloads those are the embedding and the output alone, each
+ * bytes, but no block held them. Those are the embedding and the output alone, each
  * 15 % of a pool of 8 GiB; the daemon lets them wait for the next release.
- *
- * Workloads that are not judged are shown because they are hard for every allocator that may not move blocks.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -39,113 +33,6 @@ static int by_value(const void *a, const void *b)
 	double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
-}
-
-/* ---- Time ---------------------------------------------------------------------------------------------- */
-
-#define ROUNDS    2000u
-#define MOST_LIVE 100000u
-
-/* One allocator under test; `range` is NULL for malloc's. */
-struct heap {
-	struct zd_block_range *range;
-	void **live;
-	unsigned nlive;
-};
-
-struct cost {
-	double alloc_ns, free_ns;
-};
-
-static double now_ns(void)
-{
-	struct timespec ts;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
-}
-
-/* 256 bytes to 64 KiB, every power of two as likely. */
-static uint64_t random_size(uint64_t *seed)
-{
-	uint64_t r = random_next(seed);
-
-	return (256ull << r % 8) + (r >> 8) % (256ull << r % 8);
-}
-
-static void *heap_alloc(const struct heap *heap, uint64_t bytes)
-{
-	void *memory = heap->range ? (void *)zd_block_alloc(heap->range, bytes, ZD_BLOCK_MIN_ALIGN)
-	                           : malloc(bytes);
-
-	zd_assert(memory);
-	return memory;
-}
-
-static void heap_free(const struct heap *heap, void *memory)
-{
-	if (heap->range)
-		zd_block_free(heap->range, memory);
-	else
-		free(memory);
-}
-
-/* Medians over rounds, in each of which a part of the live blocks, chosen at random, is released and
- * replaced. */
-static struct cost measure(struct heap *heap)
-{
-	static double alloc_ns[ROUNDS], free_ns[ROUNDS];
-	unsigned batch = heap->nlive < 128 ? heap->nlive / 2 : 64, picked[64];
-	uint64_t seed = 1, sizes[64];
-
-	for (unsigned i = 0; i < heap->nlive; i++)
-		heap->live[i] = heap_alloc(heap, random_size(&seed));
-	for (unsigned round = 0; round < ROUNDS; round++) {
-		unsigned first = (unsigned)(random_next(&seed) % heap->nlive);
-		double start, middle, end;
-
-		/* Apart by a stride that is no divisor of the count: no block twice, and no neighbours. */
-		for (unsigned i = 0; i < batch; i++) {
-			picked[i] =
-			        (unsigned)((first + i * (heap->nlive > 64 ? 101ull : 1ull)) % heap->nlive);
-			sizes[i] = random_size(&seed);
-		}
-		start = now_ns();
-		for (unsigned i = 0; i < batch; i++)
-			heap_free(heap, heap->live[picked[i]]);
-		middle = now_ns();
-		for (unsigned i = 0; i < batch; i++)
-			heap->live[picked[i]] = heap_alloc(heap, sizes[i]);
-		end = now_ns();
-		free_ns[round] = (middle - start) / batch;
-		alloc_ns[round] = (end - middle) / batch;
-	}
-	for (unsigned i = 0; i < heap->nlive; i++)
-		heap_free(heap, heap->live[i]);
-	qsort(alloc_ns, ROUNDS, sizeof(double), by_value);
-	qsort(free_ns, ROUNDS, sizeof(double), by_value);
-	return (struct cost){.alloc_ns = alloc_ns[ROUNDS / 2], .free_ns = free_ns[ROUNDS / 2]};
-}
-
-static void bench_time(void)
-{
-	static const unsigned counts[] = {10, 1000, MOST_LIVE};
-	void **live = zd_calloc(MOST_LIVE, sizeof(void *));
-
-	printf("# block allocator: median ns per operation, 256 B to 64 KiB\n");
-	printf("# %10s %10s %10s %14s %12s\n", "live", "alloc", "free", "malloc alloc", "malloc free");
-	for (size_t i = 0; i < ZD_ARRAY_LEN(counts); i++) {
-		struct heap blocks = {.range = zd_block_range_new(counts[i] * (128ull << 10)),
-		                      .live = live,
-		                      .nlive = counts[i]};
-		struct heap baseline = {.live = live, .nlive = counts[i]};
-		struct cost ours = measure(&blocks), theirs = measure(&baseline);
-
-		printf("  %10u %10.1f %10.1f %14.1f %12.1f\n", counts[i], ours.alloc_ns, ours.free_ns,
-		       theirs.alloc_ns, theirs.free_ns);
-		zd_block_range_free(blocks.range);
-	}
-	free(live);
 }
 
 /* ---- The model ----------------------------------------------------------------------------------------- */
@@ -313,7 +200,6 @@ enum persistence {
 	NORMS,    /* small units, from their first use on */
 	CHOSEN,   /* and one of twenty others, gathered before the first step */
 	CHANGING, /* and one of twenty others, chosen anew and gathered before each step */
-	LATE,     /* as CHOSEN, but gathered at first use, in the stream of units that come and go */
 	FILLING,  /* embedding, output and random others, as many as leave room for the prefetch window */
 };
 
@@ -322,23 +208,20 @@ struct workload {
 	unsigned gib;
 	enum persistence persistence;
 	bool gradients; /* bucket slots and step-local targets in the same range */
-	bool judged;
 };
 
 static const struct workload workloads[] = {
-        {"gather as far ahead as fits", 8, NONE, false, true},
-        {"gather as far ahead as fits", 12, NONE, false, true},
-        {"norms persistent from first use", 8, NORMS, false, true},
-        {"norms persistent from first use", 12, NORMS, false, true},
-        {"5 % more persistent, chosen once", 8, CHOSEN, false, true},
-        {"5 % more persistent, chosen once", 12, CHOSEN, false, true},
-        {"5 % more persistent, new each step", 8, CHANGING, false, true},
-        {"5 % more persistent, new each step", 12, CHANGING, false, true},
-        {"prefetch 2, rest persistent", 4, FILLING, false, true},
-        {"prefetch 2, rest persistent", 6, FILLING, false, true},
-        {"buckets and targets beside gathers", 10, NORMS, true, true},
-        {"largest unit is 30 % of the pool", 4, NORMS, false, false},
-        {"persistent from first use on", 8, LATE, false, false},
+        {"gather as far ahead as fits", 8, NONE, false},
+        {"gather as far ahead as fits", 12, NONE, false},
+        {"norms persistent from first use", 8, NORMS, false},
+        {"norms persistent from first use", 12, NORMS, false},
+        {"5 % more persistent, chosen once", 8, CHOSEN, false},
+        {"5 % more persistent, chosen once", 12, CHOSEN, false},
+        {"5 % more persistent, new each step", 8, CHANGING, false},
+        {"5 % more persistent, new each step", 12, CHANGING, false},
+        {"prefetch 2, rest persistent", 4, FILLING, false},
+        {"prefetch 2, rest persistent", 6, FILLING, false},
+        {"buckets and targets beside gathers", 10, NORMS, true},
 };
 
 /* An embedding among the persistent ones would leave no pool to speak of. */
@@ -381,9 +264,9 @@ static void prepare_step(struct pool *pool, enum persistence persistence, unsign
 			pool->persistent[unit] = unit_bytes[unit] < SMALL_UNIT_BYTES;
 	if (step == 0 && persistence == FILLING)
 		choose_filling(pool);
-	if (persistence == CHANGING || (step == 0 && (persistence == CHOSEN || persistence == LATE)))
+	if (persistence == CHANGING || (step == 0 && persistence == CHOSEN))
 		choose_one_of_twenty(pool);
-	if (persistence == NORMS || persistence == LATE)
+	if (persistence == NORMS)
 		return;
 	for (unsigned unit = 0; unit < NUNITS; unit++)
 		if (pool->persistent[unit])
@@ -444,7 +327,7 @@ static double run_workload(const struct workload *workload)
 		printf(" %7.1f", 100 * results->refused_load);
 	else
 		printf(" %7s", "-");
-	printf("%s\n", workload->judged ? "" : "  not judged");
+	printf("\n");
 	free(results);
 	return median;
 }
@@ -464,7 +347,7 @@ static bool bench_fragmentation(void)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(workloads); i++) {
 		double median = run_workload(&workloads[i]);
 
-		if (workloads[i].judged && median > worst)
+		if (median > worst)
 			worst = median;
 	}
 	/* The line that tests/bench/run.sh collects. */
@@ -476,6 +359,5 @@ static bool bench_fragmentation(void)
 
 int main(void)
 {
-	bench_time();
 	return bench_fragmentation() ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -250,18 +250,6 @@ def pauses(top):
     top.wait(lambda text: "PAUSED" not in text and "passing" not in text)
 
 
-@test("the order of equal rows stays, and is turned by r")
-def sorts(top):
-    with Session("eins"), Session("zwei"):
-        top.has("eins", "zwei")
-        top.keys("s")  # by name
-        top.wait(lambda text: "NAME\u25b2" in text and 0 < text.find("eins") < text.find("zwei"))
-        top.keys("r")
-        top.wait(lambda text: "NAME\u25bc" in text and 0 < text.find("zwei") < text.find("eins"))
-        top.keys(">")  # by user, whom all have in common
-        top.wait(lambda text: "USER\u25b2" in text and 0 < text.find("zwei") < text.find("eins"))
-
-
 @test("many sessions are scrolled")
 def scrolls(top):
     with Session("client.00") as others:
@@ -274,15 +262,6 @@ def scrolls(top):
         top.keys("\x1b[6~\x1b[6~\x1b[6~\x1b[6~")
         top.has("client.19", "16-21 of 21")
     top.lacks("client.")
-
-
-@test("a delay is typed")
-def delays(top):
-    top.has("every 0.1 s")
-    top.keys("d0.2\r")
-    top.has("every 0.2 s")
-    top.keys("d99999999\r")
-    top.has("every 0.2 s", "q quit")
 
 
 @test("another size is used at once, and one that is too small is told")

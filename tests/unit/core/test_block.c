@@ -233,46 +233,6 @@ TEST(smallest_and_largest_ranges)
 	zd_block_range_free(NULL);
 }
 
-/* All ways in which a released block can have free neighbours. */
-TEST(coalescing)
-{
-	static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
-	                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-
-	for (size_t order = 0; order < ZD_ARRAY_LEN(orders); order++) {
-		struct zd_block_range *range = zd_block_range_new(30 * GRANULE);
-		struct zd_block *blocks[3];
-
-		for (unsigned i = 0; i < 3; i++)
-			blocks[i] = zd_block_alloc(range, 10 * GRANULE, GRANULE);
-		assert_int_equal(zd_block_used_bytes(range), zd_block_range_bytes(range));
-		for (unsigned i = 0; i < 3; i++) {
-			zd_block_free(range, blocks[orders[order][i]]);
-			zd_block_range_check(range);
-		}
-		assert_one_free_block(range);
-		zd_block_range_free(range);
-	}
-}
-
-TEST(gap_before_an_aligned_block_is_used)
-{
-	struct zd_block_range *range = zd_block_range_new(8 * MIB);
-	struct zd_block *first = zd_block_alloc(range, MIB, GRANULE);
-	struct zd_block *aligned = zd_block_alloc(range, 2 * MIB, 2 * MIB);
-	struct zd_block *gap = zd_block_alloc(range, MIB, GRANULE);
-
-	assert_int_equal(first->offset, 0);
-	assert_int_equal(aligned->offset, 2 * MIB);
-	assert_int_equal(gap->offset, MIB);
-	zd_block_range_check(range);
-	zd_block_free(range, aligned);
-	zd_block_free(range, gap);
-	zd_block_free(range, first);
-	assert_one_free_block(range);
-	zd_block_range_free(range);
-}
-
 /* The only hole that fits lies in the request's own bin, behind many that are a little too small. */
 TEST(last_hole_is_found)
 {
@@ -345,31 +305,6 @@ TEST(small_blocks_keep_out_of_the_way)
 	for (unsigned i = 0; i < 4; i++)
 		zd_block_free(range, norms[i]);
 	assert_one_free_block(range);
-	zd_block_range_free(range);
-}
-
-/* Headers are reused, and a hundred thousand of them come and go. */
-TEST(many_blocks)
-{
-	enum { COUNT = 100000 };
-	struct zd_block_range *range = zd_block_range_new(COUNT * GRANULE);
-	struct zd_block **blocks = zd_calloc(COUNT, sizeof(struct zd_block *));
-
-	for (unsigned round = 0; round < 2; round++) {
-		for (unsigned i = 0; i < COUNT; i++) {
-			blocks[i] = zd_block_alloc(range, GRANULE, GRANULE);
-			assert_non_null(blocks[i]);
-		}
-		assert_null(zd_block_alloc(range, GRANULE, GRANULE));
-		zd_block_range_check(range);
-		for (unsigned i = 0; i < COUNT; i += 2)
-			zd_block_free(range, blocks[i]);
-		zd_block_range_check(range);
-		for (unsigned i = 1; i < COUNT; i += 2)
-			zd_block_free(range, blocks[i]);
-		assert_one_free_block(range);
-	}
-	free(blocks);
 	zd_block_range_free(range);
 }
 
@@ -484,38 +419,6 @@ TEST(places_that_are_none)
 	zd_block_free(range, all);
 	assert_one_free_block(range);
 	zd_block_range_free(range);
-}
-
-static bool same_offset_again(uint64_t seed, uint64_t *offsets, unsigned count, bool compare)
-{
-	struct zd_block_range *range = zd_block_range_new(64 * MIB);
-	struct zd_block *live[64] = {0};
-	bool same = true;
-
-	for (unsigned i = 0; i < count; i++) {
-		unsigned slot = (unsigned)(random_next(&seed) % 64);
-		uint64_t offset;
-
-		if (live[slot])
-			zd_block_free(range, live[slot]);
-		live[slot] = zd_block_alloc(range, 1 + random_next(&seed) % MIB, GRANULE);
-		offset = live[slot] ? live[slot]->offset : UINT64_MAX;
-		if (compare)
-			same = same && offsets[i] == offset;
-		else
-			offsets[i] = offset;
-	}
-	zd_block_range_free(range);
-	return same;
-}
-
-/* The same calls give the same places: a simulated schedule can be repeated. */
-TEST(deterministic)
-{
-	uint64_t offsets[2000];
-
-	(void)same_offset_again(7, offsets, ZD_ARRAY_LEN(offsets), false);
-	assert_true(same_offset_again(7, offsets, ZD_ARRAY_LEN(offsets), true));
 }
 
 static void release_twice(void)

@@ -486,49 +486,11 @@ TEST(test_followers_wait_for_nobody)
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_contexts)
-{
-	uint64_t request[4];
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		uint64_t units[2] = {on(rig, rig->v, rank), on(rig, rig->u, rank)};
-		request[rank] = core_context_begin(core_of(rig, rank), session_of(rig, rank), units, 2);
-	}
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		uint64_t scope = core_expect(core_of(rig, rank), request[rank], 0)->u.scope.scope;
-		(void)expect_bytes(rig, rank,
-		                   core_gather_in(core_of(rig, rank), session_of(rig, rank),
-		                                  on(rig, rig->u, rank), scope),
-		                   1);
-		core_expect(core_of(rig, rank),
-		            core_scope_end(core_of(rig, rank), session_of(rig, rank), ZD_REQ_CONTEXT_END,
-		                           scope, NULL, 0),
-		            0);
-	}
-	pass(rig, rig->u, 1);
-}
-
 static uint64_t forward(struct rig *rig, uint32_t rank)
 {
 	uint64_t request = core_forward_begin(core_of(rig, rank), session_of(rig, rank),
 	                                      core_nodes_team(&rig->nodes, rank)->group, 0, NULL, 0);
 	return core_expect(core_of(rig, rank), request, 0)->u.scope.scope;
-}
-
-RIG_TEST(test_scopes)
-{
-	uint64_t scope[4], request[4];
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		scope[rank] = forward(rig, rank);
-		request[rank] = core_gather_in(core_of(rig, rank), session_of(rig, rank),
-		                               on(rig, rig->u, rank), scope[rank]);
-	}
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		(void)expect_bytes(rig, rank, request[rank], 1);
-		core_expect(core_of(rig, rank),
-		            core_forward_end(core_of(rig, rank), session_of(rig, rank), scope[rank], false),
-		            0);
-	}
-	pass(rig, rig->u, 1);
 }
 
 /* Its gather, which other daemons' ranks may have begun, will not come: no other one is taken for it. */

@@ -260,33 +260,7 @@ static pthread_t start_trim(struct trimming *trimming, zerod_client *client)
 	return thread;
 }
 
-static void finish_trim(pthread_t thread, const struct trimming *trimming, json_int_t before)
-{
-	assert_int_equal(pthread_join(thread, NULL), 0);
-	assert_int_equal(trimming->status, 0);
-	assert_true(trimming->freed_bytes >= UNIT_BYTES);
-	assert_int_equal(segment_bytes(), before - (json_int_t)trimming->freed_bytes);
-}
-
 /* ---- Tests --------------------------------------------------------------------------------------------- */
-
-TEST(memory_goes_back_when_all_have_let_go)
-{
-	struct scene scene = scene_open();
-	json_int_t before = segment_bytes();
-	struct trimming trimming;
-	pthread_t thread = start_trim(&trimming, scene.me.client);
-	uint8_t byte = 0;
-
-	await_wait(scene.other.pid);
-	assert_true(segment_bytes() >= before - UNIT_BYTES); /* mine may be back */
-	let_go_on(&scene.other);
-	finish_trim(thread, &trimming, before);
-	assert_ok(scene.me.client, use_once(&scene.me, &byte)); /* in new memory */
-	assert_int_equal(byte, 7);
-	zerod_close(scene.me.client);
-	kill_other(&scene.other);
-}
 
 TEST(dead_process_holds_nothing_up)
 {
@@ -304,30 +278,6 @@ TEST(dead_process_holds_nothing_up)
 	shards = segment_bytes();
 	assert_true(shards > 0 && shards < before);
 	zerod_close(scene.me.client);
-}
-
-TEST(late_process_is_named)
-{
-	struct scene scene = scene_open();
-	zerod_client *hasty = connect_client(100);
-	long until_ms = program_now_ms() + DEADLINE_MS;
-	uint64_t freed_bytes = 5;
-	bool named = false;
-	char text[64];
-
-	assert_ok(scene.me.client, zerod_trim(scene.me.client, 0, UINT64_MAX, NULL, &freed_bytes));
-	assert_int_equal(freed_bytes, 0);
-	assert_int_equal(zerod_trim(hasty, 7, 0, NULL, NULL), ZEROD_E_NOT_FOUND);
-	(void)snprintf(text, sizeof(text), "(pid %d) to unmap segment", (int)scene.other.pid);
-	while (!named) { /* this process may not have unmapped its own by the first deadline */
-		assert_true(program_now_ms() < until_ms);
-		assert_int_equal(zerod_trim(hasty, 0, 0, NULL, &freed_bytes), ZEROD_E_DEADLINE);
-		assert_non_null(strstr(zerod_last_error(hasty), "trim: waited"));
-		named = strstr(zerod_last_error(hasty), text) != NULL;
-	}
-	zerod_close(hasty);
-	zerod_close(scene.me.client);
-	kill_other(&scene.other);
 }
 
 TEST(zeroctl_trims)

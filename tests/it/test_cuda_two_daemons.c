@@ -122,12 +122,11 @@ static void rank_step(struct rank *rank)
 	TRY(rank, zerod_commit(rank->group, (uint64_t)step, NULL));
 }
 
-static void train(const char *collectives, enum zerod_collectives how, uint32_t flags)
+static void train(const char *collectives, enum zerod_collectives how)
 {
 	struct world *world = world_open(collectives);
 
 	world->collectives = how;
-	world->flags = flags;
 	world_new_id(world);
 	world_form(world);
 	for (step = 1; step <= STEPS; step++) {
@@ -139,58 +138,16 @@ static void train(const char *collectives, enum zerod_collectives how, uint32_t 
 	world_close(world);
 }
 
-static void test_trains(void **state)
-{
-	(void)state;
-	train("", ZEROD_COLLECTIVES_COPIES, 0);
-}
-
 static void test_trains_by_nccl(void **state)
 {
 	(void)state;
-	train("", ZEROD_COLLECTIVES_NCCL, 0);
-}
-
-static void test_trains_in_a_hybrid_group(void **state)
-{
-	(void)state;
-	train("", ZEROD_COLLECTIVES_COPIES, ZEROD_GROUP_HYBRID);
+	train("", ZEROD_COLLECTIVES_NCCL);
 }
 
 static void test_trains_checked(void **state)
 {
 	(void)state;
-	train("check = yes\n", ZEROD_COLLECTIVES_COPIES, 0);
-}
-
-/* ---- Gathers ------------------------------------------------------------------------------------------- */
-
-/* All prefetch both units, in one order; then they gather in the other one, which joins what has come. */
-static void rank_prefetch(struct rank *rank)
-{
-	struct zerod_gather_options ahead = ZEROD_INIT(ahead);
-
-	ahead.flags = ZEROD_GATHER_PREFETCH;
-	for (uint32_t u = 0; u < UNITS; u++) {
-		zerod_ticket ticket;
-
-		TRY(rank, zerod_gather_begin(rank->units[u], &ahead, &ticket));
-		TRY(rank, zerod_wait(rank->client, ticket, NULL, NULL));
-	}
-	gather_and_check(rank, 1);
-	if (!rank->status)
-		gather_and_check(rank, 0);
-}
-
-static void test_prefetches(void **state)
-{
-	struct world *world = world_open("check = yes\n");
-
-	(void)state;
-	world_form(world);
-	all_do(world, rank_publish);
-	all_do(world, rank_prefetch);
-	world_close(world);
+	train("check = yes\n", ZEROD_COLLECTIVES_COPIES);
 }
 
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
@@ -368,15 +325,9 @@ static void test_commit_in_doubt(void **state)
 int main(int argc, char **argv)
 {
 	struct a_case cases[] = {
-	        CASE(test_trains),
-	        CASE(test_trains_by_nccl),
-	        CASE(test_trains_in_a_hybrid_group),
-	        CASE(test_trains_checked),
-	        CASE(test_prefetches),
-	        CASE(test_check_names_both),
-	        CASE(test_daemons_that_differ_in_flags),
-	        CASE(test_rank_leaves),
-	        CASE(test_daemon_dies),
+	        CASE(test_trains_by_nccl),   CASE(test_trains_checked),
+	        CASE(test_check_names_both), CASE(test_daemons_that_differ_in_flags),
+	        CASE(test_rank_leaves),      CASE(test_daemon_dies),
 	        CASE(test_commit_in_doubt),
 	};
 

@@ -113,27 +113,6 @@ CONTRACT_TEST(test_whole_sums_of_some_ranks)
 	contract_close(w.c);
 }
 
-CONTRACT_TEST(test_mean_and_overwrite_of_the_whole)
-{
-	struct zerod_reduce_options options = ZEROD_INIT(options);
-	struct contract_unit whole;
-	struct contract_sum sum;
-	struct world w;
-
-	open_world(&w);
-	whole_unit(w.c, "whole", NUMEL, &whole);
-	sum = (struct contract_sum){&whole, CONTRACT_ALL(w.c), 0.5f};
-	options.op = ZEROD_MEAN;
-	options.flags = ZEROD_REDUCE_OVERWRITE;
-	for (uint32_t i = 1; i <= 2; i++) {
-		contract_backward_all(w.c, 3, i == 2);
-		reduce_all(&w, &whole, (float)i, &options);
-		contract_backward_end_all(w.c);
-	}
-	contract_expect_step(w.c, &sum, 1);
-	contract_close(w.c);
-}
-
 /* ---- Targets ------------------------------------------------------------------------------------------- */
 
 static void check_targets(struct contract_rank *rank, void *arg)

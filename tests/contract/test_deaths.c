@@ -156,45 +156,6 @@ static void expect_published_anew(struct scene *s, zerod_ticket ticket)
 	contract_release(rank, &s->unit, NULL);
 }
 
-CONTRACT_TEST(test_silence_outside_a_backward)
-{
-	struct contract_rank *rank;
-	zerod_ticket ticket;
-	struct scene s;
-
-	contract_needs(CONTRACT_ONE_SIDED);
-	open_ranks(&s);
-	rank = &s.c->ranks[1];
-	contract_publish_all(s.c, &s.unit);
-	contract_leave(&s.c->ranks[DEAD]);
-	replace(&s);
-	FAILS(rank->client, zerod_gather(s.unit.at[1], NULL, NULL, NULL), ZEROD_E_PEER_LOST,
-	      "another session may have its place");
-	OK(rank->client, zerod_gather_begin(s.unit.at[1], NULL, &ticket));
-	expect_published_anew(&s, ticket);
-	contract_close(s.c);
-}
-
-CONTRACT_TEST(test_two_deaths_in_a_row)
-{
-	static double value = 1.0;
-	struct contract_rank *rank;
-	struct scene s;
-
-	contract_needs(CONTRACT_ONE_SIDED);
-	open_ranks(&s);
-	rank = &s.c->ranks[1];
-	for (uint32_t dead = 0; dead < RANKS; dead += 2) {
-		contract_leave(&s.c->ranks[dead]);
-		replace_rank(&s, dead);
-	}
-	FAILS(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, &value, 1, NULL),
-	      ZEROD_E_PEER_LOST, "as did rank 0");
-	FAILS(rank->client, zerod_group_agree(rank->group, ZEROD_AGREE_SUM, &value, 1, WITHIN_MS(1)),
-	      ZEROD_E_DEADLINE, "rank 0 to agree");
-	contract_close(s.c);
-}
-
 /* ---- Between a gather and its wait --------------------------------------------------------------------- */
 
 /* An answered gather has its bytes, and those of one version, whatever became of the rank that had them. */

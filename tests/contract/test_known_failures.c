@@ -206,36 +206,6 @@ CONTRACT_TEST(test_rank_that_leaves_early)
 
 /* ---- Shapes and dtypes --------------------------------------------------------------------------------- */
 
-CONTRACT_TEST(test_units_of_awkward_sizes)
-{
-	static const uint64_t sizes[] = {1, 2, 3, 63, 64, 65, 127, 251, 256, 257, 1009, 4099};
-	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
-
-	for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
-		struct contract_unit unit;
-		char name[8] = {'u', (char)('a' + k)};
-		uint64_t total = 0;
-
-		contract_plain_unit(c, name, sizes[k], &unit);
-		assert_int_equal(unit.shard_numel * sizeof(float) % 256, 0);
-		assert_true(unit.shard_numel * 4 >= sizes[k]);
-		assert_true(unit.shard_numel < (sizes[k] + 3) / 4 + 64);
-		for (uint32_t i = 0; i < 4; i++) {
-			struct zerod_shard shard = ZEROD_INIT(shard);
-
-			OK(c->ranks[i].client, zerod_shard_get(unit.at[i], &shard));
-			assert_int_equal(shard.offset_numel, i * unit.shard_numel);
-			assert_int_equal(shard.padded_numel, 4 * unit.shard_numel);
-			total += shard.true_numel;
-		}
-		assert_int_equal(total, sizes[k]);
-		contract_publish_all(c, &unit);
-		for (uint32_t i = 0; i < 4; i++)
-			contract_expect_version(&c->ranks[i], &unit, 1);
-	}
-	contract_close(c);
-}
-
 /* Ranks that own nothing of a unit take part in everything. */
 CONTRACT_TEST(test_unit_smaller_than_the_world)
 {

@@ -46,26 +46,6 @@ static uint64_t gathered_bytes(struct rig *rig)
 
 /* ---- The budget ---------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_gathers_are_served_in_order, .gather_budget_bytes = LARGE + SMALL)
-{
-	uint64_t held = core_team_unit(&rig->team, "held", LARGE);
-	uint64_t large = core_team_unit(&rig->team, "large", LARGE);
-	uint64_t small = core_team_unit(&rig->team, "small", SMALL);
-	core_expect(rig->core, gather(rig, held), 0);
-	uint64_t first = gather(rig, large), second = gather(rig, small);
-	core_expect_waits(rig->core, first, "gather: 4096 bytes of device 0's gather budget (4096 live)");
-	/* it would fit, and is not its turn */
-	core_expect_waits(rig->core, second, "gather: gathers before it that wait for room on device 0");
-	/* who joins needs no room */
-	core_expect(rig->core, core_gather_tag(rig->core, rig->session, held, "eager", 1), 0);
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, held, "eager", NULL, 0), 0);
-	release_ok(rig, held);
-	core_expect(rig->core, first, 0);
-	core_expect(rig->core, second, 0);
-	assert_int_equal(gathered_bytes(rig), LARGE + SMALL);
-	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, LARGE + SMALL);
-}
-
 RIG_TEST(test_deadline_gives_the_turn_away, .gather_budget_bytes = LARGE + SMALL)
 {
 	uint64_t held = core_team_unit(&rig->team, "held", LARGE);

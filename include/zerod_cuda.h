@@ -13,22 +13,24 @@ extern "C" {
 #endif
 
 /*
- * A GPU's stream: `cu_stream` is a CUstream or cudaStream_t of this process; NULL or CU_STREAM_LEGACY is the
- * legacy default stream of the calling thread's current context. The caller launches kernels and copies as
- * always, behind zerod_wait() and before zerod_release(). The stream may be of any context of its GPU, the
- * primary one (PyTorch, the runtime API) or another; calls may come from any thread, whatever context is
- * current there. Wrap each stream once: a handle takes one of ZEROD_MAX_STREAMS. The stream must outlive its
- * handle.
+ * Wraps a GPU's stream. `cu_stream` is a CUstream or cudaStream_t of this process. NULL or CU_STREAM_LEGACY
+ * is the legacy default stream of the calling thread's current context. The caller launches kernels and
+ * copies as usual, after zerod_wait() and before zerod_release(). The stream can be of any context of its
+ * GPU: the primary one (PyTorch, the runtime API) or another. Calls can come from any thread, with any
+ * current context. Wrap each stream once, because each handle counts against ZEROD_MAX_STREAMS. The stream
+ * must outlive its handle.
  *
- * A CUDA graph cannot wait for the daemon when it is replayed: calls with a stream under capture return
- * UNSUPPORTED. Capture what lies between wait and release of units with a slot; gather before each replay.
+ * A CUDA graph cannot wait for the daemon when it is replayed. Calls with a stream under capture return
+ * UNSUPPORTED. Capture only the work between the wait and the release of units with a slot, and gather before
+ * each replay.
  *
- * A GPU does not report that an abort, or the daemon's end, has freed a wait: the stream continues with
- * garbage. zerod_stream_synchronize() and zerod_wait() return ABORTED or DISCONNECTED then, and calls that
- * publish POISONED: synchronize with the former, not by CUDA, before results leave the GPU.
+ * A GPU does not report that an abort, or the daemon's end, has ended a wait. The stream continues with
+ * garbage. zerod_stream_synchronize() and zerod_wait() then return ABORTED or DISCONNECTED, and calls that
+ * publish return POISONED. Before results leave the GPU, synchronize with zerod_stream_synchronize(), not
+ * with CUDA.
  *
- * The driver is loaded by the first call that needs it (this one, zerod_group_join(), zerod_alloc()), and
- * each GPU's primary context is held until zerod_close(). docs/streams.md says how many hardware queues the
+ * The first call that needs the driver loads it (this call, zerod_group_join(), zerod_alloc()). The client
+ * retains each GPU's primary context until zerod_close(). docs/streams.md says how many hardware queues the
  * library's own streams need.
  *
  * Errors: UNSUPPORTED (devices are emulated, or the driver is too old), INVALID (CU_STREAM_PER_THREAD, which

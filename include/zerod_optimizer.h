@@ -3,9 +3,10 @@
  * zerod_optimizer.h - the update of shards by an optimizer, with float32 masters in two halves. See
  * docs/optimizer.md.
  *
- * The master of a bfloat16 unit is its shard, the upper half, and 16 more bits an element, the lower half.
- * Together they are the float32 exactly, for every value but nan, of which one is kept. The upper half is the
- * master rounded to nearest, ties away from zero. The shard of a float32 unit is its master.
+ * The master of a bfloat16 unit consists of two halves. The upper half is the shard. The lower half has 16
+ * more bits per element. Together they are exactly the float32, for every value except NaN: all NaNs become
+ * the same one. The upper half is the master rounded to nearest, ties away from zero. The shard of a float32
+ * unit is its master.
  */
 #ifndef ZEROD_OPTIMIZER_H
 #define ZEROD_OPTIMIZER_H
@@ -21,9 +22,9 @@ extern "C" {
 
 /* The rule for an element: docs/optimizer.md has the formulas. */
 enum zerod_rule {
-	ZEROD_RULE_ADAMW = 1, /* decay apart from the gradient */
+	ZEROD_RULE_ADAMW = 1, /* decay separate from the gradient */
 	ZEROD_RULE_ADAM = 2,  /* decay added to the gradient */
-	ZEROD_RULE_SGD = 3,   /* decay added to the gradient; with momentum where beta1 is not 0 */
+	ZEROD_RULE_SGD = 3,   /* decay added to the gradient; with momentum if beta1 is not 0 */
 };
 
 enum zerod_optimizer_flags {
@@ -36,33 +37,33 @@ struct zerod_optimizer_step {
 	size_t struct_size;
 	uint32_t rule;  /* enum zerod_rule */
 	uint32_t flags; /* enum zerod_optimizer_flags */
-	uint64_t step;  /* 1 for the first one, which does not read `m` of SGD */
+	uint64_t step;  /* 1 for the first step, which does not read `m` of SGD */
 	double lr, weight_decay;
 	double beta1, beta2, eps; /* beta1: SGD's momentum; the others: Adam's */
 	double dampening;         /* SGD's */
-	/* A float32 each, read when the update runs; on GPUs in memory that the GPU reaches. NULL: none. */
-	const float *scale; /* gradients are multiplied by it: 1 / the loss's scale, a clipping coefficient */
-	const float *overflow; /* not 0: nothing is changed */
+	/* A float32 each, read when the update runs; on GPUs in memory that they can access. NULL: none. */
+	const float *scale;    /* factor of the gradients: 1 / the loss's scale, a clipping coefficient */
+	const float *overflow; /* if not 0, the update changes nothing */
 };
 
-/* A range of this rank's shard of a unit under update, and what belongs to its elements. The arrays have one
- * element for each of the range's. On GPUs they are in memory that the shard's GPU reaches. */
+/* A range of this rank's shard of a unit under update, and the data of its elements. The arrays have one
+ * element per element of the range. On GPUs they are in memory that the shard's GPU can access. */
 struct zerod_optimizer_part {
 	size_t struct_size;
 	zerod_unit *unit;             /* bfloat16 or float32 */
 	uint64_t offset_numel, numel; /* within the shard's true_numel elements */
 	uint16_t *low;                /* the lower halves; NULL for float32 */
-	float *m, *v;                 /* the optimizer's state; NULL where the rule has none */
-	float *values;                /* of update: the gradients; of split and join: the masters */
+	float *m, *v;                 /* the optimizer's state; NULL if the rule does not use it */
+	float *values;                /* update: the gradients; split and join: the masters */
 };
 
-/* Updates the masters and the state of `count` parts (1..1024) by one step, behind the work that is in
- * `stream` now. NULL: the calling thread does, for emulated devices and for units on the host. The result has
- * the same bits on GPUs and CPUs, but for nan.
- * Errors, and nothing is changed: INVALID (a range beyond the shard, a missing or misaligned array, numbers
- * out of range, memory that the GPU or the CPU cannot reach, a stream of another GPU), UNSUPPORTED (another
- * dtype, or why no kernel runs), STATE (the unit is not under update, or the stream takes no work). DEVICE:
- * parts may have been updated. */
+/* Updates the masters and the state of `count` parts (1..1024) by one step, after the work now in `stream`.
+ * NULL: the calling thread updates them, for emulated devices and for units on the host. The result has the
+ * same bits on GPUs and CPUs, except for NaN.
+ * Errors, without any change: INVALID (a range beyond the shard, a missing or misaligned array, numbers out
+ * of range, memory that the GPU or the CPU cannot access, a stream of another GPU), UNSUPPORTED (another
+ * dtype, or why no kernel runs), STATE (the unit is not under update, or the stream accepts no work). After
+ * DEVICE, parts can have been updated. */
 ZEROD_MUST_USE int zerod_optimizer_update(const struct zerod_optimizer_part *parts, uint32_t count,
                                           const struct zerod_optimizer_step *step, zerod_stream *stream);
 
@@ -74,16 +75,16 @@ ZEROD_MUST_USE int zerod_optimizer_split(const struct zerod_optimizer_part *part
 ZEROD_MUST_USE int zerod_optimizer_join(const struct zerod_optimizer_part *parts, uint32_t count,
                                         zerod_stream *stream);
 
-/* Takes the unit's place in this rank's target away (0), or gives it back (1, as registered). Without a place
- * each sum has memory of its own, which zerod_reduce_wait() lends and zerod_target_return() frees: an
- * optimizer in the backward needs no memory for all sums. Called like zerod_unit_set_frozen(), by all ranks
- * for the same units. Errors: STATE (a window is open), LIMIT, UNSUPPORTED (ALL_REDUCE, a durable job,
- * several daemons, an older daemon). */
+/* Removes the unit's place in this rank's target (0), or restores it as registered (1). Without a place, each
+ * sum has its own memory. zerod_reduce_wait() lends this memory and zerod_target_return() frees it: an
+ * optimizer in the backward does not need memory for all sums at once. All ranks call it for the same units,
+ * at the times of zerod_unit_set_frozen(). Errors: STATE (a window is open), LIMIT, UNSUPPORTED (ALL_REDUCE,
+ * a durable job, several daemons, an older daemon). */
 ZEROD_MUST_USE int zerod_unit_set_target(zerod_unit *unit, int target);
 
-/* Ends a loan of zerod_reduce_wait() behind the work that is now in the streams that have waited for it. A
- * sum without a place in the target is freed then, and the window's next one begins anew. Does nothing if
- * nothing is lent. Errors: those of the group and its streams. */
+/* Ends a loan of zerod_reduce_wait() after the work now in the streams that have waited for it. If the sum
+ * has no place in the target, it is freed, and the window's next sum of the unit starts from zero. Does
+ * nothing if nothing is lent. Errors: those of the group and its streams. */
 ZEROD_MUST_USE int zerod_target_return(zerod_unit *unit);
 
 #if defined(__GNUC__)

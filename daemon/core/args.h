@@ -28,26 +28,27 @@ struct zd_fence_list {
 	const struct zd_fence *fences;
 };
 
-/* The targets of a rank: on its device, and in the host memory beside the device, for units on the host. */
+/* The targets of a rank: on its device, and for units on the host in the host memory of the device. */
 enum zd_target_memory { ZD_TARGET_ON_DEVICE, ZD_TARGET_ON_HOST, ZD_NTARGETS };
 
-/* Shards that zd_engine_find_ahead() found for a request. All zero: none. */
+/* Shards that zd_engine_find_ahead() found for a request. All zero: no shards. */
 struct zd_found {
-	struct zd_part **parts; /* owned; the request takes them. NULL: the shard was not found */
+	struct zd_part *
+	        *parts; /* owned, until the request becomes the owner. NULL: the shard was not found */
 	uint32_t nparts;
 	uint64_t serial; /* engine->parts_serial then */
 };
 
 /*
- * The arguments of a request are its message, by value. Lists and texts in it belong to the caller, and last
- * as long as its call: begin() copies what the request needs later.
+ * The arguments of a request are its message, by value. Lists and texts in it belong to the caller and are
+ * valid during the call. begin() copies the ones that the request needs later.
  */
 struct zd_args {
 	enum zd_request_kind kind;
 	struct zd_fence_list fences;      /* the message's */
 	const struct zd_view_args *views; /* UNIT_REGISTER: the message's */
-	/* GROUP_JOIN: the driver accepts the message's unique ids for so long. It has checked that a daemon
-	 * has made them, and has removed the stamp. */
+	/* GROUP_JOIN: the time for which the driver still accepts the message's unique ids. The driver has
+	 * checked that a daemon created them, and has removed the stamp. */
 	uint32_t ids_left_s;
 	struct zd_found *found; /* UPDATE_BEGIN, PUBLISH; NULL: the request finds all of the units */
 	union {
@@ -63,8 +64,8 @@ struct zd_call {
 	uint64_t deadline_ns; /* on zd_engine_tick()'s clock; 0: none */
 };
 
-/* A buffer in place, whose three places the client maps side by side. A frame may be empty. The low one
- * begins where its slices do. */
+/* A buffer in place. The client maps its three places side by side. A frame can be empty. The low frame
+ * starts at its slices. */
 struct zd_frames {
 	struct zd_location low, own, high;
 };
@@ -78,7 +79,7 @@ struct zd_reply {
 	enum zd_request_kind kind;
 	int status;        /* 0 or ZEROD_E_* */
 	const char *error; /* "" when status is 0 */
-	/* The message's Locations, by field number, those of a nested message too. Segment 0: none. */
+	/* The message's Locations, by field number, including those of a nested message. Segment 0: none. */
 	union {
 		struct zd_location places[ZD_REPLY_PLACES];
 		struct {
@@ -90,8 +91,9 @@ struct zd_reply {
 		};
 	};
 	struct zd_fence_list fences; /* of a gather, on the daemon page */
-	struct zd_fence fence;   /* of other replies: until then their memory is in use; value 0: it is not */
-	const char *job, *group; /* UNIQUE_IDS: that the ids are for */
+	struct zd_fence
+	        fence; /* other replies: their memory is in use until it passes; value 0: not in use */
+	const char *job, *group; /* UNIQUE_IDS: the job and group of the ids */
 	union {
 #define REQUEST(KIND, name)
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * command.h - between core and executors: commands, the places that they name, their results, and devices.
+ * command.h - the interface of core and executors: commands, the places that they name, their results, and
+ * devices.
  */
 #ifndef ZD_CORE_COMMAND_H
 #define ZD_CORE_COMMAND_H
@@ -23,14 +24,14 @@ struct zd_location {
 	uint64_t bytes;
 };
 
-/* A value on a timeline: of a session's client page (releases, submits: written by the client) or of its
- * daemon page (gathers: written by executors). Each use says which. */
+/* A value on a timeline, either of a session's client page (releases and submits, which the client writes) or
+ * of its daemon page (gathers, which executors write). Each use says which page. */
 struct zd_fence {
 	uint32_t timeline; /* < ZD_TIMELINES */
 	uint64_t value;    /* 1 .. INT64_MAX-1 */
 };
 
-/* Whether the counter has reached the value; signed and cyclic. */
+/* Whether the counter has reached the value, in a signed and cyclic comparison. */
 static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
 {
 	return (int64_t)(counter - value) >= 0;
@@ -41,26 +42,25 @@ static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
 enum zd_command_kind {
 	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
 	ZD_CMD_SEGMENT_DESTROY, /* frees a segment that is not used any more. op 0: no completion */
-	ZD_CMD_COPY,            /* src -> dst, possibly into another device's segment; then signal */
-	ZD_CMD_FILL,            /* fills dst with one pattern; then signal */
+	ZD_CMD_COPY,            /* src -> dst, which can be on another device; then signals */
+	ZD_CMD_FILL,            /* fills dst with one pattern; then signals */
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
 	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
 	ZD_CMD_SIGNAL,          /* store `signal`. op 0: no completion */
-	/* For communicators whose ranks are in other daemons, or on devices without another path between
-	 * them: */
-	ZD_CMD_UNIQUE_IDS, /* makes `ids` ids. Result: their bytes, one after the other */
+	/* For communicators with ranks in other daemons, or on devices without another path between them: */
+	ZD_CMD_UNIQUE_IDS, /* creates `ids` ids. Result: their bytes, concatenated */
 	ZD_CMD_COMM_OPEN,  /* completes when all ranks have connected */
 	ZD_CMD_COMM_CLOSE, /* after its operations have ended, or with `abort`. op 0: no completion */
-	ZD_CMD_EXCHANGE,   /* blocks between all ranks; then signal */
+	ZD_CMD_EXCHANGE,   /* sends blocks between all ranks; then signals */
 	ZD_CMD_AGREE,      /* exchanges a value of each rank. Result: all values, in the order of the ranks */
 };
 
 /*
  * A store into the daemon page of a session at the end of a command, after its bytes are visible. session 0:
- * none. A command that fails stores ZD_FENCE_ABORTED instead, and other commands leave an aborted timeline as
- * it is until a ZD_CMD_SIGNAL stores another value. Exchanges that are under way at that time store nothing
- * any more. An exchange that is about to fail may store ZD_FENCE_ABORTED before it ends, since its end may
- * take long. All stores into one timeline are made by one device's commands.
+ * no store. A command that fails stores ZD_FENCE_ABORTED instead. Other commands then do not change the
+ * aborted timeline until a ZD_CMD_SIGNAL stores another value, and exchanges that were in progress at the
+ * abort store nothing more. An exchange that is going to fail can store ZD_FENCE_ABORTED before it ends,
+ * because its end can take long. Only commands of one device store into a timeline.
  */
 struct zd_signal {
 	uint64_t session;
@@ -88,8 +88,8 @@ static inline bool zd_purpose_is_single(enum zd_purpose purpose)
 }
 
 struct zd_reduce_desc {
-	uint64_t session; /* of the target's rank, whose process may be asked for the sum */
-	/* on its daemon page: the inputs are complete when all have passed. 0: they are complete */
+	uint64_t session; /* of the target's rank, whose process can compute the sum */
+	/* on its daemon page: the inputs are complete when all have passed. 0: they are already complete */
 	uint32_t nfences;
 	const struct zd_fence *fences;
 	uint64_t numel; /* of every input and of the output */
@@ -104,15 +104,15 @@ struct zd_reduce_desc {
 };
 
 #define ZD_AGREE_BYTES 128u /* at most, of one rank */
-#define ZD_WHAT_TEXT   64u  /* of a `what`; the rest is not compared */
+#define ZD_WHAT_TEXT   64u  /* compared bytes of a `what` */
 
 /* The purpose of a communicator. Communicators of one purpose launch their operations on each device in the
- * order of the commands. Those of different purposes do not wait for each other, since a gather that is
- * requested behind a reduction must not wait for its gradients. */
+ * order of the commands. Communicators of different purposes do not wait for each other: a gather that was
+ * requested after a reduction must not wait for its gradients. */
 enum zd_comm_role { ZD_COMM_GATHERS, ZD_COMM_REDUCTIONS, ZD_NCOMM_ROLES };
 
-/* The ranks of a communicator, in the world, for texts: rank i is `first` + i * (1 + `between`). Zeros: the
- * same numbers. */
+/* The world ranks of a communicator, for texts: rank i is `first` + i * (1 + `between`). All zero: the ranks
+ * have the same numbers in the world. */
 struct zd_comm_world {
 	uint32_t first, between;
 };
@@ -128,11 +128,11 @@ struct zd_comm_desc {
 };
 
 /*
- * Every rank sends a block to every other one. Block i goes to rank i, from `send` + i * `send_stride`; the
- * block from rank i is received at `receive` + i * `receive_stride`. A rank's block for itself is not copied,
- * except where all ranks get the same block (send_stride 0) and blocks are received without gaps: such an
- * exchange is an all-gather, which writes the rank's own block too. All ranks submit the exchanges and
- * agreements of a communicator in one order, with equal bytes.
+ * Every rank sends a block to every other rank. Block i goes to rank i, from `send` + i * `send_stride`. The
+ * block from rank i arrives at `receive` + i * `receive_stride`. A rank does not copy its block for itself,
+ * with one exception: if all ranks receive the same block (send_stride 0) and the received blocks have no
+ * gaps, the exchange is an all-gather, which also writes the rank's own block. All ranks submit the exchanges
+ * and agreements of a communicator in one order, with equal bytes.
  */
 struct zd_exchange_desc {
 	uint64_t comm;
@@ -143,15 +143,16 @@ struct zd_exchange_desc {
 };
 
 /*
- * A copy, fill, exchange or reduction depends on no command that is pending at its submission; only a WATCH
- * and a REDUCE with fences wait. So a device may run commands in any order or at once, except for commands
- * that signal the same timeline: these end, and are completed, in the order of submission. A backend need not
- * wait for a REDUCE's fences: it may complete the command at once, with `not_begun`.
+ * A copy, fill, exchange or reduction does not depend on commands that are pending at its submission. Only a
+ * WATCH and a REDUCE with fences wait. A device can therefore run commands in any order or concurrently. The
+ * exception are commands that signal the same timeline, which end and complete in the order of submission. A
+ * backend need not wait for a REDUCE's fences: it can complete the command at once, with `not_begun`.
  */
 struct zd_command {
 	enum zd_command_kind kind;
 	uint64_t op; /* 0: no completion */
-	/* of the executor that runs it: the target's for FILL and REDUCE, for a COPY see zd_copy_device() */
+	/* of the executor that runs it: the target's device for FILL and REDUCE, for a COPY see
+	 * zd_copy_device() */
 	uint32_t device;
 	struct zd_signal signal;
 	union {
@@ -175,12 +176,12 @@ struct zd_command {
 			uint64_t session;
 			uint32_t nfences;
 			const struct zd_fence *fences;
-			/* completes when the process has left, not by fences: see sessions_linger */
+			/* completes when the process has left, regardless of fences: see sessions_linger */
 			bool until_gone;
 		} watch;
 		struct zd_reduce_desc reduce;
 		struct {
-			uint32_t count, uid; /* the uid that asks */
+			uint32_t count, uid; /* the requesting uid */
 		} ids;
 		struct zd_comm_desc comm_open;
 		struct {
@@ -197,9 +198,9 @@ struct zd_command {
 	} u;
 };
 
-#define ZD_FILL_NAN UINT64_MAX /* makes a NaN in every floating-point dtype */
+#define ZD_FILL_NAN UINT64_MAX /* a NaN in every floating-point dtype */
 
-/* Makes a FILL of the CPU's memory: writes the pattern to `bytes` bytes of dst, from `offset` on. */
+/* Executes a FILL of the CPU's memory: writes the pattern to `bytes` bytes of dst, from `offset` on. */
 static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64_t pattern)
 {
 	if (pattern == 0 || pattern == ZD_FILL_NAN)
@@ -209,11 +210,11 @@ static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64
 }
 
 struct zd_op_result {
-	/* of a REDUCE, over the target's content afterwards: */
+	/* REDUCE, for the target's content afterwards: */
 	double sum_squares;
 	bool overflow;  /* the target has an inf or nan */
-	bool not_begun; /* a REDUCE with fences: nothing was done */
-	/* of UNIQUE_IDS and AGREE; the engine reads them during the call only, and does not free them */
+	bool not_begun; /* a REDUCE with fences was not executed */
+	/* UNIQUE_IDS and AGREE. The engine reads them during the call and does not free them */
 	unsigned char *values;
 	uint32_t values_bytes;
 };
@@ -223,17 +224,17 @@ struct zd_op_result {
 /* A device as its backend describes it, within the limits of the configuration. */
 struct zd_device_config {
 	char name[64];
-	char model[64];               /* of a GPU, "" otherwise */
-	char pci_address[16];         /* "0000:1b:00.0"; "" if it has none, or the driver does not say */
-	uint64_t arena_bytes;         /* all segments together */
-	uint64_t segment_align_bytes; /* segments are multiples of it, a power of two; 0: 4 KiB */
+	char model[64];       /* of a GPU, "" otherwise */
+	char pci_address[16]; /* "0000:1b:00.0"; "" if it has none, or the driver does not report it */
+	uint64_t arena_bytes; /* limit of all segments together */
+	uint64_t segment_align_bytes; /* segment sizes are multiples of it, a power of two; 0: 4 KiB */
 	uint64_t gather_budget_bytes; /* limit of charged gathered bytes; 0: the arena */
-	/* limit of reductions under way; 0: an eighth of the arena. One reduction may always run */
+	/* limit of reductions in progress; 0: an eighth of the arena. One reduction can always run */
 	uint64_t staging_bytes;
-	/* The device is memory of the host, which no rank computes on. It has shards, targets and plain
-	 * allocations only. */
+	/* The device is memory of the host, on which no rank computes. It has only shards, targets and plain
+	 * allocations. */
 	bool host_memory;
-	bool has_host; /* units of ranks on this device may be placed in host memory, on device `host` */
+	bool has_host; /* units of ranks on this device can be in host memory, on device `host` */
 	uint32_t host;
 	uint64_t unreached; /* bit i: this device has no access to the memory of device i */
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metrics.h - what the core counts and measures, for operators.
+ * metrics.h - counts and measurements of the core, for operators.
  *
- * All figures are sums over the node: none is of a uid, a job or a session.
+ * All figures are sums for the node. They never refer to a uid, a job or a session.
  */
 #ifndef ZD_CORE_METRICS_H
 #define ZD_CORE_METRICS_H
@@ -22,8 +22,8 @@ enum zd_counter {
 #define ZD_HISTOGRAM_FIRST_NS 10000u /* the bound of the first bucket; each bound is 4 times the one before */
 #define ZD_HISTOGRAM_BOUNDS   11u    /* the last one is 10.48576 s */
 
-/* Durations. counts[i]: those up to bound i and above bound i - 1; the last count has those above all
- * bounds. */
+/* A histogram of durations. counts[i] counts durations above bound i - 1 up to bound i. The last count has
+ * the durations above all bounds. */
 struct zd_histogram {
 	uint64_t counts[ZD_HISTOGRAM_BOUNDS + 1];
 	uint64_t sum_ns;
@@ -48,7 +48,7 @@ struct zd_metrics {
 	uint64_t counters[ZD_NCOUNTERS];
 	uint64_t requests[ZD_NREQUESTS];
 	uint64_t errors[ZD_NERRORS]; /* replies */
-	/* from the request to the end of the transfer that it began, if that has not failed */
+	/* from the request to the end of the transfer that it started, if that has not failed */
 	struct zd_histogram gathers;
 };
 
@@ -57,7 +57,7 @@ struct zd_metrics_view {
 	const struct zd_metrics *metrics;
 	uint32_t nwaits;
 	const struct zd_histogram *waits;
-	const char *const *wait_names; /* NULL where `waits` has none */
+	const char *const *wait_names; /* NULL if `waits` has none */
 };
 
 #endif

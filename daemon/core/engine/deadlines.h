@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deadlines.h - waiting requests by deadline: a heap, of which the first is the next to expire. */
+/* deadlines.h - waiting requests by deadline, in a heap. Its first request is the next to expire. */
 #ifndef ZD_CORE_ENGINE_DEADLINES_H
 #define ZD_CORE_ENGINE_DEADLINES_H
 
@@ -16,9 +16,9 @@ struct zd_deadlines {
 
 /* The request has a deadline, and is not in the heap. */
 void zd_deadlines_add(struct zd_deadlines *deadlines, struct zd_request *req);
-/* Does nothing to a request that is not in the heap. */
+/* Ignores a request that is not in the heap. */
 void zd_deadlines_remove(struct zd_deadlines *deadlines, struct zd_request *req);
-/* Returns the request whose deadline is the earliest; NULL: none. */
+/* Returns the request with the earliest deadline, or NULL. */
 static inline struct zd_request *zd_deadlines_first(const struct zd_deadlines *deadlines)
 {
 	return deadlines->count > 0 ? deadlines->heap[0] : NULL;

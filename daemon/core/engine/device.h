@@ -51,25 +51,24 @@ TAILQ_HEAD(zd_buffer_list, zd_buffer);
 /*
  * A uid's requests that wait in the queue of one device, in order of arrival.
  *
- * A walk tries each of them once. It takes steps if they are many: `next` is the request at which it goes on.
- * If the device is dirty again meanwhile, another walk follows.
+ * A walk tries each of them once, in several steps if they are many. `next` is the request at which it
+ * continues. If the device becomes dirty again during the walk, another walk follows.
  */
 struct zd_owner_queue {
 	uint64_t segment_bytes; /* of its jobs' segments on the device, until they are destroyed */
 	struct zd_request_list requests;
 	bool walks, again;
 	struct zd_request *next;
-	bool blocked; /* in this walk none of its gathers gets memory any more */
-	/* in this walk a prefetch has waited for memory: if another walk follows, later ones wait for that
-	 * one, which tries the earlier one first */
+	bool blocked; /* in this walk none of its gathers receives memory any more */
+	/* in this walk a prefetch has waited for memory. If another walk follows, later prefetches wait for
+	 * that walk, which first tries the earlier prefetch */
 	bool prefetch_waits;
 	TAILQ_HEAD(, zd_request) waiters; /* demand gathers that wait for memory, by wants_memory_ns */
 	uint32_t nwaiters;
-	uint64_t walked_pass;  /* the device's pass in which the last walk began */
-	uint64_t last_grant;   /* the device's `grants` when a gather last got memory */
-	uint64_t staging_pass; /* scratch of slice.c */
-	struct zd_buffer_list
-	        formers; /* quarantined buffers whose memory can be promised, the oldest first */
+	uint64_t walked_pass;          /* the device's pass in which the last walk started */
+	uint64_t last_grant;           /* the device's `grants` when a gather last received memory */
+	uint64_t staging_pass;         /* scratch of slice.c */
+	struct zd_buffer_list formers; /* quarantined buffers whose memory can be promised, oldest first */
 	struct zd_owner *owner;
 	TAILQ_ENTRY(zd_owner_queue) link; /* of the device, while there are requests */
 };
@@ -77,7 +76,7 @@ struct zd_owner_queue {
 /* The account of one uid, against its limits. */
 struct zd_owner {
 	uint32_t uid;
-	struct zd_ids *ids;            /* of its objects; they outlive it */
+	struct zd_ids *ids;            /* ids of its objects, which outlive this object */
 	uint32_t refs;                 /* jobs and sessions */
 	struct zd_job *jobs;           /* hash by name */
 	struct zd_owner_queue *queues; /* by device, and one for zd_commit_waits() */
@@ -85,16 +84,16 @@ struct zd_owner {
 	uint64_t segment_bytes;  /* of all its jobs' segments on all devices, until they are destroyed */
 	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */
 	uint64_t metadata_bytes; /* of the daemon's own memory */
-	uint32_t nkept;          /* segments of durable jobs that the driver keeps, or will */
+	uint32_t nkept;          /* segments of durable jobs that the driver preserves, or will preserve */
 	uint64_t found_bytes;    /* scratch of zd_engine_check() */
 	TAILQ_HEAD(, zd_ending) endings; /* incomplete ends of its sessions, in order */
 	uint32_t nwalks;                 /* queues whose walk is incomplete */
 	UT_hash_handle hh;
 };
 
-/* Returns the uid's account with one more reference; makes it if there is none. */
+/* Returns the uid's account with one more reference, and creates it if necessary. */
 struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid);
-/* Drops a reference. Frees the account with the last one: nothing is charged to it then. */
+/* Drops a reference. The last one frees the account, to which nothing may be charged then. */
 void zd_owner_put(struct zd_engine *e, struct zd_owner *owner);
 
 /* Returns QUOTA, with the sizes, if `bytes` more charged bytes would exceed the uid's quota. zd_pool_alloc()
@@ -108,18 +107,19 @@ void zd_uncharge(struct zd_engine *e, struct zd_job *job, struct zd_device *devi
 Zd__Usage zd_account_usage(const struct zd_account *account);
 
 /*
- * The daemon's own memory that a uid's objects take: sizes of structures and texts, without the C library's
- * overhead. Each object is charged where it is made, and uncharged where it is freed. Objects that last have
- * seven eighths of the limit, so that a job that runs has room for its requests, leases and watches.
+ * The daemon's own memory for a uid's objects: sizes of structures and texts, without the C library's
+ * overhead. Each object is charged when it is created, and uncharged when it is freed. Long-lived objects can
+ * use seven eighths of the limit. The rest is for requests, leases and watches of running jobs.
  */
 void zd_metadata_charge(struct zd_owner *owner, uint64_t bytes);
 void zd_metadata_uncharge(struct zd_owner *owner, uint64_t bytes);
-/* Returns LIMIT, with the sizes, if the session's uid may not hold `bytes` more for an object that lasts. The
+/* Returns LIMIT, with the sizes, if the session's uid may not hold `bytes` more for a long-lived object. The
  * text names the object: "unit" and "layers.0". */
 int zd_metadata_check(const struct zd_engine *e, const struct zd_session *session, const char *kind,
                       const char *name, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The same for requests that wait, and for what they leave behind until they are undone. */
+/* As zd_metadata_check(), for waiting requests and for the objects that they create until these are
+ * undone. */
 int zd_metadata_check_work(const struct zd_engine *e, const struct zd_session *session, const char *kind,
                            uint64_t bytes, struct zd_err *err) __attribute__((warn_unused_result));
 
@@ -129,9 +129,10 @@ TAILQ_HEAD(zd_segment_list, zd_segment);
 
 struct zd_device {
 	uint32_t index;
-	struct zd_device *host;     /* the host memory for its ranks' units; NULL: none */
-	LIST_HEAD(, zd_save) saves; /* in its memory, of pins that are in force; save.h */
-	uint64_t queues; /* bits of the devices in whose queues requests wait for this one's memory */
+	struct zd_device *host;     /* the host memory for its ranks' units, or NULL */
+	LIST_HEAD(, zd_save) saves; /* saves in its memory, of pins in force; save.h */
+	uint64_t queues; /* bits of the devices with requests in their queues that wait for this device's
+	                    memory */
 	struct zd_device_config config; /* budget and staging resolved, never 0 */
 	uint64_t segment_default_bytes;
 	uint64_t strict_align_bytes;    /* strict sessions' gathered buffers are multiples of it */
@@ -139,34 +140,36 @@ struct zd_device {
 	uint64_t retiring_bytes;        /* of these, in segments that are RETIRING or DESTROYING */
 	uint64_t quarantine_bytes;      /* in uncharged blocks that are not free yet */
 	uint64_t idle_slot_bytes;       /* in slots without a charged buffer */
-	uint64_t staging_bytes;         /* charged for reductions under way */
+	uint64_t staging_bytes;         /* charged for reductions in progress */
 	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
 	struct zd_account account;
 	struct zd_segment_list segments;
-	/* of these: those that retire, or may: not one whose single block is in use. `candidate_link` */
+	/* segments that retire or can retire, without single-block segments in use; by `candidate_link` */
 	struct zd_segment_list candidates;
-	struct zd_segment_list shared;       /* of these: those with many blocks, by `shared_link` */
+	struct zd_segment_list shared;       /* segments with many blocks, by `shared_link` */
 	struct zd_request_list queue;        /* waiting requests, in order of arrival */
 	uint32_t nqueued;                    /* in the queue */
-	TAILQ_HEAD(, zd_owner_queue) owners; /* the same by uid */
-	struct zd_buffer_list buffers;       /* by id, quarantined ones too */
+	TAILQ_HEAD(, zd_owner_queue) owners; /* the queue by uid */
+	struct zd_buffer_list buffers;       /* by id, including quarantined buffers */
 	uint32_t nbuffers;
-	struct zd_buffer_list prefetched; /* that no gather has joined */
+	struct zd_buffer_list prefetched; /* prefetched buffers that no gather has joined */
 	uint32_t memory_waiters;          /* demand gathers in the queue that wait for memory */
 	uint64_t pass;                    /* counts passes over the queue */
-	bool pass_blocked; /* in this pass an earlier request waits for memory: no prefetch gets any */
-	uint64_t grants;   /* counts gathers that got memory */
-	/* the request that got memory in this pass, and may get more; NULL: none */
+	bool pass_blocked; /* in this pass an earlier request waits for memory: prefetches receive none */
+	uint64_t grants;   /* counts gathers that received memory */
+	/* the request that received memory in this pass, and can receive more; NULL: none */
 	const struct zd_request *granted;
-	struct zd_request *favoured; /* until then no gather of another uid gets memory; NULL: none */
+	struct zd_request *favoured; /* gathers of other uids receive no memory until favoured_until_ns; NULL:
+	                                none */
 	uint64_t favoured_until_ns;
 	uint64_t staging_pass; /* counts walks over the staging queue */
 	uint64_t gathers, joined_gathers;
-	uint64_t gathered_bytes;   /* of transfers that gathers began */
+	uint64_t gathered_bytes;   /* of transfers that gathers started */
 	uint64_t fallback_gathers; /* leases of forward scopes */
 	uint64_t copied_bytes;     /* of COPY commands that the device runs */
-	uint32_t ncopying;         /* COPY and FILL commands under way there */
-	/* how long there was one, up to the last moment when there was none; the others since copying_ns */
+	uint32_t ncopying;         /* COPY and FILL commands in progress on it */
+	/* time with such commands in progress, up to the last time without one; the current period since
+	 * copying_ns */
 	uint64_t copied_ns, copying_ns;
 };
 

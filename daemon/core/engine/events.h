@@ -16,7 +16,8 @@ struct zd_events {
 	/* Called by the room engine. */
 	void (*job_freed)(struct zd_engine *e, struct zd_job *job);
 	void (*jobs_expire)(struct zd_engine *e);
-	/* Ends sessions that have not unmapped a segment in time. Returns when the next one will be late. */
+	/* Ends sessions that have not unmapped a segment in time. Returns the time at which the next one will
+	 * be late. */
 	uint64_t (*unmaps_expire)(struct zd_engine *e);
 	/* Ends sessions' pins at their deadlines. Returns the next one. */
 	uint64_t (*pins_expire)(struct zd_engine *e);
@@ -26,7 +27,7 @@ struct zd_events {
 	/* `reader` NULL: sees all. */
 	void (*wait_text)(const struct zd_engine *e, const struct zd_request *req,
 	                  const struct zd_session *reader, char out[ZD_WAIT_TEXT]);
-	/* Finds the rank for which a request acts; NULL: none. */
+	/* Returns the rank for which a request acts, or NULL. */
 	struct zd_member *(*acting_member)(struct zd_engine *e, struct zd_session *session,
 	                                   const struct zd_args *args);
 
@@ -34,7 +35,7 @@ struct zd_events {
 	void (*count_prefetched)(struct zd_device *device);
 	void (*drop_prefetched)(struct zd_engine *e, struct zd_segment *segment);
 	bool (*segment_is_awaited)(const struct zd_device *device, uint32_t segment);
-	/* Revokes pins whose saves have memory of the device, or of the owner. Returns whether there were
+	/* Revokes pins with saves in memory of the device, or of the owner. Returns whether it revoked
 	 * any. */
 	bool (*saves_make_room)(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device);
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history.h - the ring of lifecycle events, a longer history of memory, and the names of objects that have
- * ended.
+ * history.h - the ring of lifecycle events, a longer history of memory, and the names of ended objects.
  *
- * All have a fixed size. Without a size the ring is one event, which is overwritten by each other one and
- * never read.
- *
- * A busy job fills the ring in seconds. So the events of segments, and of blocks that were in use while the
- * whole ring was overwritten, move to the longer history: the give of such a block when the ring overwrites
- * it, and later its free. Of a block that was in use for a shorter time neither is kept.
+ * All have a fixed size. Without a size the ring is one event, which every event overwrites and no reader
+ * reads. A busy job fills the ring in seconds. The longer history therefore stores the events of segments,
+ * and of blocks that were in use while the whole ring was overwritten: the event `give` of such a block when
+ * the ring overwrites it, and later its `free`. If a block was in use for a shorter time, neither event is
+ * stored.
  */
 #ifndef ZD_CORE_ENGINE_HISTORY_H
 #define ZD_CORE_ENGINE_HISTORY_H
@@ -16,9 +14,9 @@
 #include "core/engine/device.h"
 #include "core/history.h"
 
-/* A name is kept for each so many events: most objects outlive many. */
+/* A name is stored per this number of events, because most objects have many events. */
 #define ZD_HISTORY_EVENTS_PER_NAME 64u
-/* So many events of the ring are one of the longer history. */
+/* The ring has this many events per event of the longer history. */
 #define ZD_HISTORY_EVENTS_PER_OLD 4u
 
 struct zd_old_event {
@@ -41,25 +39,26 @@ struct zd_history {
 	bool *moves; /* by place in the ring: the event moves to the longer history */
 	/* the longer history, a ring */
 	struct zd_old_event *old;
-	uint64_t nold, old_count; /* its size, and how many there have been */
+	uint64_t nold, old_count; /* its size, and the number of events ever added */
 	bool on;
-	uint64_t copies_until_ns; /* copies that begin before are events */
+	uint64_t copies_until_ns; /* copies that start before this time are events */
 	uint32_t nnames, next_name;
 	struct zd_ended_name *names; /* a ring */
 	struct zd_ended_name *by_id; /* hash */
 };
 
-/* `nevents` is rounded up to a power of two; 0: nothing is kept. */
+/* Rounds `nevents` up to a power of two. 0: the history stores no events. */
 void zd_history_init(struct zd_history *history, uint32_t nevents);
 void zd_history_deinit(struct zd_history *history);
-/* Keeps the names of an object that ends, "": none. Of a group its own name is `group`. */
+/* Stores the names of an object that ends; "": no name. For a group `group` is its own name. */
 void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *name, const char *group);
-/* NULL: not kept. */
+/* Returns NULL if the name is not stored. */
 const struct zd_ended_name *zd_history_ended(const struct zd_history *history, uint64_t id);
 
 /* Moves the event with this number, which is about to be overwritten, to the longer history. */
 void zd_history_move(struct zd_history *history, uint64_t seq);
-/* The first event behind `after` that is kept, and its number; `after` is less than the newest one's. */
+/* Returns the first stored event after `after`, and its number. `after` is less than the newest event's
+ * number. */
 const struct zd_event *zd_history_find(const struct zd_history *history, uint64_t after, uint64_t *seq);
 /* Events with a greater number are all in the ring. */
 static inline uint64_t zd_history_overwritten(const struct zd_history *history)

@@ -3,11 +3,10 @@
  * journal.h - the records from which another daemon restores durable jobs.
  *
  * The engine appends a record for each change of a durable job that must outlive the daemon. The driver
- * stores the records of each event before it sends the event's replies, all of them or none. So what a client
- * was told is in the journal.
- *
- * A record replaces the former one of the same type and object, and GONE deletes one. A journal begins with
- * the records of all that exists, made in steps: control/record.c. The restore is in control/restore.c.
+ * stores either all records of an event or none, before it sends the event's replies. The journal therefore
+ * has everything that replies have reported. A record replaces the former one of the same type and object,
+ * and GONE deletes one. A journal starts with the records of all existing objects, which are made in steps:
+ * control/record.c. The restore is in control/restore.c.
  */
 #ifndef ZD_CORE_ENGINE_JOURNAL_H
 #define ZD_CORE_ENGINE_JOURNAL_H
@@ -58,7 +57,7 @@ enum zd_record_type {
  * holds the session and a number. `bytes` counts the whole record, a multiple of 8. */
 struct zd_record {
 	uint16_t type;
-	uint16_t gone; /* GONE: the type of what is gone */
+	uint16_t gone; /* GONE: the type of the deleted object */
 	uint32_t bytes;
 	uint64_t id;
 	uint32_t index, pad;
@@ -131,7 +130,7 @@ struct zd_record_unit {
 	uint32_t dtype, slot, first_rank, nviews;
 	uint8_t frozen, all_reduce, on_host;
 	uint8_t targeted;              /* the unit has its place in the flat target */
-	uint8_t first_on_host, placed; /* see struct zd_unit; the next three since version 6 */
+	uint8_t first_on_host, placed; /* see struct zd_unit; the next three fields since version 6 */
 	uint8_t copied : 1, unsaved : 1, in_place;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 	struct zd_record_view views[];
@@ -144,8 +143,8 @@ struct zd_record_extent {
 
 struct zd_part_changes {
 	uint64_t version;
-	uint32_t uncommitted; /* versions published since the committed one */
-	uint8_t written;      /* its rank may be writing the shard */
+	uint32_t uncommitted; /* versions published after the committed one */
+	uint8_t written;      /* its rank can be writing the shard */
 	uint8_t shadow;       /* enum zd_shadow_state */
 	uint8_t pad[2];
 };
@@ -157,7 +156,8 @@ struct zd_record_part {
 	struct zd_part_changes now;    /* until the part's first ZD_RECORD_PART_STATE */
 };
 
-/* Each update appends two of these for a part, so they are small: what they cost is the memory they fill. */
+/* Each update appends two of these for a part. They are small, because their cost is the memory that they
+ * fill. */
 struct zd_record_part_state {
 	struct zd_record record;
 	struct zd_part_changes now;
@@ -178,7 +178,7 @@ struct zd_record_hold {
 	uint32_t type, index; /* type 0: of no object that is recorded */
 };
 
-/* Objects that the process of a CLOSING session may still use. */
+/* Objects that the process of a CLOSING session can still use. */
 struct zd_record_holds {
 	struct zd_record record;
 	struct zd_record_session session;

@@ -35,20 +35,20 @@ struct zd_session {
 	bool admin;
 	bool strict, poison, no_durable, reads_others, maps_frames, runs_ahead;
 	uint64_t denied_devices; /* bits of devices that it may not use; an administrator has none */
-	bool clean_exit;         /* the client has said goodbye */
+	bool clean_exit;         /* the client has sent its goodbye */
 	bool former;             /* of a daemon before this one: its end waits for its process */
 	bool ends;               /* its end is incomplete */
 	struct zd_ending ending; /* CLOSING */
 	char name[ZD_MAX_NAME_BYTES + 1];
 	uint64_t opened_ns, requested_ns, nrequests; /* requested: the last request, or opened */
 	uint32_t outstanding;
-	/* what it reads: the group's id, the last step that it has copied from, its copied bytes in all; the
-	 * last segment that it may map for that */
+	/* the group that it reads: its id, the last step copied from it, the copied bytes, and the last
+	 * segment that it can map for the reads */
 	struct {
 		uint64_t group, step, bytes;
 		uint32_t segment;
 	} reads;
-	/* what it has pinned: the group's id, and the pin; serial 0: nothing, or `expired`; save.h */
+	/* the commit that it has pinned: the group's id, and the pin; serial 0: none, or `expired`; save.h */
 	struct {
 		uint64_t group, serial, step, until_ns;
 		bool expired;
@@ -56,9 +56,9 @@ struct zd_session {
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(zd_member_list, zd_member) members;
-	uint32_t nuntold; /* of these: members that have not been told of a loss */
+	uint32_t nuntold; /* members that have not been told of a loss */
 	TAILQ_HEAD(, zd_allocation) allocations;
-	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process may have mapped */
+	TAILQ_HEAD(, zd_mapping) mappings;       /* segments that its process can have mapped */
 	uint64_t timeline[ZD_SESSION_TIMELINES]; /* last values handed out on the daemon page */
 	struct zd_timelines aborted;             /* timelines that hold ZD_FENCE_ABORTED */
 	uint32_t naborts;                        /* of these, that a reset is taking back */
@@ -66,11 +66,11 @@ struct zd_session {
 	struct zd_timelines failed;
 	/* sums that its process was asked for before their inputs were complete */
 	uint32_t nahead;
-	uint32_t resets;                /* counts resets; fences handed out before a reset count as passed */
-	struct zd_buffer_list relaying; /* buffers with relays that were not run, in order; collective.h */
+	uint32_t resets;                   /* counts resets; fences issued before a reset count as passed */
+	struct zd_buffer_list relaying;    /* buffers with relays that have not run, in order; collective.h */
 	TAILQ_HEAD(, zd_promise) promises; /* that have not passed, in order; promise.h */
 	struct zd_buffer_list
-	        deferred; /* buffers whose transfers are promised and have not begun, in order; deferred.h */
+	        deferred; /* buffers with promised transfers that have not started, in order; deferred.h */
 	TAILQ_HEAD(, zd_deferred_teardown) deferred_teardowns; /* CLOSING: watches of its process */
 	uint32_t nhold_records;                                /* in journals */
 	struct zd_id_node listed;
@@ -84,18 +84,18 @@ struct zd_job {
 	bool durable;
 	bool ends; /* it was durable, and its `ending` frees its shards and allocations */
 	struct zd_ending ending;
-	struct zd_journal *journal; /* where its changes are recorded; NULL: nowhere */
+	struct zd_journal *journal; /* journal of its changes, or NULL */
 	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
 	uint32_t refs;              /* groups, allocations, ops */
 	bool had_group;
 	uint64_t made_ns;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
-	/* in segments that do not retire, by device and purpose; NULL: none yet */
+	/* in segments that do not retire, by device and purpose, or NULL */
 	uint64_t (*held_bytes)[ZD_NPURPOSES];
 	uint32_t metadata_bytes;
 	TAILQ_HEAD(, zd_group) groups;
-	struct zd_hash_table group_names;        /* groups that are not over */
+	struct zd_hash_table group_names;        /* groups that have not ended */
 	TAILQ_HEAD(, zd_allocation) allocations; /* durable ones */
 	struct zd_hash_table allocation_names;   /* the same, by name */
 	struct zd_id_node listed;
@@ -104,7 +104,7 @@ struct zd_job {
 	TAILQ_ENTRY(zd_job) link;
 };
 
-/* CONNECTING: the ranks of other daemons are awaited; see cluster.h. */
+/* CONNECTING: the group waits for the ranks of other daemons; see cluster.h. */
 enum zd_group_state {
 	ZD_GROUP_FORMING,
 	ZD_GROUP_CONNECTING,
@@ -116,33 +116,33 @@ enum zd_group_state {
 /* A member's part in reductions: core/reduce/member.h. */
 struct zd_member_reduce;
 
-/* A rank of a group in this daemon; session NULL: no session is this rank. */
+/* A rank of a group in this daemon. If session is NULL, no session is this rank. */
 struct zd_member {
 	struct zd_group *group;
 	uint32_t rank; /* local, as everywhere in the core except in zd_world_rank() */
 	struct zd_device *device;
 	struct zd_session *session;
 	bool joining; /* its join waits: other requests do not find it */
-	/* a session has been this rank before: new shards begin at the group's versions */
+	/* a session has been this rank before: new shards start at the group's versions */
 	bool joined_before;
 	bool committing;
-	bool set_back;  /* its publishes were undone, and its session has not been reset since */
-	bool leaves;    /* it is leaving by its own request */
-	bool ended;     /* its last session said goodbye or left the group, and none has its place */
-	bool detaching; /* its session has ended or leaves, its group has failed, and parts are left */
-	struct zd_ending ending; /* of a rank that leaves */
-	uint64_t told;           /* the group's generation that its session has been told of */
+	bool set_back; /* its publishes were undone, and its session was not reset after that */
+	bool leaves;   /* it is leaving by its own request */
+	bool ended; /* its last session sent its goodbye or left the group, and no session has replaced it */
+	bool detaching;          /* its session has ended or leaves, its group has failed, and parts remain */
+	struct zd_ending ending; /* the end of a rank that leaves */
+	uint64_t told;           /* the last generation of the group of which its session has been told */
 	bool untold;             /* it is another one, and counted by the session */
-	uint64_t frozen_digest;  /* over the units that the rank has frozen or unfrozen; layout.c */
+	uint64_t frozen_digest;  /* of the units that the rank has frozen or unfrozen; layout.c */
 	uint64_t commit_step;
 	uint32_t since_commits;        /* the group's number of commits when its session joined */
 	uint64_t comm[ZD_NCOMM_ROLES]; /* its communicators; 0: none */
-	uint32_t transfers; /* steps of collective transfers of the current connection that are left */
-	LIST_HEAD(zd_part_list, zd_part) parts; /* that are not gone, while a session is this rank */
-	struct zd_part_list detached;           /* DETACHED parts, while none is */
+	uint32_t transfers;            /* remaining steps of collective transfers of the current connection */
+	LIST_HEAD(zd_part_list, zd_part) parts; /* parts that exist, while a session is this rank */
+	struct zd_part_list detached;           /* DETACHED parts, while no session is this rank */
 	struct zd_part_list uncommitted, owed;  /* by enum zd_part_listed */
 	TAILQ_HEAD(, zd_slot) slots;
-	TAILQ_HEAD(, zd_scope) scopes; /* that have not ended, by id; scope.c, context.c */
+	TAILQ_HEAD(, zd_scope) scopes; /* scopes that have not ended, by id; scope.c, context.c */
 	uint32_t nscopes;
 	struct zd_member_reduce *reduce; /* NULL until the first use */
 	struct zd_request *agreeing;     /* its waiting group_agree; NULL: none */
@@ -151,7 +151,7 @@ struct zd_member {
 	struct zd_hash_node by_session; /* of the engine's `members` */
 };
 
-/* The lost ranks that a group remembers, for the errors of members that have not been told. */
+/* The number of lost ranks that a group stores, for the errors of members that have not been told of them. */
 #define ZD_LOST_KEPT 4u
 struct zd_lost {
 	uint32_t rank; /* in the world */
@@ -165,7 +165,7 @@ struct zd_reductions {
 	struct zd_reduction *first; /* utlist: the oldest one */
 };
 
-/* Norms by unit: those of the present epoch, and older ones whose memory is used again; norms.c. */
+/* Norms by unit: of the present epoch, and older ones whose memory is reused; norms.c. */
 struct zd_norms {
 	struct zd_hash_table by_unit;
 	struct zd_slice_norm *all, *hand; /* hand: the next one that is looked at to be freed */
@@ -173,7 +173,7 @@ struct zd_norms {
 	uint32_t count; /* of the present epoch */
 };
 
-/* The sum of a window's norms, as far as it has come: `found` norms of a rank, up to the unit `next`. */
+/* The partial sum of a window's norms: `found` norms of a rank, up to the unit `next`. */
 struct zd_summing {
 	bool runs;
 	uint64_t window;
@@ -184,7 +184,7 @@ struct zd_summing {
 
 /* A commit that readers have pinned; save.h. */
 struct zd_pin {
-	uint64_t serial; /* another one for each pin; 0: none is in force */
+	uint64_t serial; /* unique per pin; 0: no pin is in force */
 	uint64_t step;
 	uint32_t ncommits; /* the group's number of commits at that step */
 	uint32_t sessions;
@@ -203,14 +203,15 @@ struct zd_group {
 	uint32_t first_rank;       /* the first of these, in the world */
 	uint32_t attached;         /* members with a session */
 	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
-	uint64_t generation;       /* counts the ranks lost since the group was first complete */
-	/* The last generation that ranks which only gather are told of: a rank died, or one that ended
+	uint64_t generation;       /* counts the ranks lost after the group was first complete */
+	/* The last generation of which ranks that only gather are told: a rank died, or a rank that ended
 	 * normally was replaced. */
 	uint64_t loss;
 	struct zd_lost lost[ZD_LOST_KEPT]; /* the last lost ranks, each at its generation % ZD_LOST_KEPT */
 	uint32_t nmismatches;              /* units with a `mismatch` */
 	bool torn;
-	/* all ranks have left: the group's name is free, and the object is kept for its last operation */
+	/* all ranks have left: the group's name is free, and the object remains until its last operation
+	 * ends */
 	bool over;
 	bool ends;   /* its job's end has its shards to free */
 	bool shadow; /* durable: each shard has a shadow */
@@ -221,19 +222,21 @@ struct zd_group {
 	struct zd_member *members;  /* local_world_size */
 	TAILQ_HEAD(zd_unit_list, zd_unit) units;
 	uint32_t nunits;
-	struct zd_unit_list former;      /* units left by all ranks, and described differently since */
+	struct zd_unit_list former;      /* units that all ranks have left, and that were described
+	                                    differently afterwards */
 	struct zd_hash_table unit_names; /* units and former units */
 	TAILQ_HEAD(, zd_group_slot) slots;
-	struct zd_unit_list unready; /* units that forbid a commit; commit.h */
-	uint64_t versions_hash;      /* over the other units' versions */
-	/* of each target: sum of the places of the trainable units on devices, and of those on the host */
+	struct zd_unit_list unready; /* units that prevent a commit; commit.h */
+	uint64_t versions_hash;      /* of the other units' versions */
+	/* of each target: the sum of the places of the trainable units on devices, and of those on the
+	 * host */
 	uint64_t target_numel[ZD_NTARGETS];
 	struct zd_unit_list places[ZD_NTARGETS]; /* units with a place in the target, in its order */
 	uint64_t committed_step;
-	/* the commit that this daemon has voted for, with its outcome unknown; 0: none */
+	/* the commit for which this daemon has voted without a known result; 0: none */
 	uint64_t voted_step;
 	struct zd_pin pin;      /* save.h */
-	uint32_t ncommits;      /* counts commits that were made; commit.h */
+	uint32_t ncommits;      /* counts commits; commit.h */
 	uint64_t commit_serial; /* counts evaluated commits */
 	int commit_status;      /* of the last one */
 	char commit_text[192];
@@ -241,7 +244,7 @@ struct zd_group {
 	struct zd_reductions reduction_index;
 	struct zd_agreement *agreement; /* while it is computed; NULL: none */
 	struct zd_norms step_norms;     /* of the last step; norms.c */
-	struct zd_summing summing;      /* of the step that is being taken */
+	struct zd_summing summing;      /* of the current step */
 	uint64_t reduce_serial;         /* counts failures of the group, for requests of reductions */
 	TAILQ_ENTRY(zd_group) job_link;
 	struct zd_hash_node by_name; /* unless it is over */
@@ -262,7 +265,7 @@ static inline uint32_t zd_shard_index(const struct zd_member *member)
 	return group->nshards == group->world_size ? zd_world_rank(member) : member->rank;
 }
 
-/* Finds the session; NULL if there is none, or it is CLOSING. */
+/* Returns the session, or NULL if it does not exist or is CLOSING. */
 struct zd_session *zd_session_find(struct zd_engine *e, uint64_t id);
 /* Stores the value into the session's daemon page, by the executor of the timeline's device. */
 void zd_session_signal(struct zd_engine *e, const struct zd_session *session, uint32_t timeline,
@@ -272,7 +275,7 @@ void zd_session_signal(struct zd_engine *e, const struct zd_session *session, ui
 void zd_session_abort(struct zd_engine *e, struct zd_session *session, uint32_t timeline);
 int zd_session_check_poisoned(const struct zd_session *session, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Whether the reader may know of the uid's sessions and objects; NULL: it sees all. */
+/* Whether the reader may see the uid's sessions and objects. A NULL reader sees all. */
 static inline bool zd_session_sees_uid(const struct zd_session *reader, uint32_t uid)
 {
 	return !reader || reader->admin || reader->uid == uid;
@@ -284,35 +287,35 @@ static inline bool zd_session_sees(const struct zd_session *reader, const struct
 }
 
 bool zd_session_may_use(const struct zd_session *session, uint32_t device);
-/* NOT_FOUND: there is no such device. PERMISSION: the session may not use it. */
+/* Returns NOT_FOUND if the device does not exist, PERMISSION if the session may not use it. */
 int zd_session_check_device(const struct zd_engine *e, const struct zd_session *session, uint32_t device,
                             struct zd_err *err) __attribute__((warn_unused_result));
 
-/* Finds the job of the session's uid, or makes one. Errors: LIMIT, if the uid has too many and the session is
- * no administrator's. */
+/* Finds or creates the job of the session's uid. Errors: LIMIT, if the uid has too many and the session is
+ * not an administrator's. */
 int zd_job_get(struct zd_engine *e, const struct zd_session *session, const char *name, bool durable,
                struct zd_job **job, struct zd_err *err) __attribute__((warn_unused_result));
-/* Notes the time: a session leaves a group or an allocation of the job. */
+/* Records the time at which a session leaves a group or an allocation of the job. */
 void zd_job_note_left(struct zd_engine *e, struct zd_job *job);
 /* A durable job is recorded in the engine's journal, if that is on. */
 void zd_job_set_durable(struct zd_engine *e, struct zd_job *job, bool durable);
-/* Makes a job of a uid that has none of that name. */
+/* Creates a job of a uid that has no job with this name. */
 struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, bool durable);
-/* Finds the uid's job of that name; NULL: none. */
+/* Returns the uid's job with this name, or NULL. */
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
-/* The job has a group: notes and reports its begin, if this is the first one. */
+/* Records and reports the start of the job if this is its first group. */
 void zd_job_note_group(struct zd_engine *e, struct zd_job *job);
 void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
-/* The member enters its session's list and index, or leaves them. */
+/* Adds the member to its session's list and index, or removes it. */
 void zd_member_link(struct zd_engine *e, struct zd_member *member, struct zd_session *session);
 void zd_member_unlink(struct zd_engine *e, struct zd_member *member);
-/* Called when the member's `told` or the group's generation has changed. */
+/* Call this when the member's `told` or the group's generation has changed. */
 void zd_member_note_told(struct zd_member *member);
-/* Looks the session's member of the group up in the index; NULL: none. */
+/* Returns the session's member of the group from the index, or NULL. */
 struct zd_member *zd_member_find_indexed(const struct zd_engine *e, const struct zd_session *session,
                                          const struct zd_group *group);
-/* The session's member of the group; NULL: none. Most sessions have one member. */
+/* Returns the session's member of the group, or NULL. Most sessions have one member. */
 static inline struct zd_member *zd_member_of(const struct zd_engine *e, const struct zd_session *session,
                                              const struct zd_group *group)
 {
@@ -330,20 +333,20 @@ static inline const struct zd_lost *zd_group_lost(const struct zd_group *group)
 
 /* Returns 0 if the group is READY; otherwise PEER_LOST, ABORTED or STATE, with the text. */
 int zd_group_check(const struct zd_group *group, struct zd_err *err) __attribute__((warn_unused_result));
-/* Returns PEER_LOST, with the ranks that were lost since generation `since` of the group. */
+/* Returns PEER_LOST, with the ranks that were lost after generation `since` of the group. */
 int zd_group_tell(const struct zd_group *group, uint64_t since, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns PEER_LOST once after each loss that the member's session has not been told of. */
+/* Returns PEER_LOST once after each loss of which the member's session has not been told. */
 int zd_member_tell(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 /* Combines zd_group_check() and zd_member_tell(), for a request that first ends something (acting.c). */
 int zd_member_enter(struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
-/* Like zd_group_check(), but also returns PEER_LOST while the rank has not been reset since its publishes
- * were undone. */
+/* As zd_group_check(), but also returns PEER_LOST while the rank's publishes are undone and the rank has not
+ * been reset. */
 int zd_member_check(const struct zd_member *member, struct zd_err *err) __attribute__((warn_unused_result));
 /* Whether the group has lost only ranks that ended normally. Their shards can be gathered. */
 bool zd_group_is_left(const struct zd_group *group);
-/* Whether requests of the rank that only read go on although ranks have left the group: the session has been
- * told of all other losses. */
+/* Whether requests of the rank that only read continue although ranks have left the group: the session has
+ * been told of all other losses. */
 bool zd_member_reads_on(const struct zd_member *member);
 /* zd_member_check() for such requests. */
 int zd_member_check_read(const struct zd_member *member, struct zd_err *err)
@@ -357,9 +360,9 @@ void zd_group_set_over(struct zd_group *group);
 
 struct zd_engine {
 	const struct zd_events *events;             /* calls from lower rooms to higher ones */
-	const struct zd_request_type *const *types; /* by kind; none is NULL */
+	const struct zd_request_type *const *types; /* by kind, never NULL */
 	struct zd_engine_sink sink;
-	struct zd_device *devices; /* and one more, which is none: zd_commit_waits() */
+	struct zd_device *devices; /* and one more entry that is not a device: zd_commit_waits() */
 	uint32_t ndevices;
 	uint64_t granule_bytes; /* the largest of the devices' `segment_align_bytes` */
 	uint64_t quota_bytes;
@@ -369,7 +372,7 @@ struct zd_engine {
 	bool sessions_linger;
 	bool strict_by_segment;
 	bool collectives;
-	bool draining; /* no rank joins, and no job begins */
+	bool draining; /* no rank can join, and no job can start */
 	char host[ZD_MAX_NAME_BYTES + 1];
 	uint32_t nclosing;         /* sessions that are CLOSING */
 	uint32_t nendings;         /* incomplete ends of all uids */
@@ -382,13 +385,13 @@ struct zd_engine {
 	uint64_t next_expiry_ns; /* no durable job's time passes earlier */
 	uint64_t next_op;        /* of ops and communicators, which no user sees */
 	uint32_t next_segment;
-	uint64_t retire_serial; /* counts segments that began to retire */
+	uint64_t retire_serial; /* counts segments that started to retire */
 	uint64_t pin_serial;    /* counts pins */
 	uint64_t dirty_mask;
-	bool commits_dirty; /* the same of zd_commit_waits() */
+	bool commits_dirty; /* zd_commit_waits() is dirty */
 	bool settling;      /* or paused: requests that wait are tried later */
 	struct zd_account account;
-	uint64_t transfers; /* of gathers; the number of the last one */
+	uint64_t transfers; /* of gathers: the number of the last one */
 	struct zd_metrics metrics;
 	struct zd_history history;
 	struct zd_histogram waits[ZD_NWAITS]; /* by reason */
@@ -398,21 +401,21 @@ struct zd_engine {
 	struct zd_job *jobs;
 	uint32_t ndurable;    /* durable ones */
 	uint32_t kept_room;   /* see zd_engine_set_kept_room() */
-	uint32_t nkept;       /* segments that the driver keeps, or will */
+	uint32_t nkept;       /* segments that the driver preserves, or will preserve */
 	uint32_t nforgotten;  /* of these, to be dropped with the next records */
-	char keep_ended[160]; /* why the driver keeps nothing any more; "": it does, or nobody expects it */
+	char keep_ended[160]; /* why the driver no longer preserves memory; "": it does, or no job needs it */
 	struct zd_group *groups;
 	struct zd_hash_table members;       /* with a session, by group and session */
 	struct zd_hash_table units;         /* by id */
-	struct zd_hash_table singles;       /* classes of segments of one block that is free; pool.c */
+	struct zd_hash_table singles;       /* classes of free segments with a single block; pool.c */
 	struct zd_hash_table segment_waits; /* waiting requests, by `segment_wait` */
-	uint64_t parts_serial;              /* counts freed units, and ranks that their sessions have left */
+	uint64_t parts_serial;              /* counts freed units, and ranks that sessions have left */
 	struct zd_bucket *buckets;
 	struct zd_segment *segments;
 	struct zd_allocation *allocations;
 	struct zd_scope *scopes;
-	/* For listings: all objects of a table by id, by their `listed`; DEVICES is empty. Requests in the
-	 * devices' queues by serial number. */
+	/* For listings: all objects of a table by id, in their `listed`. DEVICES is empty. `waiting` has the
+	 * requests in the devices' queues by serial number. */
 	struct zd_id_tree listed[ZD_NTABLES], waiting;
 	uint64_t ended[ZD_MAX_SCOPES]; /* scratch: ids of the scopes that ended with a request */
 	uint64_t steps[ZD_MAX_STEPS];  /* scratch: ids of groups in whose step a session is */
@@ -431,8 +434,8 @@ struct zd_engine {
 	struct zd_request *spare_request; /* memory of an ended request; NULL: none */
 };
 
-/* In its queue are requests of readers, which wait for a group's commit. So events of devices do not try
- * them, and zd_dirty() does not either: see zd_dirty_commit_waits(). */
+/* Returns the entry whose queue has readers' requests that wait for a group's commit. Events of devices and
+ * zd_dirty() do not try them. zd_dirty_commit_waits() does. */
 static inline struct zd_device *zd_commit_waits(const struct zd_engine *e)
 {
 	return &e->devices[e->ndevices];
@@ -443,8 +446,8 @@ static inline void zd_count(struct zd_engine *e, enum zd_counter counter, uint64
 	e->metrics.counters[counter] += n;
 }
 
-/* Adds an event of the job, or of none (NULL), which everybody may read. The caller fills in the rest before
- * another event is added. Gathers and copies come here: nothing is built elsewhere and copied. */
+/* Adds an event of the job. With NULL, everybody may read it. The caller fills in the rest before it adds
+ * another event. Gathers and copies write their events in place, without a copy. */
 static inline struct zd_event *zd_event_new(struct zd_engine *e, enum zd_event_kind kind,
                                             const struct zd_job *job)
 {
@@ -457,7 +460,7 @@ static inline struct zd_event *zd_event_new(struct zd_engine *e, enum zd_event_k
 	return event;
 }
 
-/* The same of a rank. */
+/* Adds an event of a rank. */
 static inline struct zd_event *zd_event_of(struct zd_engine *e, enum zd_event_kind kind,
                                            const struct zd_member *member)
 {
@@ -468,11 +471,11 @@ static inline struct zd_event *zd_event_of(struct zd_engine *e, enum zd_event_ki
 	return event;
 }
 
-/* The same of a session, which may be a rank. */
+/* Adds an event of a session, which can be a rank. */
 struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kind,
                                      const struct zd_session *session);
 void zd_group_ready(struct zd_engine *e, struct zd_group *group);
-/* Adds an event of the group, which a member has caused; NULL: no member. */
+/* Adds an event of the group, caused by a member; NULL: no member. */
 void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,
                     enum zd_event_kind kind, enum zd_event_word reason);
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * op.h - operations: commands under way.
- *
- * An operation holds a reference on its job.
+ * op.h - operations: commands in progress. An operation holds a reference on its job.
  */
 #ifndef ZD_CORE_ENGINE_OP_H
 #define ZD_CORE_ENGINE_OP_H
@@ -15,7 +13,7 @@ struct zd_session;
 typedef void zd_op_fn(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                       const struct zd_op_result *result);
 
-/* A command under way. done() is called exactly once; afterwards the op is freed and its job reference
+/* A command in progress. done() is called exactly once. After that the op is freed and its job reference
  * dropped. */
 struct zd_op {
 	uint64_t id;
@@ -24,19 +22,19 @@ struct zd_op {
 	void *owner;        /* done()'s own */
 	uint32_t metadata_bytes;
 	uint64_t aux;
-	struct zd_device *copies; /* whose `ncopying` counts it; NULL: none */
-	/* of a COPY that will be an event; bytes 0: it will be none */
+	struct zd_device *copies; /* device whose `ncopying` counts it, or NULL */
+	/* for a COPY that will be an event; bytes 0: no event */
 	uint64_t begin_ns, bytes, session;
 	uint8_t peer;
 	UT_hash_handle hh;
 };
 
-/* The metadata of a WATCH, in core and executor. Its fences may never pass, and so it is charged. All other
+/* The metadata of a WATCH, in core and executor. It is charged because its fences may never pass. All other
  * operations end by themselves. */
 #define ZD_WATCH_METADATA_BYTES 1024u
 
-/* Returns the device that makes a COPY: the one that has the source. Host memory copies within host memory
- * only; a GPU reads it by itself. */
+/* Returns the device that executes a COPY: the source's device. Host memory copies only within host memory. A
+ * GPU reads host memory itself. */
 static inline uint32_t zd_copy_device(const struct zd_device *from, const struct zd_device *to)
 {
 	return from->config.host_memory ? to->index : from->index;
@@ -52,8 +50,8 @@ void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct
 /* Checks the fences of a request. Errors: INVALID or LIMIT for an invalid count, timeline or value. */
 int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /*
- * Watches those fences of the session's client page that have not passed. Returns true if an op was started
- * (done will be called), false if all have passed.
+ * Watches the fences of the session's client page that have not passed. Returns true if it started an op
+ * (done will be called), false if all fences have passed.
  */
 bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_job *job, uint32_t device,
                      const struct zd_fence_list *list, zd_op_fn *done, void *owner, uint64_t aux);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * promise.h - fences that the engine hands out before it knows when they will pass.
+ * promise.h - fences that the engine issues before it knows when they will pass.
  *
- * A reply may carry a promised fence, so that a stream waits in place of the client's CPU. The engine makes a
- * promise only for an event that depends on no future call of any process, also none of the driver: work of
- * executors, sums that processes have launched, and fences of streams that a request has named already.
- * Streams that wait for promises and CPUs that wait for streams therefore never wait for each other.
- *
- * Promises of one kind and device share a timeline, so they pass in the order in which they were made: a
- * promise that is kept early passes with the last one before it.
+ * With a promised fence in a reply, a stream waits in place of the client's CPU. The engine makes a promise
+ * only for an event that does not depend on a future call of any process, including the driver. Such events
+ * are work of executors, sums that processes have launched, and fences of streams that a request has already
+ * named. A stream that waits for a promise and a CPU that waits for the stream therefore cannot block each
+ * other. Promises of one kind and device share a timeline and pass in the order in which they were made. A
+ * promise that is kept early passes with the last promise before it.
  */
 #ifndef ZD_CORE_ENGINE_PROMISE_H
 #define ZD_CORE_ENGINE_PROMISE_H
@@ -18,8 +17,8 @@
 /* Kinds of promises. A promise delays only later ones of its own kind. */
 enum zd_promise_kind {
 	ZD_PROMISE_GATHERS, /* a shard that is gathered in place has the new version */
-	ZD_PROMISE_ENTRIES, /* a bucket's entry may be written */
-	ZD_PROMISE_STEPS,   /* shards may be written, targets may be read */
+	ZD_PROMISE_ENTRIES, /* a bucket's entry can be written */
+	ZD_PROMISE_STEPS,   /* shards can be written, targets can be read */
 	ZD_NPROMISE_KINDS
 };
 

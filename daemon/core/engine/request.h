@@ -2,13 +2,15 @@
 /*
  * request.h - requests: the objects, and how they wait.
  *
- * Everything is level-triggered. A request that cannot complete waits in its device's queue with a reason; an
- * event that may end a wait marks the device dirty (zd_dirty); zd_settle() tries the waiting requests of
- * dirty devices again, in order, until no device is dirty. So no event needs to know which requests wait for
- * it, and to fail a group or a unit is to set its state: its requests see the state at their next attempt.
+ * Everything is level-triggered. A request that cannot complete waits in its device's queue with a reason. An
+ * event that can end a wait marks the device dirty (zd_dirty). zd_settle() tries the waiting requests of
+ * dirty devices again, in order, until no device is dirty. Events therefore do not need to know which
+ * requests wait for them. To fail a group or a unit, code sets its state, and its requests see the state at
+ * their next attempt.
  *
- * A uid with many waiting requests has a bounded number of them tried in one event, and the others in further
- * steps (zd_engine_end_step()). These come before its next request, like those of its ends (ending.h).
+ * If a uid has many waiting requests, one event tries a bounded number of them, and further steps try the
+ * others (zd_engine_end_step()). These steps precede the uid's next request, as the steps of its ends do
+ * (ending.h).
  */
 #ifndef ZD_CORE_ENGINE_REQUEST_H
 #define ZD_CORE_ENGINE_REQUEST_H
@@ -41,17 +43,17 @@ enum zd_wait_kind {
 	ZD_WAIT_READERS,
 	ZD_WAIT_FORMER,     /* the former unit of the same name */
 	ZD_WAIT_REGISTER,   /* rank has not registered the unit */
-	ZD_WAIT_VERSION,    /* rank has not published; a: its version, b: the wanted one */
+	ZD_WAIT_VERSION,    /* rank has not published; a: its version, b: the requested one */
 	ZD_WAIT_LEASES,     /* a: the version that is leased */
 	ZD_WAIT_REFRESH,    /* a: the version that operations still use */
-	ZD_WAIT_GATHER,     /* the gather of the same unit, which waits */
+	ZD_WAIT_GATHER,     /* an earlier gather of the same unit, which waits */
 	ZD_WAIT_SLOT,       /* a: the slot; unit: its occupant, which still has operations */
-	ZD_WAIT_MEMORY,     /* a: bytes wanted, b: largest free block */
-	ZD_WAIT_BUDGET,     /* a: bytes wanted, b: live bytes */
+	ZD_WAIT_MEMORY,     /* a: requested bytes, b: largest free block */
+	ZD_WAIT_BUDGET,     /* a: requested bytes, b: live bytes */
 	ZD_WAIT_TURN,       /* earlier gathers wait for memory */
-	ZD_WAIT_BUCKET,     /* the bucket's next slot is not drained; rank, unit: what it waits for */
+	ZD_WAIT_BUCKET,     /* the bucket's next slot is not drained; rank, unit: the reason */
 	ZD_WAIT_REDUCTIONS, /* a: reductions that are not complete; rank, unit: the first */
-	ZD_WAIT_STEP,       /* rank has not begun the step */
+	ZD_WAIT_STEP,       /* rank has not started the step */
 	ZD_WAIT_SUMS,       /* the sums of the rank's step are not known yet */
 	ZD_WAIT_BACKWARD,   /* rank has not ended the backward */
 	ZD_WAIT_AGREE,      /* rank has not called group_agree */
@@ -60,18 +62,19 @@ enum zd_wait_kind {
 	ZD_WAIT_SAVE,       /* a commit is being copied from the rank's shard to its shadow or save */
 	ZD_WAIT_RESTORE,    /* the rank's shard is being restored to the last commit */
 	ZD_WAIT_PROCESS,    /* the process that used the memory is still on the device */
-	ZD_WAIT_UNIQUE_IDS, /* the ids are being made */
-	ZD_WAIT_TRANSFERS,  /* a: transfers under way of the rank, which may have failed */
+	ZD_WAIT_UNIQUE_IDS, /* the ids are being created */
+	ZD_WAIT_TRANSFERS,  /* a: transfers in progress of the rank, which can have failed */
 	ZD_WAIT_NODES,      /* a: ranks of other daemons, not all of which have joined; 0: communicators */
 	ZD_WAIT_OTHERS,     /* ranks of other daemons have not all reached this call */
 	ZD_WAIT_FOLLOW,     /* a: rank in the world that has not gathered the unit, as others have */
-	ZD_WAIT_ORDER,      /* earlier gathers, in the order that all ranks keep; unit: the first */
+	ZD_WAIT_ORDER,      /* earlier gathers, in the common order of all ranks; unit: the first */
 	ZD_WAIT_LOADERS,    /* rank has not called unit_load of the unit */
 	ZD_WAIT_SOURCE,     /* the streams that write the allocation that rank loads into the unit */
 	ZD_WAIT_LOAD,       /* copies of a load into the unit's shards */
 	ZD_WAIT_PLACERS,    /* rank has not called unit_place of the unit */
 	ZD_WAIT_READ,       /* copies of a unit's last commit to a reader */
-	ZD_WAIT_MOVE,       /* the unit is moved; a: 1 until rank has memory for its shard there */
+	ZD_WAIT_MOVE,       /* the unit is being moved; a: 1 until rank has memory for its shard in the new
+	                       place */
 	ZD_WAIT_NEXT,       /* a reader, for a commit after the step a of the group b */
 	ZD_NWAITS
 };
@@ -85,8 +88,8 @@ struct zd_wait {
 
 /* The values that the ranks of a group agree on; agree.c. */
 struct zd_agreement {
-	uint32_t refs;   /* requests whose result it is */
-	uint32_t nranks; /* ranks that are combined so far */
+	uint32_t refs;   /* requests that wait for this result */
+	uint32_t nranks; /* combined ranks */
 	double values[];
 };
 
@@ -98,17 +101,18 @@ struct zd_request {
 	const struct zd_request_type *type; /* of its kind */
 	enum zd_request_kind kind;
 	bool queued;
-	uint64_t told;            /* the member's `told` when the request began */
+	uint64_t told;            /* the member's `told` at the request's start */
 	bool wants_memory;        /* a waiter of its uid's queue of the device */
-	uint8_t favours;          /* how often others had to wait for it in vain; memory_queue.c */
-	uint64_t wants_memory_ns; /* since then, or since others last had to wait */
-	/* ended by its session or deadline while ops were pending; freed with the last one */
+	uint8_t favours;          /* how often others have waited for it without success; memory_queue.c */
+	uint64_t wants_memory_ns; /* since that time, or since others last had to wait */
+	/* ended by its session or deadline while ops were pending; the last op frees it */
 	bool cancelled;
 	bool answered; /* replied to before its end */
 	bool must_end; /* it cannot expire any more */
-	bool unheard;  /* its client does not wait for the reply, which so tells the session of no loss */
-	/* set by attempt(), which returns ZD_WAIT: it has done a part of long work, and is called in another
-	 * event for the next part */
+	bool unheard;  /* its client does not wait for the reply, which therefore cannot report a loss to the
+	                  session */
+	/* set by attempt() with ZD_WAIT: it has completed a part of long work, and is called for the next
+	 * part in another event */
 	bool goes_on;
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
@@ -123,12 +127,11 @@ struct zd_request {
 	uint64_t since_ns, deadline_ns;
 	uint32_t deadline_at; /* its place among the engine's deadlines, from 1; 0: none */
 	struct zd_session *session;
-	struct zd_member *member; /* NULL where no group is involved */
-	/* the device whose queue it is in; set by begin() of every kind that can wait */
+	struct zd_member *member; /* NULL if the request concerns no group */
+	/* its queue's device; begin() of every kind that can wait sets it */
 	struct zd_device *device;
 	struct zd_wait wait;
-	enum zd_wait_kind
-	        measured; /* the reason that it has waited for since measured_ns; NONE: it is not queued */
+	enum zd_wait_kind measured; /* the reason of its wait since measured_ns; NONE: it is not queued */
 	uint64_t measured_ns;
 	struct zd_event wait_event; /* of this wait */
 	TAILQ_ENTRY(zd_request) session_link, device_link;
@@ -139,7 +142,7 @@ struct zd_request {
 		struct {
 			struct zd_part **parts; /* owned */
 			uint32_t nparts;
-			bool ahead; /* UPDATE_BEGIN: a promise may be made */
+			bool ahead; /* UPDATE_BEGIN: the reply can have a promise */
 			/* kept when no part has readers; NULL: none */
 			struct zd_promise *promise;
 			uint32_t grown; /* from 1: the last part for whose save a segment was created */
@@ -154,10 +157,10 @@ struct zd_request {
 		} commit_wait;
 		struct {
 			struct zd_unit *unit;       /* with a reference */
-			struct zd_allocation *into; /* NULL: nothing is copied */
+			struct zd_allocation *into; /* NULL: no copy */
 			uint64_t step, offset, bytes, into_offset;
 			uint64_t map_bytes, mapped; /* as in the message */
-			bool copied;                /* the copies have begun */
+			bool copied;                /* the copies have started */
 		} unit_read;
 		struct {
 			struct zd_part *part;
@@ -169,12 +172,12 @@ struct zd_request {
 		struct {
 			struct zd_part *part;
 			struct zd_allocation *source; /* the source of the load; NULL: another rank has it */
-			struct zd_load *load;         /* NULL: not begun, or complete */
+			struct zd_load *load;         /* NULL: not started, or complete */
 			bool complete;
 		} load; /* UNIT_LOAD */
 		struct {
 			struct zd_part *part;
-			struct zd_move *move; /* NULL: not begun, or over */
+			struct zd_move *move; /* NULL: not started, or ended */
 			bool on_host, complete;
 		} place; /* UNIT_PLACE */
 		struct {
@@ -185,7 +188,7 @@ struct zd_request {
 			bool no_slot;
 			char tag[ZD_MAX_TAG_BYTES + 1]; /* "": the scope's */
 			struct zd_scope *scope;         /* NULL: the tag's own */
-			/* CONTEXT_BEGIN: owned; `part` is the one being gathered */
+			/* CONTEXT_BEGIN: owned; `part` is being gathered */
 			struct zd_part **parts;
 			uint64_t *versions; /* of these parts; owned */
 			uint32_t nparts, nheld;
@@ -227,11 +230,12 @@ struct zd_request {
 			void *entry; /* struct zd_entry */
 			uint64_t serial;
 			uint64_t window; /* BACKWARD_END, STEP_BEGIN, REDUCE_WAIT: its number */
-			/* STEP_BEGIN: how far the targets are zeroed; target.c */
+			/* STEP_BEGIN: the zeroed part of the targets; target.c */
 			uint32_t zeroed_targets;
 			uint64_t zeroed_numel, zeroes_unit;
 			bool scalars;               /* STEP_BEGIN: the result is stored for kernels */
-			bool ahead;                 /* the reply may come before the target may be read */
+			bool ahead;                 /* the reply can precede the time at which the target may
+			                               be read */
 			struct zd_promise *promise; /* REDUCE_WAIT: of the unit's sum; NULL: none */
 			uint32_t nunits;            /* STEP_GET: the units whose norms it returns */
 			uint64_t *units;
@@ -241,16 +245,17 @@ struct zd_request {
 };
 
 /*
- * The functions of a kind of request. Each may be NULL.
+ * The functions of a kind of request. Each can be NULL.
  *
- *   begin   checks the arguments and keeps what the request needs of them. Changes nothing if it returns an
- *           error, or ZD_WAIT: then it is called again at the next attempt. It may return ZD_WAIT for kinds
- *           whose arguments have no pointers, with `member` and `device` set
- *   attempt 0: complete, e->reply.u holds the result; ZD_WAIT; or an error, with nothing left behind. Called
+ *   begin   checks the arguments and copies those that the request needs later. Changes nothing if it returns
+ *           an error or ZD_WAIT. After ZD_WAIT it is called again at the next attempt. It can return ZD_WAIT
+ *           only for kinds whose arguments have no pointers, with `member` and `device` set
+ *   attempt returns 0 (complete, e->reply.u has the result), ZD_WAIT, or an error, without side effects.
+ *   Called
  *           again whenever the device is dirty and no op of the request is pending
  *   cancel  undoes begin and attempt of a waiting request: at its deadline, at the session's end, or after a
  *           failed op. Never called after an error of attempt
- *   free    frees what `u` of the request owns, whatever became of the request
+ *   free    frees the memory that `u` of the request owns, after every outcome
  *   bytes   returns the size of that memory, which is charged while the request waits
  */
 struct zd_request_type {
@@ -261,10 +266,10 @@ struct zd_request_type {
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
 	void (*free)(struct zd_request *req);
 	size_t (*bytes)(const struct zd_request *req);
-	uint32_t room;    /* requests that may wait beyond ZD_MAX_OUTSTANDING, since others wait for them */
+	uint32_t room;    /* requests that can wait beyond ZD_MAX_OUTSTANDING, because others wait for them */
 	bool gathers;     /* it uses u.gather */
 	bool forms_group; /* it cannot complete once the daemon drains */
-	/* it is answered when it begins to wait: it waits for earlier requests, and cannot fail */
+	/* answered when it starts to wait: it waits for earlier requests, and cannot fail */
 	bool answered_first;
 };
 
@@ -277,19 +282,19 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 #define REQUEST(KIND, name) extern const struct zd_request_type zd_req_##name;
 #include "core/requests.def"
 
-/* Makes the request end with this error at its next attempt. The first error counts. */
+/* Makes the request end with this error at its next attempt. The first error wins. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
 /* Copies the fences of the arguments, for the request's attempts. */
 void zd_request_keep_fences(struct zd_request *req, const struct zd_fence_list *fences);
-/* Replies with success and e->reply, from attempt(). The request then stays, without a deadline; its end
+/* Replies with success and e->reply, from attempt(). The request then remains, without a deadline. Its end
  * sends no reply. */
 void zd_request_answer(struct zd_engine *e, struct zd_request *req);
 /* Ends a waiting request with DEADLINE, unless the request cannot expire any more. */
 void zd_request_expire(struct zd_engine *e, struct zd_request *req);
-/* The request cannot expire any more. */
+/* Removes the request's deadline. */
 void zd_request_drop_deadline(struct zd_engine *e, struct zd_request *req);
 /* Op callback for requests: decrements pending_ops, records a failure, frees a cancelled request. The owner
- * is the request; increment pending_ops when submitting. */
+ * is the request. Increment pending_ops when you submit an op. */
 zd_op_fn zd_request_op_done;
 /* Removes every waiting request of `member`, or of the session if it is NULL, without a reply (session end),
  * or with one (status != 0). */
@@ -297,13 +302,14 @@ void zd_requests_drop(struct zd_engine *e, struct zd_session *session, struct zd
                       const char *text);
 
 void zd_dirty(struct zd_engine *e, struct zd_device *device);
-/* Marks all devices dirty in whose queues the session's requests wait. */
+/* Marks all devices dirty whose queues have waiting requests of the session. */
 void zd_dirty_session(struct zd_engine *e, const struct zd_session *session);
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group);
-/* The same for requests that wait for a commit or the end of a group, whose ranks they are not. */
+/* Marks zd_commit_waits() dirty: requests of sessions that are not ranks and wait for a commit or the end of
+ * a group. */
 void zd_dirty_commit_waits(struct zd_engine *e);
 void zd_settle(struct zd_engine *e);
-/* Goes on with the owner's incomplete walks, by `budget` requests at most. */
+/* Continues the owner's incomplete walks, with at most `budget` requests. */
 void zd_walks_step(struct zd_engine *e, struct zd_owner *owner, uint32_t budget);
 
 #endif

@@ -13,7 +13,8 @@ enum {
 	ZD_TIMELINE_COPIES = 0,
 	ZD_TIMELINE_EXCHANGE = ZD_MAX_DEVICES,
 	ZD_TIMELINE_RELAYS = 2 * ZD_MAX_DEVICES, /* plan_rail_gathers.c */
-	/* Deferred copies, on timelines of their own: copies with younger fences may begin before them. */
+	/* Deferred copies have their own timelines, because copies with younger fences can start before
+	 * them. */
 	ZD_TIMELINE_DEFERRED = 3 * ZD_MAX_DEVICES,
 	ZD_TIMELINE_PROMISES = 4 * ZD_MAX_DEVICES, /* a block of ZD_MAX_DEVICES for each promise kind */
 	/* Pieces of reductions, into the session's staging memory. */

@@ -23,32 +23,32 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
                   char out[ZD_WAIT_TEXT]);
 extern const char *const zd_wait_names[ZD_NWAITS];
 
-/* Returns the rank of the session for which the request gathers, or does something that other ranks see;
- * NULL: none, or the request's begin() rejects it. */
+/* Returns the rank of the session for which the request gathers, or has an effect that other ranks see. NULL:
+ * no such rank, or the request's begin() rejects it. */
 struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *session,
                                    const struct zd_args *args);
 
 struct zd_buffer;
-/* Writes what the buffer waits for, "2 transfers, streams of 1 release"; "": nothing. */
+/* Writes why the buffer waits, "2 transfers, streams of 1 release"; "": it does not wait. */
 void zd_buffer_wait_text(const struct zd_buffer *buffer, char out[ZD_WAIT_TEXT]);
 
 /* sessions.c */
-/* Ends the session with all that it holds. Its waiting requests get no reply. */
+/* Ends the session and frees all its objects. Its waiting requests receive no reply. */
 void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_event_word why);
 
-/* Makes a session of the daemon before, which has ended. Between this call and zd_deferred_teardowns_end()
- * its memory is given to it (zd_part_hold()). */
+/* Creates an ended session of the former daemon. Between this call and zd_deferred_teardowns_end() its memory
+ * is assigned to it (zd_part_hold()). */
 struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_record_session *record);
 
 /* join.c */
-/* The job of this id, if the session is the owner's or an administrator's; NOT_FOUND. */
+/* Finds the job with this id for its owner's sessions and administrators'. Errors: NOT_FOUND. */
 int zd_job_find_for(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_job **job,
                     struct zd_err *err) __attribute__((warn_unused_result));
-/* Ends a durable job that no session is attached to, but those whose ends are incomplete: frees all its
- * memory, in steps. */
+/* Ends a durable job: frees all its memory, in steps. No sessions may be attached, except those whose ends
+ * are incomplete. */
 void zd_job_end(struct zd_engine *e, struct zd_job *job);
-/* Finds the job's group of that name; NULL: none. Skips groups that are over: a join under their name makes a
- * new group, of any world size. */
+/* Finds the job's group with this name, or returns NULL. Skips groups that have ended: a join under their
+ * name creates a new group, of any world size. */
 struct zd_group *zd_group_find(const struct zd_job *job, const char *name);
 /* Makes a group of the job, as its first rank describes it. */
 struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const struct zd_args *args);
@@ -59,15 +59,15 @@ void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const 
                        const struct zd_session *by);
 /* Ends the durable jobs that no session has used for durable_ttl_ns, and finds the time of the next. */
 void zd_jobs_expire(struct zd_engine *e);
-/* Ends sessions that have not unmapped a retiring segment in time, with a notice. Returns when the next one
- * will be late; UINT64_MAX: none. */
+/* Ends sessions that have not unmapped a retiring segment in time, with a notice. Returns the time at which
+ * the next one will be late, or UINT64_MAX. */
 uint64_t zd_unmaps_expire(struct zd_engine *e);
 
 /* Fails the group, unless the rank is alone, when the rank's session ends or leaves and its requests were
  * dropped. */
 void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member);
-/* Then frees the objects that the rank has in the group, until the budget is used up. Returns whether all are
- * freed, and the rank has left. */
+/* Frees the objects that the rank has in the group, until the budget is used up. Called after
+ * zd_member_begin_detach(). Returns whether all are freed, and the rank has left. */
 bool zd_member_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 
 #endif

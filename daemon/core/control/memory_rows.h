@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_rows.h - rows of segments and blocks: what a device's arena holds, and for which objects. */
+/* memory_rows.h - rows of segments and blocks: the content of a device's arena, and the objects that it
+ * belongs to. */
 #ifndef ZD_CORE_CONTROL_MEMORY_ROWS_H
 #define ZD_CORE_CONTROL_MEMORY_ROWS_H
 

@@ -2,15 +2,15 @@
 /*
  * transfer.h - transfers: the plans that fill gathered buffers, and their planners.
  *
- * A transfer fills one buffer with one version of its unit. transfer.c owns the transfer: it has the plan
- * built, starts the plan, and updates the buffer when each step is over. The planner of the group decides
- * which steps the plan has, and which timeline each step signals:
+  * A transfer fills one buffer with one version of its unit. transfer.c owns the transfer: it calls the
+ * planner to build the plan, starts the plan, and updates the buffer when each step has ended. The planner of
+ * the group decides which steps the plan has, and which timeline each step signals:
  *
  *   zd_plan_copies         plan_copies.c        a copy of each shard; all of them are in this daemon
- *   zd_plan_landings       plan_copies.c        the same from host memory, by way of the shards' devices
- *   zd_plan_rail_gathers   plan_rail_gathers.c  shards of other daemons are exchanged over rails
+  *   zd_plan_landings       plan_copies.c        the same from host memory, through the shards' devices
+ *   zd_plan_rail_gathers   plan_rail_gathers.c  exchanges of shards of other daemons on rails
  *
- * The fences of a transfer are fixed before the plan starts, so that the reply need not wait for it.
+ * The fences of a transfer are fixed before the plan starts. The reply therefore need not wait for the plan.
  */
 #ifndef ZD_CORE_GATHER_TRANSFER_H
 #define ZD_CORE_GATHER_TRANSFER_H
@@ -21,23 +21,23 @@ enum zd_transfer_step {
 	ZD_TRANSFER_COPY,     /* a shard of this daemon into the buffer */
 	ZD_TRANSFER_EXCHANGE, /* of the rank's shard with the ranks of its rail */
 	ZD_TRANSFER_RELAY, /* COPY of shards that another local rank has received, from that rank's buffer */
-	ZD_TRANSFER_PUBLISH, /* no command: a buffer without frames, whose shard gets the version */
+	ZD_TRANSFER_PUBLISH, /* no command: a buffer without frames, whose shard receives the version */
 	ZD_TRANSFER_NSTEPS
 };
 
-/* The last three functions may be NULL. */
+/* The last three functions can be NULL. */
 struct zd_gather_planner {
 	uint32_t (*max_steps)(const struct zd_engine *e, const struct zd_buffer *buffer);
-	/* Adds the steps to the buffer's plan, and reserves what they read. In a plan that may be deferred,
-	 * all steps read shards: deferred.c ends each step's reading of a shard, or the buffer's wait for
-	 * that shard's publish, by the step's `source`. */
+	/* Adds the steps to the buffer's plan, and reserves the memory that they read. In a plan that can be
+	 * deferred, all steps read shards: by the step's `source`, deferred.c ends each step's reading of a
+	 * shard, or the buffer's wait for that shard's publish. */
 	void (*build)(struct zd_engine *e, struct zd_buffer *buffer);
 	/* Called when the plan has been started. */
 	void (*started)(struct zd_engine *e, struct zd_buffer *buffer);
 	/* Called when a step has failed. */
 	void (*failed)(struct zd_engine *e, struct zd_buffer *buffer, const struct zd_plan_step *step,
 	               int status, const char *error);
-	/* Called when a step is over, with any status. */
+	/* Called when a step has ended, with any status. */
 	void (*step_over)(struct zd_engine *e, struct zd_buffer *buffer);
 };
 
@@ -45,15 +45,15 @@ extern const struct zd_gather_planner zd_plan_copies, zd_plan_landings, zd_plan_
 /* Returns the planner of the buffer's transfer (transfer.c). */
 const struct zd_gather_planner *zd_gather_planner_of(const struct zd_buffer *buffer);
 
-/* Fills the buffer with `version`, which all shards have and are idle, while nothing reads or writes the
- * buffer. Otherwise the transfer is deferred until both are true. */
+/* Fills the buffer with `version`. If not all shards are idle with this version, or the buffer is being read
+ * or written, the transfer is deferred until they are. */
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version);
 /* Plans the publish of a buffer without frames: one step, which zd_plan_satisfy() completes. */
 void zd_buffer_plan_publish(struct zd_buffer *buffer);
 
 /* Adds the event of a transfer that has ended. */
 void zd_transfer_event(struct zd_engine *e, const struct zd_buffer *buffer);
-/* Frees the steps and fences of a transfer that is over, or that will not begin. */
+/* Frees the steps and fences of a transfer that has ended, or that will not start. */
 void zd_transfer_forget(struct zd_buffer *buffer);
 
 /* Adds a step, for planners. The step depends on `step.waits` events, and signals the next value of the

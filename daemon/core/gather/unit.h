@@ -23,54 +23,54 @@ enum zd_part_state {
 	ZD_PART_UPDATING,
 	ZD_PART_LOADING,    /* UPDATING, and a unit_load writes the shard or is about to */
 	ZD_PART_PUBLISHING, /* waits for the writers' fences */
-	ZD_PART_MOVING,     /* the unit changes its place; new gathers wait; place.c */
-	ZD_PART_DETACHED,   /* its session has ended, the shard stays: of a durable job, or kept for others */
+	ZD_PART_MOVING,     /* the unit is being moved; new gathers wait; place.c */
+	ZD_PART_DETACHED,   /* its session has ended and the shard remains: of a durable job, or for others */
 	ZD_PART_DYING,      /* freed when the last reader ends */
 };
 
 /* The list of its rank that a part is in; commit.h. */
 enum zd_part_listed {
 	ZD_PART_UNLISTED,
-	ZD_PART_UNCOMMITTED, /* written since the last commit */
+	ZD_PART_UNCOMMITTED, /* written after the last commit */
 	ZD_PART_OWED,        /* yet to be restored to the last commit */
 };
 
-/* A rank's part of a unit: its shard and its gathered buffer. There may be 10^5 parts: keep the struct
+/* A rank's part of a unit: its shard and its gathered buffer. A rank can have 10^5 parts: keep the struct
  * small. */
 struct zd_part {
 	struct zd_unit *unit;
 	struct zd_extent shard;   /* followed by its shadow */
 	struct zd_buffer *buffer; /* the gathered buffer, INFLIGHT or AVAILABLE; NULL: NOT_AVAILABLE */
 	uint64_t version;         /* of the shard */
-	/* version at registration, which has not been published, so that no gather reads it */
+	/* version at registration, which was not published. Gathers do not read it */
 	uint64_t first;
-	/* version at the last commit that it has not missed; commit.h */
+	/* version at the last commit in which it took part; commit.h */
 	uint64_t committed;
 	uint32_t ncommits; /* the group's number of commits then */
 	/* the group's number of commits when the FREE shadow ceased to hold the last one; save.c */
 	uint32_t shadow_until;
 	uint32_t rank;
 	uint32_t readers;        /* copies that read the shard, its fill, its viewers, and holds */
-	uint32_t viewers;        /* of these: buffers in place that the rank's streams may read; in_place.c */
+	uint32_t viewers;        /* of these: buffers in place that the rank's streams can read; in_place.c */
 	uint32_t shadow_readers; /* copies that read the shadow; control/read.c */
-	uint32_t slot;           /* the slot that the part is gathered into; only while it is registered */
+	uint32_t slot;           /* the slot into which the part is gathered; only while it is registered */
 	uint32_t users;          /* waiting requests and reductions that refer to it: prevent an unregister */
-	uint32_t target_accesses; /* by the rank's streams, of its place in the target; lent_target.c */
+	uint32_t target_accesses; /* by the rank's streams, to its place in the target; lent_target.c */
 	uint8_t state;
 	uint8_t shadow; /* enum zd_shadow_state, after the commits that it has not missed */
 	uint8_t listed; /* enum zd_part_listed */
-	bool early; /* an update was granted ahead of its readers' end: neither publish nor load proceeds */
-	bool shadow_unpublished; /* what the FREE shadow holds was not published */
+	bool early;     /* an update was granted before its readers' end: neither publish nor load proceeds */
+	bool shadow_unpublished; /* the FREE shadow has content that was not published */
 	bool persistent;
-	bool target_lent;         /* the rank's streams may access its place in the target; lent_target.c */
+	bool target_lent;         /* the rank's streams can access its place in the target; lent_target.c */
 	bool frozen;              /* as the unit's, unless the rank has changed the part's */
 	bool untargeted;          /* it has no place in the rank's target: sums have memory of their own */
-	struct zd_scope *context; /* the user context that the part is in; NULL: none */
-	struct zd_storage *sum;   /* the last sum of an untargeted part; NULL: none; target.c */
+	struct zd_scope *context; /* the user context that has the part, or NULL */
+	struct zd_storage *sum;   /* the last sum of an untargeted part, or NULL; target.c */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */
-	struct zd_collective *collective; /* collective.h; NULL where gathers are not collective */
-	LIST_ENTRY(zd_part) member_link;  /* not gone */
-	LIST_ENTRY(zd_part) commit_link;  /* as `listed` says */
+	struct zd_collective *collective; /* collective.h; NULL if gathers are not collective */
+	LIST_ENTRY(zd_part) member_link;  /* while the rank has it */
+	LIST_ENTRY(zd_part) commit_link;  /* list according to `listed` */
 };
 
 /* Returns the number of elements of a view that has been checked. */
@@ -88,8 +88,8 @@ struct zd_unit {
 	struct zd_group *group;
 	enum zerod_dtype dtype;
 	uint64_t numel, shard_numel;
-	uint64_t description; /* a digest of the name and of all that ranks must give alike; resume.c */
-	uint32_t slot;        /* the initial slot of its parts; `frozen` likewise */
+	uint64_t description; /* digest of the name and all properties that ranks must agree on; resume.c */
+	uint32_t slot;        /* the initial slot of its parts; `frozen` is also the initial one */
 	bool frozen;
 	bool all_reduce;    /* its place in a target is the whole unit, on every rank */
 	bool copied;        /* it is never gathered in place */
@@ -104,19 +104,19 @@ struct zd_unit {
 	uint32_t first_rank;        /* the rank that described it */
 	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
 	uint32_t registrations;     /* registrations that have not ended */
-	uint32_t era;   /* of its shards: another one begins when a version can be published a second time */
+	uint32_t era;               /* of its shards; changes when a version can be published a second time */
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
 	LIST_HEAD(, zd_landing) landings; /* of its shards; landing.h */
 	struct zd_load *load;             /* in progress; NULL: none; load.c */
-	struct zd_move *move;             /* likewise; place.c */
+	struct zd_move *move;             /* in progress; NULL: none; place.c */
 	bool targeted;                    /* the unit has its place in the flat target */
 	bool laid_out;                    /* a part of the unit has had a shard */
-	bool placed;                      /* it was moved: ranks may register it with either place */
+	bool placed;                      /* it was moved: ranks can register it with either place */
 	bool unready;                     /* it forbids a commit */
 	struct zd_part *parts;            /* local_world_size */
-	struct zd_save **saves;           /* by rank; NULL: none, or no shard was ever saved; save.h */
+	struct zd_save **saves;           /* by rank; NULL if no shard was ever saved; save.h */
 	struct zd_id_node listed;
 	struct zd_hash_node by_id, by_name;
 	uint64_t version_hash; /* its share of the group's `versions_hash` */
@@ -149,14 +149,14 @@ static inline struct zd_location zd_part_location(const struct zd_part *part)
 	return location;
 }
 
-/* Whether the rank has no shard, or only transfers under way still use the shard. */
+/* Whether the rank has no shard, or only transfers in progress still use the shard. */
 static inline bool zd_part_is_gone(const struct zd_part *part)
 {
 	return part->state == ZD_PART_ABSENT || part->state == ZD_PART_DYING;
 }
 
-/* Whether the rank has registered the part, or is registering it. A shard that is only still read, or kept
- * for a durable job, is not registered. */
+/* Whether the rank has registered the part, or is registering it. A shard that is only still read, or
+ * retained for a durable job, is not registered. */
 static inline bool zd_part_is_registered(const struct zd_part *part)
 {
 	return !zd_part_is_gone(part) && part->state != ZD_PART_DETACHED;
@@ -168,7 +168,7 @@ static inline bool zd_part_is_complete(const struct zd_part *part)
 	return zd_part_is_registered(part) && part->state != ZD_PART_FILLING;
 }
 
-/* Whether the rank ended normally, and gathers of other ranks go on with its shard. */
+/* Whether the rank ended normally, and other ranks continue to gather its shard. */
 static inline bool zd_part_is_kept(const struct zd_part *part)
 {
 	return part->state == ZD_PART_DETACHED && part->unit->group->members[part->rank].ended;
@@ -181,7 +181,7 @@ static inline bool zd_part_is_written(const struct zd_part *part)
 	       part->state == ZD_PART_PUBLISHING;
 }
 
-/* Whether the shard has not been published since its registration. */
+/* Whether the shard was not published after its registration. */
 static inline bool zd_part_is_unpublished(const struct zd_part *part)
 {
 	return part->version == part->first;
@@ -206,18 +206,18 @@ static inline struct zd_device *zd_part_memory(const struct zd_part *part)
 	struct zd_device *device = zd_part_member(part)->device;
 	return part->unit->on_host ? device->host : device;
 }
-/* NULL: there is none. */
+/* Returns NULL if the unit does not exist. */
 struct zd_unit *zd_unit_find(const struct zd_engine *e, uint64_t id);
-/* Finds a unit of the group, or a former unit. NULL: there is none. */
+/* Finds a unit of the group, or a former unit, or returns NULL. */
 struct zd_unit *zd_unit_find_name(const struct zd_group *group, const char *name, bool is_former);
 /* Finds the session's registered part: NOT_FOUND. */
 int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t unit, struct zd_part **part,
                  struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for up to ZD_HASH_MOST units; NULL: zd_part_find() has the error. */
+/* As zd_part_find(), for up to ZD_HASH_MOST units. NULL: zd_part_find() has the error. */
 void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, const uint64_t *ids,
                    uint32_t count, struct zd_part **parts);
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit);
-/* Checks that the rank's shard of a unit may be there: UNSUPPORTED. */
+/* Checks that the rank's shard of a unit can be in that place. Errors: UNSUPPORTED. */
 int zd_unit_check_place(const struct zd_member *member, const char *name, bool on_host, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the unit's place, for replies to a rank that registers it. */
@@ -227,27 +227,28 @@ static inline Zd__Placed zd_unit_placed(const struct zd_unit *unit)
 		return ZD__PLACED__AS_REGISTERED;
 	return unit->on_host ? ZD__PLACED__ON_HOST : ZD__PLACED__ON_DEVICE;
 }
-/* Checks UNIT_REGISTER's description of a unit of so many shards: INVALID, LIMIT. */
+/* Checks UNIT_REGISTER's description of a unit with this number of shards. Errors: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *group,
                               const struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the digest of UNIT_REGISTER's description of a unit; not 0. */
 uint64_t zd_unit_digest(const struct zd_args *args);
-/* Makes a unit as UNIT_REGISTER's arguments describe it; `first_rank` has given them. in_place: it is
- * gathered in place. `session` asks for it; NULL: a restore does. LIMIT. */
+/* Creates a unit from UNIT_REGISTER's arguments, which `first_rank` has sent. in_place: it is gathered in
+ * place. `session` is the requesting session; NULL: a restore. Errors: LIMIT. */
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
                 uint32_t first_rank, const struct zd_args *args, bool in_place, struct zd_unit **unit,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Each records the object if its job has a journal, parts if they have bytes to keep. */
+/* These functions record the object if its job has a journal, and parts only if they have bytes to
+ * preserve. */
 void zd_journal_unit(const struct zd_unit *unit);
 void zd_journal_part(const struct zd_part *part);
-/* Records what has changed in a part since it was recorded. */
+/* Records the changes of a part after its last record. */
 void zd_journal_part_state(const struct zd_part *part);
 /* Makes the part's next state, and records it. */
 void zd_part_move(struct zd_part *part, enum zd_part_state to);
-/* Keeps the shard until the process of a session that ends has left the device. */
+/* Retains the shard until the process of an ending session has left the device. */
 void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_part *part);
-/* Whether no rank has registered the unit or is about to. The next rank may then describe it differently. */
+/* Whether no rank has registered the unit or is about to. The next rank can then describe it differently. */
 bool zd_unit_is_left(const struct zd_unit *unit);
 /* Uncharges the shard now, and frees it when its last reader has ended. May free the unit. */
 void zd_part_drop(struct zd_engine *e, struct zd_part *part);
@@ -255,11 +256,13 @@ void zd_part_drop(struct zd_engine *e, struct zd_part *part);
 void zd_mismatches_forget(const struct zd_member *member);
 /* Removes a reader of the part. After the last reader a waiting update proceeds, or a DYING part is freed. */
 void zd_part_reader_done(struct zd_engine *e, struct zd_part *part);
-/* The same of the shadow's. */
+/* Called when a reader of the shadow has ended. */
 void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part);
-/* Frees the member's parts, or makes them DETACHED, until the budget is used up. Returns whether all are. */
+/* Frees the member's parts, or makes them DETACHED, until the budget is used up. Returns whether all are
+ * freed or DETACHED. */
 bool zd_parts_detach(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
-/* Frees the DETACHED parts of a rank whose job has ended, or whose place another session takes, likewise. */
+/* Frees the DETACHED parts of a rank whose job has ended, or whose place another session takes, until the
+ * budget is used up. Returns whether all are freed. */
 bool zd_parts_drop(struct zd_engine *e, struct zd_member *member, uint32_t *budget);
 /* Moves all parts of one list of a member to the other, which is empty. */
 void zd_parts_move(struct zd_part_list *from, struct zd_part_list *to);

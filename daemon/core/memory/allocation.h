@@ -18,7 +18,7 @@ struct zd_allocation {
 	uint32_t pending;
 	bool filling;
 	bool durable;              /* belongs to the job until it is freed */
-	struct zd_request *loader; /* the UNIT_LOAD that reads and then frees it; NULL: none */
+	struct zd_request *loader; /* the UNIT_LOAD that reads and then frees it, or NULL */
 	TAILQ_ENTRY(zd_allocation) session_link, job_link;
 	struct zd_hash_node by_name; /* durable */
 	struct zd_id_node listed;
@@ -36,9 +36,10 @@ static inline struct zd_extent_use zd_allocation_use(const struct zd_allocation 
 
 /* Adds a durable allocation to those of its job. */
 void zd_allocation_keep(struct zd_allocation *allocation);
-/* Finds a durable allocation; NULL: none. */
+/* Finds a durable allocation, or returns NULL. */
 struct zd_allocation *zd_allocation_find_kept(const struct zd_job *job, const char *name, uint32_t device);
-/* Detaches the allocation at the session's end: a durable allocation stays charged, any other is dropped. */
+/* Detaches the allocation at the session's end. A durable allocation remains charged. Any other is
+ * dropped. */
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation);
 /* Uncharges the allocation at once, and frees it when its pending operations have ended. */
 void zd_allocation_drop(struct zd_engine *e, struct zd_allocation *allocation);
@@ -47,7 +48,7 @@ int zd_allocation_find(struct zd_engine *e, const struct zd_session *session, ui
                        struct zd_allocation **out, struct zd_err *err) __attribute__((warn_unused_result));
 /* Records a durable allocation that is zeroed, if its job has a journal. */
 void zd_journal_allocation(const struct zd_allocation *allocation);
-/* Keeps the allocation until the process of a session that ends has left the device. */
+/* Retains the allocation until the process of an ending session has left the device. */
 void zd_allocation_hold(struct zd_engine *e, struct zd_session *session, struct zd_allocation *allocation);
 /* Counts the end of an operation of `pending`. Frees a dropped allocation after its last operation. */
 void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation);

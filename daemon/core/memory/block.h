@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.h - a block allocator over an address range whose memory it never accesses.
+ * block.h - a block allocator for an address range. It never accesses the memory of the range.
  *
- * Two-level segregated fit: allocation and release are constant time, neighbours coalesce at once. Only a
- * request that would fail otherwise searches all free blocks of about its size. Bookkeeping is out of band,
- * since the range is device memory. Not thread-safe; one range belongs to one engine.
+ * The algorithm is two-level segregated fit: allocation and release take constant time, and neighbours
+ * coalesce at once. Only a request that would otherwise fail searches all free blocks of about its size. The
+ * bookkeeping is outside the range, because the range is device memory. Not thread-safe: one range belongs to
+ * one engine.
  */
 #ifndef ZD_CORE_MEMORY_BLOCK_H
 #define ZD_CORE_MEMORY_BLOCK_H
@@ -29,8 +30,8 @@ enum zd_block_owner {
 	ZD_BLOCK_SAVE,       /* struct zd_save */
 };
 
-/* A block in use, or (for block.c and listings only) a free one. At most 64 bytes: there is one for every
- * shard. */
+/* A block in use, or (only for block.c and listings) a free one. At most 64 bytes, because every shard has
+ * one. */
 struct zd_block {
 	uint64_t offset;                 /* in the range; a multiple of the requested alignment */
 	uint64_t bytes;                  /* at least the requested bytes, a multiple of ZD_BLOCK_MIN_ALIGN */
@@ -39,13 +40,13 @@ struct zd_block {
 		struct {
 			struct zd_block *bin_prev, *bin_next; /* while free */
 		};
-		const void *owner; /* while in use; for listings */
+		const void *owner; /* set while in use; for listings */
 	};
 	bool free;
 	uint8_t owner_type; /* enum zd_block_owner */
 	/* for events, while in use: enum zd_event_word, and the id of the unit, group or allocation */
 	uint8_t purpose;
-	uint32_t given; /* the lowest bits of the event's number that gave it to its owner */
+	uint32_t given; /* the lowest bits of the number of the event that assigned it to its owner */
 	uint64_t object;
 };
 
@@ -54,12 +55,12 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes);
 /* Frees the range and all its blocks; NULL is allowed. */
 void zd_block_range_free(struct zd_block_range *range);
 
-/* Allocates a block. `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN; `align` is a power of two,
- * ZD_BLOCK_MIN_ALIGN .. ZD_BLOCK_MAX_ALIGN. NULL only if no free block holds that many bytes at that
+/* Allocates a block. `bytes` >= 1 is rounded up to ZD_BLOCK_MIN_ALIGN. `align` is a power of two,
+ * ZD_BLOCK_MIN_ALIGN .. ZD_BLOCK_MAX_ALIGN. Returns NULL only if no free block has room for the bytes at that
  * alignment. */
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align);
-/* Takes the free bytes at `offset`. `after`: the block that was taken last, if this one lies behind it; else
- * NULL. Returns NULL if these bytes are not all free, are beyond the range, or are no multiples of
+/* Allocates the free bytes at `offset`. `after` is the block of the last call if it lies before this one,
+ * otherwise NULL. Returns NULL if these bytes are not all free, are beyond the range, or are not multiples of
  * ZD_BLOCK_MIN_ALIGN. */
 struct zd_block *zd_block_take(struct zd_block_range *range, struct zd_block *after, uint64_t offset,
                                uint64_t bytes);
@@ -69,8 +70,8 @@ void zd_block_free(struct zd_block_range *range, struct zd_block *block);
 /* Returns the size of the range's own tables, which does not depend on its blocks. */
 uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range);
 uint64_t zd_block_range_bytes(const struct zd_block_range *range);
-/* Returns the first block that begins at or behind `offset`, free or in use; NULL: none. Visits the blocks of
- * 1 MiB at most, in ranges of up to 64 GiB. */
+/* Returns the first block, free or in use, that starts at or after `offset`, or NULL. Visits the blocks of at
+ * most 1 MiB, in ranges of up to 64 GiB. */
 const struct zd_block *zd_block_behind(const struct zd_block_range *range, uint64_t offset);
 uint64_t zd_block_used_bytes(const struct zd_block_range *range);
 /* Returns the size of the largest free block, in time linear in one bin. */
@@ -79,7 +80,7 @@ uint64_t zd_block_largest_free(const struct zd_block_range *range);
 /* Checks that blocks tile the range, that no two free blocks are neighbours, and that bins and sums agree
  * with the blocks. Aborts (zd_assert) otherwise. For tests. */
 void zd_block_range_check(const struct zd_block_range *range);
-/* Calls fn for every block by ascending address, free ones too. */
+/* Calls fn for every block, including free ones, by ascending address. */
 void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),
                          void *arg);
 

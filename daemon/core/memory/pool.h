@@ -13,10 +13,10 @@ enum zd_segment_state {
 	ZD_SEGMENT_CREATING,
 	ZD_SEGMENT_READY,
 	ZD_SEGMENT_RETIRING,   /* empty: sessions are to unmap it */
-	ZD_SEGMENT_DESTROYING, /* no session has it mapped; its executor frees the memory */
+	ZD_SEGMENT_DESTROYING, /* no session maps it; its executor frees the memory */
 };
 
-/* A session that has been given the segment. */
+/* A session that has received the segment. */
 struct zd_mapping {
 	struct zd_segment *segment;
 	struct zd_session *session;
@@ -31,16 +31,16 @@ struct zd_segment {
 	struct zd_device *device;
 	struct zd_job *job;
 	uint64_t bytes;
-	bool one_block;            /* it was created for one block, which has not been taken yet */
-	bool recorded;             /* the journal has it, and the sink keeps its descriptor */
+	bool one_block;            /* created for one block, which has not been allocated yet */
+	bool recorded;             /* the journal has it, and the sink preserves its descriptor */
 	bool counted;              /* in `nkept` of the engine and of the owner */
 	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
-	uint64_t retire_serial;    /* its number in the order in which segments began to retire */
+	uint64_t retire_serial;    /* its position in the order in which segments started to retire */
 	uint64_t unmap_until_ns;   /* RETIRING: sessions that have it mapped until then are ended */
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
-	TAILQ_ENTRY(zd_segment) shared_link; /* of a purpose whose segments have many blocks */
+	TAILQ_ENTRY(zd_segment) shared_link; /* for purposes whose segments have many blocks */
 	TAILQ_ENTRY(zd_segment) candidate_link;
 	bool is_candidate; /* in the device's `candidates` */
 	/* its block is free, and it is the only one: the segments like it */
@@ -51,15 +51,15 @@ struct zd_segment {
 	UT_hash_handle hh;
 };
 
-/* A block of a segment, and the bytes that are charged for the block. block NULL: none. */
+/* A block of a segment, and the bytes that are charged for it. block NULL: no memory. */
 struct zd_extent {
 	struct zd_segment *segment;
 	struct zd_block *block;
 	uint64_t bytes;
 };
 
-/* The memory of a gathered copy: all of it in `low`; or the frames below and above the rank's own part, of
- * which each may be empty. */
+/* The memory of a gathered copy: all of it in `low`, or the frames below and above the rank's own part. Each
+ * frame can be empty. */
 struct zd_space {
 	struct zd_extent low, high;
 };
@@ -85,73 +85,73 @@ static inline struct zd_extent_use zd_member_use(const struct zd_member *member,
 	                              zd_world_rank(member)};
 }
 
-/* Notes what has the extent from now on, for listings and events. */
+/* Records the owner of the extent, for listings and events. */
 void zd_extent_own(struct zd_engine *e, const struct zd_extent *extent, enum zd_block_owner type,
                    const void *owner, struct zd_extent_use use);
 void zd_space_own(struct zd_engine *e, const struct zd_space *space, enum zd_block_owner type,
                   const void *owner, struct zd_extent_use use);
 
 /*
- * The granules of each device that a uid's segments may occupy beyond its quota. A quota of a few bytes can
- * then be used in full, although a segment is a granule or more.
+ * The granules of each device that a uid's segments can occupy beyond its quota. The uid can then use a quota
+ * of a few bytes in full, although a segment has at least one granule.
  */
 #define ZD_QUOTA_SLACK 16u
 
 /*
- * Allocates a block for `job`, without a charge. Returns 0 with *extent; ZD_WAIT, with the reason in `req`
- * (may be NULL), while a segment is being created or retired, or quarantined blocks may become free; when
- * nothing will change by itself, NO_MEMORY, or QUOTA for a new segment that the uid may not have; or the
- * error of a segment that could not be created. Retires empty segments to make room, except for gathers,
- * which call zd_pool_reclaim() themselves.
+ * Allocates a block for `job`, without a charge. Returns 0 with *extent. Returns ZD_WAIT, with the reason in
+ * `req` (can be NULL), while a segment is being created or retired, or quarantined blocks can become free. If
+ * waiting cannot help, returns NO_MEMORY, QUOTA for a new segment beyond the uid's quota, or the error of a
+ * segment that could not be created. Retires empty segments to make room, except for gathers, which call
+ * zd_pool_reclaim() themselves.
  */
 int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                   enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* The same, but makes no room and waits for none: NO_MEMORY, without a text. */
+/* As zd_pool_alloc(), but does not make room or wait for it: NO_MEMORY, without a text. */
 int zd_pool_take(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,
                  enum zd_purpose purpose, uint64_t bytes, uint64_t align, struct zd_extent *extent,
                  struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for two blocks in segments of their own, both or none. A block of no bytes is empty. */
+/* As zd_pool_alloc(), for two blocks in their own segments, both or none. A block of 0 bytes is empty. */
 int zd_pool_alloc_frames(struct zd_engine *e, struct zd_request *req, struct zd_job *job,
                          struct zd_device *device, uint64_t low_bytes, uint64_t high_bytes,
                          struct zd_space *space, struct zd_err *err) __attribute__((warn_unused_result));
-/* Whether a free block of the job and purpose has the bytes now, or a new segment may: a small pool grows to
- * the usual size of a segment, as long as there is room. */
+/* Whether a free block of the job and purpose has the bytes now, or a new segment can have them: a small pool
+ * grows to the usual size of a segment, as long as the device has room. */
 bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                  enum zd_purpose purpose, uint64_t bytes);
-/* Returns the bytes that the uid's segments may still occupy, on all devices. */
+/* Returns the bytes that the uid's segments can still occupy, on all devices. */
 uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner);
-/* Whether a segment, or room for a new one, could ever hold the bytes for this job and purpose; of
+/* Whether a segment, or the room for a new one, could ever have the bytes for this job and purpose. For
  * frames: the bytes of both. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes);
 /* Returns the size of the segment's bookkeeping, without the headers of blocks. */
 uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
-/* Whether the segment was created for a request or reduction that has not been tried again since. */
+/* Whether the segment was created for a request or reduction that has not been tried again yet. */
 bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment);
-/* Frees the segment's bookkeeping: its memory is the executor's to free, or was never allocated. */
+/* Frees the segment's bookkeeping. The executor frees the memory, or the memory was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
-/* Adds an event of the segment; `session` 0: of none. */
+/* Adds an event of the segment; `session` 0: no session. */
 void zd_segment_event(struct zd_engine *e, const struct zd_segment *segment, enum zd_event_kind kind,
                       uint64_t session);
-/* The segment does not outlive the daemon any more: its executor is about to free the memory. */
+/* Records that the segment no longer outlives the daemon: its executor is about to free the memory. */
 void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
-/* Frees the block at once: nothing may use it any more. Marks the device dirty. Clears *extent. */
+/* Frees the block at once, marks the device dirty and clears *extent. The block must not be in use. */
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 void zd_pool_free_space(struct zd_engine *e, struct zd_space *space);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
 /* Adds the segment to its device's `candidates`, or removes it. */
 void zd_segment_set_candidate(struct zd_segment *segment, bool is_candidate);
-/* Called when a restore has taken a block of the segment. */
+/* Called when a restore has allocated a block of the segment. */
 void zd_segment_take(struct zd_engine *e, struct zd_segment *segment);
-/* Called when the segment begins to retire: no block is allocated from it. */
+/* Called when the segment starts to retire: no block is allocated from it. */
 void zd_segment_withdraw(struct zd_engine *e, struct zd_segment *segment);
-/* Makes a segment that the device's executor has already: it is READY, and its range free. */
+/* Creates a segment that the device's executor already has. It is READY, and its range is free. */
 struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, uint32_t id,
                                       struct zd_device *device, enum zd_purpose purpose, uint64_t bytes);
 /* Records the segment if its job has a journal, and it outlives the daemon. */
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment);
-/* LIMIT, if neither the driver nor the uid's limit has room for a job that becomes durable. */
+/* Returns LIMIT if the driver or the uid's limit has no room for a job that becomes durable. */
 int zd_pool_check_kept(const struct zd_engine *e, const struct zd_job *job, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Records the job's segments that hold shards and allocations, if the job has a journal. */

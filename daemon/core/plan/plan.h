@@ -2,13 +2,11 @@
 /*
  * plan.h - transfer plans: the commands of one gather, or of one slice of a reduction, as a graph of steps.
  *
- * A planner adds the steps and says which step depends on which. The runner (plan.c) runs a step when all
- * that it depends on is done, completes steps in any order, and tells the owner once when the last step is
- * done. A step may also depend on events outside of the plan, such as an entry whose writers have finished:
- * the owner reports each event with zd_plan_satisfy().
- *
- * A stopped plan runs no further step. Its owner keeps its memory until the commands that were submitted have
- * ended.
+ * A planner adds the steps and their dependencies. The runner (plan.c) runs a step when all its dependencies
+ * are done. It completes steps in any order, and tells the owner once when the last step is done. A step can
+ * also depend on an event outside the plan, such as the end of an entry's writers. The owner reports each
+ * event with zd_plan_satisfy(). A stopped plan runs no further step. Its owner retains its memory until the
+ * submitted commands have ended.
  */
 #ifndef ZD_CORE_PLAN_PLAN_H
 #define ZD_CORE_PLAN_PLAN_H
@@ -32,11 +30,11 @@ struct zd_plan_step {
 	uint8_t state;           /* enum zd_plan_state */
 	bool early;              /* submitted before all that it depends on was done */
 	uint32_t index, rank;    /* the planner's: which chunk or node, which destination */
-	uint32_t source;         /* the rank whose shard, buffer or entry is read */
+	uint32_t source;         /* the rank whose shard, buffer or entry it reads */
 	uint32_t waits;          /* counts the steps and events that the step still waits for */
 	uint32_t then, nthen;    /* the steps that depend on it: `nthen` of them, from number `then` on */
-	void *memory;            /* the planner's: what the command reads or writes, if it is reserved */
-	struct zd_signal signal; /* the planner's: what the command signals */
+	void *memory;            /* the planner's: reserved memory that the command reads or writes */
+	struct zd_signal signal; /* the planner's: the signal of the command */
 	struct zd_op_result result;
 };
 
@@ -50,7 +48,7 @@ struct zd_plan {
 	struct zd_plan_step *steps;
 };
 
-/* The owner's side. A callback may stop the plan; only `after` may free it. */
+/* The owner's callbacks. A callback may stop the plan. Only `after` may free it. */
 struct zd_plan_type {
 	/* Runs a step when all that the step depends on is done, or early: calls zd_plan_submit(), or
 	 * zd_plan_complete() for a step without a command. */
@@ -81,7 +79,7 @@ void zd_plan_deinit(struct zd_plan *plan);
 uint32_t zd_plan_add(struct zd_plan *plan, struct zd_plan_step step);
 /* Makes the `n` steps from `first` on depend on `step`. */
 void zd_plan_then(struct zd_plan *plan, uint32_t step, uint32_t first, uint32_t n);
-/* Runs the steps that depend on nothing. */
+/* Runs the steps without dependencies. */
 void zd_plan_start(struct zd_engine *e, struct zd_plan *plan);
 
 /* Reports an event that the step depends on. Runs the step if that was the last one. */
@@ -94,8 +92,8 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 /* Fails a step that was not run and never will be. */
 void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                   const char *error);
-/* Takes the steps that were not run out of the plan, which ends without them. Outside of a callback, over()
- * is not called if no step is left. */
+/* Removes the steps that have not run from the plan, which ends without them. Outside of a callback, over()
+ * is not called if no step remains. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 
 /* Asserts that the counters agree with the steps. */

@@ -16,7 +16,7 @@ enum zd_bucket_slot_state { ZD_BUCKET_SLOT_FREE, ZD_BUCKET_SLOT_OPEN, ZD_BUCKET_
 struct zd_bucket_slot {
 	uint8_t state;
 	struct zd_storage *storage;   /* from the first entry of a backward to the backward's end */
-	uint64_t used_bytes;          /* of the last generation, whose entries lie one behind the other */
+	uint64_t used_bytes;          /* of the last generation, whose entries lie one after the other */
 	uint32_t live;                /* entries of all generations that are not drained */
 	uint64_t opened;              /* how often the slot was opened: the number of its last generation */
 	uint64_t generation;          /* the generation that has the memory */
@@ -44,13 +44,13 @@ extern const struct zd_sm zd_sm_bucket_slot;
 /* Finds the session's bucket: NOT_FOUND. */
 int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64_t id,
                    struct zd_bucket **bucket, struct zd_err *err) __attribute__((warn_unused_result));
-/* Finds a place for a WAITING entry. Returns 0; ZD_WAIT, with entry->wait set; or an error. Without a place
- * the entry stays WAITING. */
+/* Finds a place for a WAITING entry. Returns 0, ZD_WAIT with entry->wait set, or an error. Without a place
+ * the entry remains WAITING. */
 int zd_bucket_place(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Removes the entry from its slot. The slot's memory may pass to queued entries, or the slot become free. */
+/* Removes the entry from its slot. The slot's memory can pass to queued entries, or the slot becomes free. */
 void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry);
-/* Drops the storage of all slots without entries. Returns whether there was any. */
+/* Drops the storage of all slots without entries. Returns whether it dropped any. */
 bool zd_bucket_trim(struct zd_engine *e, struct zd_member_reduce *mr);
 /* Ends all entries of the bucket, in whatever state they are. */
 void zd_bucket_drop_entries(struct zd_engine *e, struct zd_bucket *bucket);

@@ -8,15 +8,15 @@
 
 #include "core/gather/unit.h"
 
-/* Detaches a member whose session ends or which leaves: frees its buckets, entries and target, and removes
+/* Detaches a member when its session ends or it leaves. Frees its buckets, entries and target, and removes
  * the member from reductions. Blocks that an operation still uses are freed at the operation's end.
- * member->reduce is NULL or detached afterwards. The member's waiting requests have been dropped already. */
+ * Afterwards member->reduce is NULL or detached. The member's waiting requests must have been dropped. */
 void zd_reduce_member_detach(struct zd_engine *e, struct zd_member *member);
-/* Drops, after a failure or abort of the group, the reductions that are not complete, the storage of entries
- * and staging as their operations end, and every member's target, and resets every member's backward and
- * step. Entries that a rank has reserved and not submitted, and the target of a step that the rank has begun,
- * are abandoned: they are kept, since the rank's streams may still use them. Called before waiting requests
- * are attempted. */
+/* Called after a failure or abort of the group, before waiting requests are attempted. Drops incomplete
+ * reductions, the storage of entries and staging as their operations end, and every member's target. Resets
+ * every member's backward and step. Entries that a rank has reserved and not submitted, and the target of a
+ * step that the rank has started, are abandoned: they remain, because the rank's streams can still use
+ * them. */
 void zd_reduce_group_failed(struct zd_engine *e, struct zd_group *group);
 /* Drops the rank's abandoned entries and targets. Called when the rank's streams have drained. */
 void zd_reduce_give_up(struct zd_engine *e, struct zd_member *member);
@@ -28,16 +28,16 @@ int zd_backward_check_ended(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Frees the norms of a group that is about to be freed. */
 void zd_norms_group_end(struct zd_engine *e, struct zd_group *group);
-/* Whether the rank's streams may access its target: the rank is between the reply to step_begin and step_end,
+/* Whether the rank's streams can access its target: the rank is between the reply to step_begin and step_end,
  * or a unit's place in the target is lent. */
 bool zd_step_is_taken(const struct zd_member *member);
 /* Whether a target of the group is bound on any rank. */
 bool zd_reduce_has_target(const struct zd_group *group);
-/* Returns BUSY while the rank's bound target has a place for the unit, whose sum the rank has not read
+/* Returns BUSY while the rank's bound target has a place for the unit with a sum that the rank has not read
  * yet. */
 int zd_target_check_place(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
-/* Ends the lending of the unit's place when the rank unregisters the unit after its group's failure. The
- * target stays until it is dropped. */
+/* Ends the loan of the unit's place when the rank unregisters the unit after its group's failure. The target
+ * remains until it is dropped. */
 void zd_target_unlend(struct zd_part *part);
 /* Returns STATE, which names the unit, while the rank is between the first backward of a window and the end
  * of its step. */

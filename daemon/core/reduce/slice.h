@@ -3,7 +3,7 @@
  * slice.h - slices of running reductions, and the planners of their transfers.
  *
  * slice.c owns a slice: it queues the slice for staging memory, reports events to its plan, and ends it.
- * Which commands fill and sum the slice is decided by the planner of its group:
+  * The planner of its group decides which commands fill and sum the slice:
  *
  *   zd_plan_sums       plan_sums.c       all ranks are in this daemon
  *   zd_plan_rail_sums  plan_rail_sums.c  each daemon sums its ranks' pieces; the daemons' sums are exchanged
@@ -26,7 +26,7 @@ enum zd_slice_state {
 
 enum zd_slice_step {
 	ZD_SLICE_PIECE,            /* COPY: one rank's chunk into the owner's staging memory */
-	ZD_SLICE_SUM,              /* REDUCE of a chunk over this daemon's ranks */
+	ZD_SLICE_SUM,              /* REDUCE of a chunk for this daemon's ranks */
 	ZD_SLICE_LOAD,             /* COPY of the target's chunk in host memory into the staging memory */
 	ZD_SLICE_BROADCAST,        /* COPY of a sum into another rank's target, or into one in host memory */
 	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next one on the rail */
@@ -39,12 +39,12 @@ enum zd_slice_step {
 };
 
 struct zd_slice_chunk {
-	uint32_t pushed;         /* inputs of its sum that are READY; copies of these were submitted */
+	uint32_t pushed;         /* READY inputs of its sum whose copies were submitted */
 	uint32_t nfences;        /* fences of the copies of these inputs */
 	struct zd_fence *fences; /* NULL: its sum is not submitted early */
 };
 
-/* The part of a reduction whose sum one rank, the owner, gets. */
+/* The part of a reduction whose sum one rank, the owner, receives. */
 struct zd_slice {
 	struct zd_reduction *reduction;
 	const struct zd_slice_planner *planner;
@@ -55,11 +55,12 @@ struct zd_slice {
 	bool empty;   /* no rank of any daemon has contributed */
 	uint32_t chunk_steps; /* steps of one chunk: its pieces, its sum, its broadcast */
 	struct zd_slice_chunk *chunks;
-	uint64_t session;                        /* the owner's, if sums may be submitted early; else 0 */
-	struct zd_fence *fences;                 /* of all chunks */
+	uint64_t session;        /* the owner's, if sums can be submitted early; otherwise 0 */
+	struct zd_fence *fences; /* of all chunks */
 	uint64_t partial_offset, arrived_offset; /* in the staging memory, of blocks to send and received */
 	uint32_t segment_wait;        /* id of the segment that is created for the staging memory */
-	bool staged;                  /* a unit on the host: its sums are made in the staging memory */
+	bool staged;                  /* the unit is on the host, and its sums are computed in the staging
+	                                 memory */
 	bool fresh;                   /* an untargeted part: the sum's memory is new */
 	struct zd_storage *staging;   /* NULL: not needed */
 	struct zd_storage *target;    /* the owner's; set when the slice is opened */
@@ -92,7 +93,7 @@ extern const struct zd_slice_planner zd_plan_sums, zd_plan_rail_sums, zd_plan_ex
 /* Returns the planner of the group's reductions (slice.c). */
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group);
 
-/* Submits the step's command, for planners. The memory that the command uses is kept until the command has
+/* Submits the step's command, for planners. The memory that the command uses remains until the command has
  * ended. */
 void zd_slice_submit(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
                      struct zd_command *command);
@@ -101,15 +102,15 @@ extern const struct zd_sm zd_sm_slice;
 
 /* ---- Slices of a reduction (slice.c) ------------------------------------------------------------------- */
 
-/* Makes the slices of a reduction that begins to run. A slice that needs no staging memory is opened at once,
- * any other is queued for its device. */
+/* Creates the slices of a starting reduction. Opens a slice that needs no staging memory at once, and queues
+ * any other for its device. */
 void zd_slices_start(struct zd_engine *e, struct zd_reduction *r);
 /* Stops the slices: their plans run no further step, and their staging memory is dropped. */
 void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r);
 void zd_slices_free(struct zd_reduction *r);
 /* Called when the rank's entry is READY: runs the steps of OPEN slices that wait for the entry. */
 void zd_slices_entry_ready(struct zd_engine *e, struct zd_reduction *r, uint32_t rank);
-/* Whether the slice waits for its sums alone, whose inputs are complete. */
+/* Whether the slice waits only for its sums, and their inputs are complete. */
 bool zd_slice_awaits_sum(const struct zd_slice *slice);
 
 /* ---- Steps of plan_sums.c, shared by the planners ------------------------------------------------------ */
@@ -130,7 +131,7 @@ static inline uint32_t zd_slice_sum_step(const struct zd_slice *slice, uint32_t 
 }
 /* Returns the bytes of these pieces. */
 uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice);
-/* Adds the steps of each chunk: its pieces, its sum behind the pieces, and `nbroadcast` copies behind the
+/* Adds the steps of each chunk: its pieces, its sum after the pieces, and `nbroadcast` copies after the
  * sum. */
 void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast);
 /* Adds the copies of the chunk or node `index`: to each other rank for an all-reduced unit, and to the owner
@@ -147,12 +148,11 @@ struct zd_location zd_slice_elements(const struct zd_slice *slice, const struct 
                                      uint64_t begin, uint64_t numel);
 /* Returns the rank's target for the slice's sum. */
 struct zd_storage *zd_slice_target_of(const struct zd_slice *slice, uint32_t rank);
-/* Whether the sum replaces the target's content, to which it is added otherwise. The same as long as the
- * slice runs. */
+/* Whether the sum replaces the target's content. Otherwise it is added. Constant while the slice runs. */
 bool zd_slice_overwrites(const struct zd_slice *slice);
 /* Whether the target's content is copied up before the sum. */
 bool zd_slice_loads(const struct zd_slice *slice);
-/* Returns the factor of a sum over all ranks. */
+/* Returns the factor of a sum of all ranks. */
 float zd_slice_postscale(const struct zd_reduction *r);
 
 void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
@@ -162,9 +162,9 @@ void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct 
 
 /* ---- Early sums (early_sum.c) -------------------------------------------------------------------------- */
 
-/* Allocates the fences of the slice's pieces if its sums may be submitted early. */
+/* Allocates the fences of the slice's pieces if its sums can be submitted early. */
 void zd_early_sums_init(struct zd_engine *e, struct zd_slice *slice);
-/* Submits the sums of the slice's chunks whose inputs were all submitted, within the session's limit. */
+/* Submits the sums of the slice's chunks with inputs that were all submitted, within the session's limit. */
 void zd_early_sums_try(struct zd_engine *e, struct zd_slice *slice);
 /* Makes the piece's command signal a fence, for which the early sum of its chunk waits. */
 void zd_early_sum_sign(struct zd_engine *e, struct zd_slice *slice, uint32_t chunk,
@@ -174,7 +174,7 @@ void zd_early_sum_ended(struct zd_engine *e, struct zd_slice *slice);
 /* Called when a piece from the device has failed: early sums that wait for that device's timeline are not
  * valid any more. */
 void zd_early_sums_note_failed(struct zd_engine *e, const struct zd_slice *slice, uint32_t device);
-/* Whether the timeline of a piece of the chunk was aborted, so that the chunk's early sum may not have waited
+/* Whether the timeline of a piece of the chunk was aborted. If so, the chunk's early sum may not have waited
  * for all pieces. */
 bool zd_early_sum_is_lost(const struct zd_slice *slice, uint32_t chunk);
 
@@ -191,14 +191,14 @@ void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 void zd_slice_run_all_gather(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 /* Whether the slice is the owner's next one on the rail. */
 bool zd_slice_is_next(const struct zd_slice *slice);
-/* Whether every rank gets the totals of all daemons, by an exchange. */
+/* Whether every rank receives the totals of all daemons, in an exchange. */
 static inline bool zd_slice_gathers(const struct zd_reduction *r)
 {
 	return r->unit->all_reduce && zd_gathers_are_collective(r->group);
 }
 
-/* The facts that the ranks of a rail compare before they exchange a slice (rail_terms.c). Every byte is
- * set, and means the same in all daemons. */
+/* The facts that the ranks of a rail compare before they exchange a slice (rail_terms.c). Every byte is set,
+ * and has the same meaning in all daemons. */
 struct zd_reduction_terms {
 	uint64_t unit; /* a hash of its name */
 	uint64_t shard_numel;
@@ -211,8 +211,8 @@ struct zd_reduction_terms {
 /* Whether the owner, or a rank of its daemon whose piece it sums, has a gradient to send. */
 bool zd_slice_contributes(const struct zd_slice *slice);
 struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice);
-/* MISMATCH unless all ranks of the rail mean the same. *options: of a contributing rank, of which there are
- * *n. */
+/* Returns MISMATCH unless the values of all ranks of the rail agree. *options: of a contributing rank, of
+ * which *n exist. */
 int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *values,
                              struct zd_reduction_terms *options, uint32_t *n, struct zd_err *err)
         __attribute__((warn_unused_result));

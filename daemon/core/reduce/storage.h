@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage.h - memory of buckets, staging and targets.
- *
- * A storage is charged until it is dropped, and kept while an operation uses it (storage.c).
+ * storage.h - memory of buckets, staging and targets. A storage is charged until it is dropped, and remains
+ * while an operation uses it (storage.c).
  */
 #ifndef ZD_CORE_REDUCE_STORAGE_H
 #define ZD_CORE_REDUCE_STORAGE_H
@@ -11,9 +10,9 @@
 #include "core/memory/pool.h"
 
 /*
- * A block for gradients, which is charged to the member's job. Dropping a storage uncharges its bytes at
- * once; its block is freed when the last use has ended. A dropped storage that is still in use keeps a
- * reference on its group, so that zd_reduce_check() finds the storage in the member's list.
+ * A block for gradients, charged to the member's job. Dropping a storage uncharges its bytes at once. Its
+ * block is freed when the last use has ended. A dropped storage in use has a reference to its group. This
+ * lets zd_reduce_check() find the storage in the member's list.
  */
 struct zd_storage {
 	struct zd_member *member;
@@ -21,14 +20,14 @@ struct zd_storage {
 	struct zd_extent extent;
 	enum zd_charge charge;
 	bool dropped;
-	uint32_t uses;  /* operations under way that read or write the block */
+	uint32_t uses;  /* operations in progress that read or write the block */
 	uint32_t fills; /* of these, fills of a part of a target: no sum is stored in the target meanwhile */
 	TAILQ_ENTRY(zd_storage) link;
-	/* Of a sum without a place in a target (target.c), else NULL: */
+	/* For a sum without a place in a target (target.c), otherwise NULL: */
 	struct zd_window *sum_of;
 	struct zd_part *part;
 	bool summing;                     /* its slice is open */
-	bool returned;                    /* it goes when it is not summing any more */
+	bool returned;                    /* freed when it is not summing any more */
 	TAILQ_ENTRY(zd_storage) sum_link; /* of the window's sums */
 };
 

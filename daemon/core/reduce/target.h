@@ -8,12 +8,12 @@
 
 struct zd_slice;
 
-/* Allocates the targets that the window lacks, for all units that the group has now. Returns what
- * zd_storage_new() returns, but ZD_WAIT in place of an error while the target of a closing window will be
- * freed. After ZD_WAIT or an error one of two targets may be bound. */
+/* Allocates the targets that the window lacks, for all present units of the group. Returns as
+ * zd_storage_new(), but ZD_WAIT in place of an error while the target of a closing window will be freed.
+ * After ZD_WAIT or an error, one of two targets may be bound. */
 int zd_targets_bind(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Drops the targets that the last backward has bound: it does not begin. */
+/* Drops the targets that the last backward has bound, because it does not start. */
 void zd_targets_unbind(struct zd_engine *e, struct zd_window *w);
 /* Drops the window's targets and scalars. */
 void zd_targets_drop(struct zd_engine *e, struct zd_window *w);
@@ -26,7 +26,7 @@ int zd_targets_zero_rest(struct zd_engine *e, struct zd_request *req, const stru
 /* Records that no element is to be zeroed: all are written, or the content of the targets is undefined. */
 void zd_targets_set_written(struct zd_window *w);
 
-/* Returns where the part's sums of the window are stored; NULL: nowhere yet, or it was returned. */
+/* Returns the storage of the part's sums of the window, or NULL if it has none yet or it was returned. */
 struct zd_storage *zd_window_storage(const struct zd_window *w, const struct zd_part *part);
 /* Whether the window's targets, or the part's own sum, have memory for the part's sum. */
 bool zd_target_has_place(const struct zd_window *w, const struct zd_part *part);
@@ -35,7 +35,7 @@ static inline uint64_t zd_part_target_offset(const struct zd_part *part)
 {
 	return part->untargeted ? 0 : part->unit->target_offset_numel;
 }
-/* Allocates the memory for a sum of an untargeted part. Returns what zd_storage_new() returns. */
+/* Allocates the memory for a sum of an untargeted part. Returns as zd_storage_new(). */
 int zd_sum_new(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_part *part,
                struct zd_err *err) __attribute__((warn_unused_result));
 /* Drops the memory of a sum, now or when zd_sum_made() is called. */
@@ -43,8 +43,8 @@ void zd_sum_return(struct zd_engine *e, struct zd_storage *storage);
 /* Called when the slice of a sum is done or stopped. */
 void zd_sum_made(struct zd_engine *e, struct zd_storage *storage);
 
-/* Allocates the window's scalars, the result of a step for kernels: two float32, the first one 1 after an
- * overflow, else 0, and the second one the squared norm. Returns what zd_targets_bind() returns. */
+/* Allocates the window's scalars, the result of a step for kernels. They are two float32: the first is 1
+ * after an overflow, otherwise 0, and the second is the squared norm. Returns as zd_targets_bind(). */
 int zd_target_bind_scalars(struct zd_engine *e, struct zd_request *req, struct zd_window *w,
                            struct zd_err *err) __attribute__((warn_unused_result));
 /* Returns the location of the window's scalars. */
@@ -55,8 +55,8 @@ void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd
 
 /* ---- Lent places (lent_target.c) ----------------------------------------------------------------------- */
 
-/* Whether a rank's streams, or fills, may still access the elements that the slice's sum is to be stored
- * in. */
+/* Whether a rank's streams, or fills, can still access the elements into which the slice's sum will be
+ * stored. */
 bool zd_slice_target_is_accessed(const struct zd_slice *slice);
 /* Ends the lending of all places of the window's target: the target is dropped, or the window closes. */
 void zd_target_forget_lent(struct zd_window *w);

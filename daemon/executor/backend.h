@@ -18,8 +18,8 @@ struct zd_err;
 
 #define ZD_FAILURE_TEXT 128
 
-/* A completion is copied from thread to thread, so the struct is small and the text, which most completions
- * lack, is a pointer. The receiver of a completion frees the memory that it owns. */
+/* A completion is copied from thread to thread. The struct is therefore small, and the text, which most
+ * completions lack, is a pointer. The receiver of a completion frees the memory that it owns. */
 struct zd_completion {
 	uint64_t op;
 	int status;                 /* 0 or ZEROD_E_* */
@@ -35,7 +35,7 @@ struct zd_backend_config {
 	uint32_t ndevices;    /* host: the number of devices */
 	const char *devices;  /* cuda: UUIDs or indices; NULL, "" or "all": every visible GPU */
 	uint64_t arena_bytes; /* of each device; 0: the backend's default */
-	/* of each host memory; 0: there is none. Devices of host memory are numbered behind the others */
+	/* of each host memory; 0: no host memory. Devices of host memory have the numbers after the others */
 	uint64_t host_arena_bytes;
 	/* cuda, for communicators. The daemon loads NCCL when it opens the first one. */
 	const char *nccl_path;  /* a file; NULL or "": libnccl.so.2, as the dynamic linker finds it */
@@ -51,8 +51,8 @@ struct zd_backend_ops {
 	const char *name;                        /* "host", "cuda" */
 	bool sessions_linger, strict_by_segment; /* as in struct zd_engine_config */
 	bool collectives; /* likewise; the backend implements the commands of communicators */
-	bool owners_sum;  /* client processes may make the sums of REDUCEs in place of the backend */
-	bool is_prompt;   /* commands complete within microseconds, so the loop busy-polls for a moment */
+	bool owners_sum;  /* client processes can compute the sums of REDUCEs in place of the backend */
+	bool is_prompt;   /* commands complete within microseconds: the loop busy-polls for a moment */
 
 	int (*open)(const struct zd_backend_config *config, struct zd_backend **backend, struct zd_err *err);
 	/* Stops the executors and frees everything. Each submitted command has completed or failed before the
@@ -72,8 +72,8 @@ struct zd_backend_ops {
 	/* Submits a command; never blocks. SEGMENT_CREATE completes through `done` as well. The backend
 	 * copies arrays of the command. */
 	void (*submit)(struct zd_backend *backend, const struct zd_command *command);
-	/* collect() is submit() for one of several commands: flush() must follow. NULL: there are only single
-	 * ones. */
+	/* collect() is submit() for one of several commands, which flush() must follow. NULL: the backend has
+	 * only submit(). */
 	void (*collect)(struct zd_backend *backend, const struct zd_command *command);
 	void (*flush)(struct zd_backend *backend);
 
@@ -81,20 +81,20 @@ struct zd_backend_ops {
 	 * until the segment is destroyed. -1: there is no such segment. */
 	int (*segment_fd)(const struct zd_backend *backend, uint32_t segment);
 
-	/* Takes over a segment of a daemon that has ended, with its bytes: `fd` is what segment_fd() returned
-	 * there. Takes ownership of `fd`, also on failure. Called before any command; may block. NULL: not
-	 * possible. */
+	/* Adopts a segment of a daemon that has ended, with its bytes: `fd` is the descriptor that
+	 * segment_fd() returned in that daemon. Takes ownership of `fd`, also on failure. Called before any
+	 * command, and can block. NULL: not possible. */
 	int (*segment_import)(struct zd_backend *backend, uint32_t device, uint32_t segment, uint64_t bytes,
 	                      int fd, struct zd_err *err);
 
-	/* Makes the session's two fence pages, sealed, and registers them with the executors. The caller owns
-	 * the descriptors. `pid`, `pidfd`: the client's process; a backend that keeps the pidfd duplicates
-	 * it. */
+	/* Creates the session's two fence pages, sealed, and registers them with the executors. The caller
+	 * owns the descriptors. `pid`, `pidfd`: the client's process. A backend that stores the pidfd
+	 * duplicates it. */
 	int (*session_open)(struct zd_backend *backend, uint64_t session, pid_t pid, int pidfd,
 	                    int *client_fd, int *daemon_fd, struct zd_err *err);
-	/* Closes the session: its watches complete with ABORTED. Watches complete at once, except in a
-	 * backend whose sessions linger: there, unless `clean_exit`, they complete when the process can no
-	 * longer use a device. The pages are freed with the last command that names them. */
+	/* Closes the session: its watches complete with ABORTED, at once. In a backend whose sessions linger,
+	 * unless `clean_exit`, they complete when the process can no longer use a device. The pages are freed
+	 * with the last command that names them. */
 	void (*session_close)(struct zd_backend *backend, uint64_t session, bool clean_exit);
 	/* Reads a counter of the session's client page with acquire order. UINT64_MAX/2 for an unknown
 	 * session or timeline. */
@@ -103,8 +103,8 @@ struct zd_backend_ops {
 
 extern const struct zd_backend_ops zd_backend_host, zd_backend_cuda;
 
-/* Returns the backend that "auto" selects on this machine: cuda if the driver finds a GPU, else host, with
- * the reason in `why`. */
+/* Returns the backend that "auto" selects on this machine: cuda if the driver finds a GPU, otherwise host,
+ * with the reason in `why`. */
 const struct zd_backend_ops *zd_backend_auto(struct zd_err *why);
 
 #endif

@@ -4,10 +4,10 @@
  *
  * Each session has two memfds of ZD_FENCE_PAGE_BYTES: the client page, which the client writes and the daemon
  * reads, and the daemon page for the other direction. Both have ZD_TIMELINES 64-bit counters that start at 0.
- * The daemon only compares the client's counters with fence values, and never reads back its own stores; so a
- * client can write anything without harm to the daemon.
+ * The daemon only compares the client's counters with fence values, and never reads its own stores. A client
+ * can therefore write any value without harm to the daemon.
  *
- * References: the table holds one until the session is closed, each queued command that names the session
+ * The table has one reference until the session is closed. Each queued command that names the session has
  * another. Backends embed the struct in their own, which `release` frees.
  */
 #ifndef ZD_EXECUTOR_SESSION_H
@@ -39,29 +39,29 @@ struct zd_backend_session {
 	LIST_ENTRY(zd_backend_session) in_bucket; /* in the table; used by the loop's thread only */
 };
 
-/* Makes the pages and the first reference. `client_writes`: the client may write the daemon page too, which
- * harms only that client. The thread that drops the last reference calls `release`, which calls deinit. The
- * caller owns the descriptors. On failure there is nothing to deinit. Errors: NO_MEMORY, SYSTEM. */
+/* Creates the pages and the first reference. `client_writes`: the client can also write the daemon page,
+ * which harms only that client. The thread that drops the last reference calls `release`, which calls deinit.
+ * The caller owns the descriptors. On failure there is nothing to deinit. Errors: NO_MEMORY, SYSTEM. */
 int zd_backend_session_init(struct zd_backend_session *session, uint64_t id, bool client_writes,
                             void (*release)(struct zd_backend_session *session), int *client_fd,
                             int *daemon_fd, struct zd_err *err) __attribute__((warn_unused_result));
-/* Unmaps the pages. After a goodbye it also frees them, whoever has them mapped. Without a goodbye the client
- * may still read its counters. */
+/* Unmaps the pages. After a goodbye it also frees them, even if other processes map them. Without a goodbye
+ * the client can still read its counters. */
 void zd_backend_session_deinit(struct zd_backend_session *session);
 /* Add and drop a reference. Thread-safe; NULL is allowed. */
 struct zd_backend_session *zd_backend_session_ref(struct zd_backend_session *session);
 void zd_backend_session_unref(struct zd_backend_session *session);
 
-/* Aborts the session's watches and drops the table's reference. `left`: the client has said goodbye. NULL is
- * allowed. Thread-safe. */
+/* Aborts the session's watches and drops the table's reference. `left`: the client has sent its goodbye. NULL
+ * is allowed. Thread-safe. */
 void zd_backend_session_end(struct zd_backend_session *session, bool left);
 
 /* Reads a counter of the client page with acquire order. */
 uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t timeline);
 /*
- * Store a counter of the daemon page with release order, and wake its waiters. Only one thread may store
- * into a timeline. zd_backend_session_signal() leaves an aborted timeline as it is; zd_backend_session_set()
- * overwrites the abort.
+ * These functions store a counter of the daemon page with release order, and wake its waiters. Only one
+ * thread may store into a timeline. zd_backend_session_signal() does not change an aborted timeline;
+ * zd_backend_session_set() overwrites the abort.
  */
 void zd_backend_session_signal(struct zd_backend_session *session, uint32_t timeline, uint64_t value);
 void zd_backend_session_set(struct zd_backend_session *session, uint32_t timeline, uint64_t value);

@@ -19,9 +19,9 @@ void zd_cond_init(pthread_cond_t *cond);
  * lock. */
 void zd_cond_sleep(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
 
-/* Calls fn() for all parts of a range of `bytes` bytes, each of `part_bytes` or, the last one, less, and
- * returns when all calls have. Up to eight threads make the calls, in any order: the caller's, and as many as
- * can be started and have a processor. */
+/* Calls fn() for all parts of a range of `bytes` bytes, each of `part_bytes` (the last can be smaller), and
+ * returns when all calls have returned. Up to eight threads make the calls, in any order: the caller's
+ * thread, and further threads that can be started and have a processor. */
 void zd_run_in_parts(uint64_t bytes, uint64_t part_bytes,
                      void (*fn)(void *arg, uint64_t from, uint64_t bytes), void *arg);
 

@@ -22,7 +22,7 @@ void zd_watch_init(struct zd_watch *watch, const struct zd_command *command,
                    struct zd_backend_session *session);
 void zd_watch_deinit(struct zd_watch *watch);
 
-/* Returns whether a caller may be waiting: a delay of milliseconds would be noticed. */
+/* Returns whether a caller can be waiting. If so, a delay of milliseconds would be noticed. */
 bool zd_watch_hurries(const struct zd_watch *watch);
 
 /* Returns true when the watch has ended; then the completion's status and error are set. */

@@ -2,11 +2,12 @@
 /*
  * cuda_copy_stream.h - a stream of an executor, and its inflight copies.
  *
- * Pieces are issued in groups. A group is closed by stores behind its pieces on the stream: first into the
+ * Pieces are issued in groups. A group is closed by stores after its pieces on the stream: first into the
  * sessions' counters of the tasks that end with it, then into the stream's progress, a counter in host
- * memory. So the CPU sees the stream's progress without a driver call, and small copies share the stores.
- * Pieces complete in the order in which they were issued. A caller must close the group that it has begun
- * before it does anything else.
+ * memory. The CPU therefore sees the stream's progress without a driver call, and small copies share the
+ * stores. Pieces complete in the order in which they were issued.
+ *
+ * After a caller has started a group, it must close the group before any other call.
  *
  * Not thread-safe: only the executor calls these functions, with the device's context current.
  */
@@ -40,7 +41,7 @@ struct zd_cuda_piece {
 	uint32_t target;           /* the device that is written to */
 	bool together;             /* submitted in one batch when the group is closed */
 	bool open;                 /* another piece will follow, and the CPU need not see this one's end */
-	struct zd_cuda_task *ends; /* its counter is stored behind the piece; NULL: more follow */
+	struct zd_cuda_task *ends; /* its counter is stored after the piece; NULL: more pieces follow */
 };
 
 struct zd_cuda_store {
@@ -81,8 +82,9 @@ static inline bool zd_cuda_copy_stream_has_room(const struct zd_cuda_copy_stream
 	       (stream->count == 0 || stream->inflight_bytes < stream->inflight_limit_bytes);
 }
 
-/* Issues a piece; there must be room. On failure nothing was issued. Pieces with `together` are submitted to
- * the driver when the group is closed. Errors: NO_MEMORY; DEVICE, and then the device is marked failed. */
+/* Issues a piece, for which there must be room. On failure it was not issued. Pieces with `together` are
+ * submitted to the driver when the group is closed. Errors: NO_MEMORY; DEVICE, and then the device is marked
+ * failed. */
 int zd_cuda_copy_stream_issue(struct zd_cuda_copy_stream *stream, const struct zd_cuda_piece *piece,
                               struct zd_err *err) __attribute__((warn_unused_result));
 /* Returns whether the group has to be closed. */
@@ -93,25 +95,24 @@ static inline bool zd_cuda_copy_stream_group_is_full(const struct zd_cuda_copy_s
 /* Closes the group, if there is one with a piece that is not open, or it has ZD_CUDA_OPEN_BYTES. On failure
  * the device is marked failed. */
 void zd_cuda_copy_stream_close(struct zd_cuda_copy_stream *stream);
-/* Adds an entry without GPU work, which completes when all before it have: `ends` ends with it. There must be
- * room. */
+/* Adds an entry without GPU work, which completes when all entries before it have completed. `ends` ends with
+ * it. There must be room. */
 void zd_cuda_copy_stream_follow(struct zd_cuda_copy_stream *stream, struct zd_cuda_task *ends);
 
-/* Removes the next inflight copy if it has completed, else returns false. Sets `*ended` to the task that ends
- * with it, or NULL. */
+/* If the next inflight copy has completed, removes it, otherwise returns false. Sets `*ended` to the task
+ * that ends with it, or NULL. */
 bool zd_cuda_copy_stream_reap(struct zd_cuda_copy_stream *stream, struct zd_cuda_task **ended);
-/* Removes the next inflight copy, completed or not, of a stream on which nothing moves any more. Results as
- * above. */
+/* Removes the next inflight copy, completed or not, of a stream without running work. Results as above. */
 bool zd_cuda_copy_stream_drop(struct zd_cuda_copy_stream *stream, struct zd_cuda_task **ended);
 /* Calls fn for each task that ends with an inflight copy of the stream. */
 void zd_cuda_copy_stream_walk(const struct zd_cuda_copy_stream *stream,
                               void (*fn)(struct zd_cuda_task *task));
-/* Asks the driver whether the work in flight has failed; then the device is marked failed. Nothing completes
- * after such a failure, and no other call reports it. */
+/* Asks the driver whether the work in flight has failed. If so, the device is marked failed. After such a
+ * failure no piece completes, and no other call reports the failure. */
 void zd_cuda_copy_stream_check(struct zd_cuda_copy_stream *stream);
-/* Returns whether nothing moves any more: the stream is empty, or the driver has given it up. */
+/* Returns whether no work runs any more: the stream is empty, or the driver has aborted it. */
 bool zd_cuda_copy_stream_is_still(struct zd_cuda_copy_stream *stream);
-/* Waits until nothing moves any more. */
+/* Waits until no work runs any more. */
 void zd_cuda_copy_stream_wait(struct zd_cuda_copy_stream *stream);
 
 #endif

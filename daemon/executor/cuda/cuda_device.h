@@ -43,8 +43,8 @@ struct zd_cuda_device {
 	char failure[ZD_FAILURE_TEXT];
 };
 
-/* Queues of a GPU's executor are numbered as the devices that its tasks write to, but for these two. So there
- * are at most as many devices, host memory included. */
+/* Queues of a GPU's executor have the numbers of the devices to which its tasks write, except these two. They
+ * limit the number of devices, including host memory. */
 #define ZD_CUDA_QUEUE_UP     (ZD_MAX_DEVICES - 1) /* copies from host memory */
 #define ZD_CUDA_QUEUE_DOWN   (ZD_MAX_DEVICES - 2) /* copies to host memory */
 #define ZD_CUDA_MOST_DEVICES (ZD_MAX_DEVICES - 2)
@@ -52,7 +52,7 @@ struct zd_cuda_device {
 struct zd_cuda_devices {
 	const struct zd_cuda *cuda;
 	uint32_t count;
-	bool host_memory; /* there is some */
+	bool host_memory; /* a device is host memory */
 	struct zd_cuda_device *all;
 	_Atomic uint32_t
 	        distance; /* the distance of the latest link slot of any device: cuda_link_scheduler.h */

@@ -2,10 +2,10 @@
 /*
  * cuda_executor.h - the thread that issues a GPU's commands and polls for their completion.
  *
- * Trainers' kernels do not delay pushes into other GPUs' memory. They would delay copies within the GPU, so
- * another GPU makes these (cuda_across.h). The remaining copies and fills, and all of those on a
- * machine's only GPU, have a stream of their own and delay nothing else. Watches are polled in between. The
- * thread never blocks inside the driver; calls that may take long are made by a worker (cuda_worker.h).
+ * Trainers' kernels do not delay pushes into other GPUs' memory. They would delay copies within the GPU.
+ * Another GPU therefore makes these (cuda_across.h). The remaining copies and fills, and all of them on a
+ * machine with one GPU, have their own stream and do not delay other work. The thread polls watches in
+ * between. It never blocks inside the driver: a worker (cuda_worker.h) makes calls that can take long.
  */
 #ifndef ZD_EXECUTOR_CUDA_EXECUTOR_H
 #define ZD_EXECUTOR_CUDA_EXECUTOR_H
@@ -52,19 +52,19 @@ struct zd_cuda_executor {
 	struct zd_cuda_tasks watches;
 	bool hurried;          /* a caller waits for one of them */
 	bool giving_up;        /* the device has failed, and the waiters of its tasks have been freed */
-	bool giving_up_across; /* the same for the GPU that makes copies within this one, and their tasks */
+	bool giving_up_across; /* giving up the GPU that makes copies within this one, and their tasks */
 	struct zd_spin spin;
 	unsigned sleeps;     /* since the last event */
-	uint64_t checked_ns; /* when the streams were last checked, or nothing was in flight */
+	uint64_t checked_ns; /* time of the last check of the streams, or when no work was in flight */
 };
 
-/* Makes the streams and starts the thread; the device's context is current. On failure there is nothing to
+/* Creates the streams and starts the thread. The device's context is current. On failure there is nothing to
  * deinit. Errors: SYSTEM, NO_MEMORY, DEVICE. */
 int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devices *devices, uint32_t device,
                           const struct zd_backend_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Asks the thread to wait for what is in flight, and to fail everything else with SHUTDOWN. Returns at once.
- * Does nothing for an executor that was not started; neither does deinit. */
+/* Tells the thread to wait for the work in flight, and to fail all other tasks with SHUTDOWN. Returns at
+ * once. Stop and deinit do nothing for an executor that was not started. */
 void zd_cuda_executor_stop(struct zd_cuda_executor *executor);
 /* Stops the thread and waits for it: no task completes afterwards. */
 void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
@@ -72,8 +72,9 @@ void zd_cuda_executor_deinit(struct zd_cuda_executor *executor);
 /* Submits the task, which the executor then owns: COPY, FILL, WATCH, SIGNAL; a REDUCE that a worker has done.
  * Never blocks. */
 void zd_cuda_executor_submit(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
-/* The same, but the executor may receive the task only with the next zd_cuda_executor_flush(). It is woken
- * once for all tasks of a flush, and issues their copies in groups. Only one thread calls the two. */
+/* As zd_cuda_executor_submit(), but the executor can receive the task only with the next
+ * zd_cuda_executor_flush(). It wakes once for all tasks of a flush, and issues their copies in groups. Only
+ * one thread calls these two functions. */
 void zd_cuda_executor_collect(struct zd_cuda_executor *executor, struct zd_cuda_task *task);
 void zd_cuda_executor_flush(struct zd_cuda_executor *executor);
 /* Announces a task within microseconds, so that the thread is awake by then. Never blocks. */

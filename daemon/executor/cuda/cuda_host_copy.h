@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_host_copy.h - a GPU's copies from host memory and to it.
- *
- * Each direction has a stream of its own, since the link carries both at once. Trainers' kernels do not delay
- * them.
+ * cuda_host_copy.h - a GPU's copies from and to host memory. Each direction has its own stream, because the
+ * link carries both at once. Trainers' kernels do not delay them.
  */
 #ifndef ZD_EXECUTOR_CUDA_HOST_COPY_H
 #define ZD_EXECUTOR_CUDA_HOST_COPY_H
@@ -17,7 +15,7 @@ enum zd_cuda_direction { ZD_CUDA_UP, ZD_CUDA_DOWN, ZD_CUDA_DIRECTIONS };
 
 struct zd_cuda_host_copy {
 	struct zd_cuda_copy_stream
-	        streams[ZD_CUDA_DIRECTIONS]; /* without a device where there is no host memory */
+	        streams[ZD_CUDA_DIRECTIONS]; /* without a device if the GPU has no host memory */
 };
 
 /* Creates the streams. The device's context is current, here and below. On failure there is nothing to
@@ -33,8 +31,8 @@ static inline uint32_t zd_cuda_host_copy_queue(enum zd_cuda_direction direction)
 	return direction == ZD_CUDA_UP ? ZD_CUDA_QUEUE_UP : ZD_CUDA_QUEUE_DOWN;
 }
 
-/* Issues the next piece of the task; sets `*whole` if nothing of the task is left. There must be room. On
- * failure nothing was issued. Errors: NO_MEMORY, DEVICE. */
+/* Issues the next piece of the task, and sets `*whole` if it was the last. There must be room. On failure it
+ * was not issued. Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_host_copy_issue(struct zd_cuda_copy_stream *stream, struct zd_cuda_task *task, bool *whole,
                             struct zd_err *err) __attribute__((warn_unused_result));
 

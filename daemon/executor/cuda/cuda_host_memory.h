@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_host_memory.h - the host memory beside GPUs: a device for each NUMA node that has GPUs.
+ * cuda_host_memory.h - the host memory of GPUs: a device for each NUMA node that has GPUs.
  *
  * Its segments are sealed files, which clients map. The daemon pins them for all GPUs, on the node of the
- * device. GPUs copy from host memory and to it. Copies and fills within host memory are made by the thread of
- * an emulated device (executor/host).
+ * device. GPUs copy from and to host memory. The thread of an emulated device (executor/host) makes copies
+ * and fills within host memory.
  */
 #ifndef ZD_EXECUTOR_CUDA_HOST_MEMORY_H
 #define ZD_EXECUTOR_CUDA_HOST_MEMORY_H
@@ -25,7 +25,7 @@ struct zd_cuda_host_node {
 struct zd_cuda_host_memory {
 	struct zd_cuda_devices *devices;
 	uint64_t arena_bytes; /* of each node */
-	uint32_t count;       /* of nodes; 0: there is no host memory */
+	uint32_t count;       /* of nodes; 0: no host memory */
 	struct zd_cuda_host_node *nodes;
 };
 
@@ -41,7 +41,7 @@ void zd_cuda_host_memory_deinit(struct zd_cuda_host_memory *memory);
 
 /* Returns the number of the device that is the host memory of a GPU. */
 uint32_t zd_cuda_host_memory_of(const struct zd_cuda_host_memory *memory, const struct zd_cuda_device *gpu);
-/* Returns the node of a device that is host memory; NULL: it is none. */
+/* Returns the node of a device that is host memory, otherwise NULL. */
 struct zd_cuda_host_node *zd_cuda_host_memory_node(const struct zd_cuda_host_memory *memory, uint32_t device);
 void zd_cuda_host_memory_info(const struct zd_cuda_host_memory *memory, uint32_t device,
                               struct zd_device_config *info);

@@ -2,9 +2,9 @@
 /*
  * cuda_local_copy.h - fills and copies within one GPU.
  *
- * Both would wait for the trainers' kernels. So another GPU makes them (cuda_across.h). Without one they are
- * made locally, and so are fills that are large or not of zeros. Fills signal no timeline, so fills and
- * copies may overtake each other.
+ * Both would wait for the trainers' kernels. Another GPU therefore makes them (cuda_across.h), except large
+ * fills and fills with other values than zero. Without another GPU, this GPU makes all of them. Fills signal
+ * no timeline. Fills and copies can therefore overtake each other.
  */
 #ifndef ZD_EXECUTOR_CUDA_LOCAL_COPY_H
 #define ZD_EXECUTOR_CUDA_LOCAL_COPY_H
@@ -28,11 +28,11 @@ void zd_cuda_local_copy_deinit(struct zd_cuda_local_copy *local);
 
 /* Returns whether the task may be issued now. */
 bool zd_cuda_local_copy_has_room(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task);
-/* Issues the task; clears `*whole` if it is to be issued again. There must be room. On failure nothing was
- * issued. Copies may be delayed until zd_cuda_local_copy_close(). Errors: NO_MEMORY, DEVICE. */
+/* Issues the task, and clears `*whole` if it has to be issued again. There must be room. On failure it was
+ * not issued. Copies can be delayed until zd_cuda_local_copy_close(). Errors: NO_MEMORY, DEVICE. */
 int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_task *task, bool *whole,
                              struct zd_err *err) __attribute__((warn_unused_result));
-/* Adds a task that moves nothing but has to keep its place in the order. There must be room. */
+/* Adds a task without data that has to retain its place in the order. There must be room. */
 void zd_cuda_local_copy_follow(struct zd_cuda_local_copy *local, struct zd_cuda_task *task);
 void zd_cuda_local_copy_close(struct zd_cuda_local_copy *local);
 

@@ -2,12 +2,11 @@
 /*
  * cuda_monitor.h - the state of the GPUs that NVML reports: processes, Xids.
  *
- * A process that was killed may still have kernels running. Its pidfd reports its end, but a forked child can
+ * A process that was killed can still have running kernels. Its pidfd reports its end, but a forked child can
  * keep its context alive. Until the driver has freed that context, which NVML shows, the process's memory
- * must not be reused. Without NVML, or where NVML counts processes in another way (in some containers), or
- * for a process outside the daemon's pid namespace, the pidfd decides.
- *
- * Xids are logged; those after which a GPU is unusable mark it failed.
+ * must not be reused. The pidfd decides alone without NVML, if NVML counts processes in another way (in some
+ * containers), and for a process outside the daemon's pid namespace. Xids are logged. Xids after which a GPU
+ * is unusable mark it failed.
  */
 #ifndef ZD_EXECUTOR_CUDA_MONITOR_H
 #define ZD_EXECUTOR_CUDA_MONITOR_H

@@ -2,12 +2,14 @@
 /*
  * cuda_order.h - the tasks that wait to be issued on a GPU.
  *
- * There is a queue for each device that is written to, the GPU's own included, and one for each direction of
- * copies with host memory. What must hold: tasks of one
- * timeline are issued in the order of submission. A store by the CPU into a timeline (for a SIGNAL, or a
- * failure) follows all earlier stores and precedes all later ones. Each queue is in order; a task whose
- * timeline has pending tasks in another queue is held until these have completed. Tasks of different queues
- * may overtake each other, because all that a command depends on has happened when it is submitted.
+ * A queue exists for each device to which the GPU writes, including itself, and one for each direction of
+ * copies with host memory. Invariants: Tasks of one timeline are issued in the order of submission. A store
+ * by the CPU into a timeline (for a SIGNAL, or a failure) follows all earlier stores and precedes all later
+ * ones.
+ *
+ * Each queue is in order. If a task's timeline has pending tasks in another queue, the task is held until
+ * these have completed. Tasks of different queues can overtake each other, because all dependencies of a
+ * command have completed when it is submitted.
  */
 #ifndef ZD_EXECUTOR_CUDA_ORDER_H
 #define ZD_EXECUTOR_CUDA_ORDER_H
@@ -29,7 +31,7 @@ struct zd_cuda_order {
 void zd_cuda_order_init(struct zd_cuda_order *order, const struct zd_cuda_devices *devices, uint32_t self);
 
 void zd_cuda_order_add(struct zd_cuda_order *order, struct zd_cuda_task *task);
-/* Returns the queue's first task, which stays in the queue; NULL: none may be issued now. */
+/* Returns the queue's first task, which remains in the queue, or NULL if none can be issued now. */
 struct zd_cuda_task *zd_cuda_order_first(const struct zd_cuda_order *order, uint32_t queue);
 /* Removes the first task of its queue, which is now in flight. `cpu_stores`: no other task of its timeline
  * may be issued until this task has completed. */

@@ -3,8 +3,8 @@
  * cuda_segment.h - segments of GPU memory: physical allocations that are exported as descriptors, and their
  * table.
  *
- * A segment is mapped in the daemon for its own GPU and for all GPUs with access to its memory, so that each
- * of them can push into it. Making a segment takes milliseconds, so a worker does it.
+ * The daemon maps a segment for its own GPU and for all GPUs with access to its memory, which can then push
+ * into it. Creating a segment takes milliseconds. A worker therefore does it.
  */
 #ifndef ZD_EXECUTOR_CUDA_SEGMENT_H
 #define ZD_EXECUTOR_CUDA_SEGMENT_H
@@ -36,7 +36,7 @@ LIST_HEAD(zd_cuda_segment_bucket, zd_cuda_segment);
 /* The segments of all GPUs by id. Workers add segments, the loop's thread finds and removes them. The lock is
  * held for these table operations only. */
 struct zd_cuda_segments {
-	const struct zd_cuda_host_memory *host; /* the segments that are not on GPUs; NULL: there are none */
+	const struct zd_cuda_host_memory *host; /* the segments that are not on GPUs, or NULL */
 	pthread_mutex_t lock;
 	struct zd_cuda_segment_bucket buckets[ZD_CUDA_SEGMENT_BUCKETS]; /* by id; ids are consecutive */
 };
@@ -51,7 +51,7 @@ int zd_cuda_segment_new(const struct zd_cuda_devices *devices, uint32_t index, u
 int zd_cuda_segment_import(const struct zd_cuda_devices *devices, uint32_t index, uint32_t id, uint64_t bytes,
                            int fd, struct zd_cuda_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Unmaps the segment. The driver frees the memory when the last client has released it too. NULL is
+/* Unmaps the segment. The driver frees the memory when the last client has also released it. NULL is
  * allowed. */
 void zd_cuda_segment_free(struct zd_cuda_segment *segment);
 

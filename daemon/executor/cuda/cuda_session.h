@@ -3,9 +3,9 @@
  * cuda_session.h - a session whose daemon page is written by GPUs: its registration, and the state of its
  * timelines.
  *
- * The first executor that stores into the page registers it with the driver. A worker unregisters it when the
- * last reference is dropped, so that the loop's thread never calls the driver. The client may write the page
- * too: the library frees its own streams when the daemon dies.
+ * The first executor that stores into the page registers it with the driver. When the last reference is
+ * dropped, a worker unregisters it. The loop's thread therefore never calls the driver. The client can also
+ * write the page: the library releases its own streams when the daemon dies.
  */
 #ifndef ZD_EXECUTOR_CUDA_SESSION_H
 #define ZD_EXECUTOR_CUDA_SESSION_H
@@ -25,9 +25,9 @@ struct zd_cuda_worker;
 /* An executor's state of a timeline; see cuda_order.h. */
 struct zd_cuda_timeline {
 	uint32_t pending; /* commands in queue `queue`, or in flight from it */
-	uint32_t held;    /* commands that wait for those, to enter another queue */
+	uint32_t held;    /* commands that wait for the pending ones before they enter another queue */
 	uint32_t queue;
-	uint32_t cpu_stores; /* of the pending commands in flight: those whose value the CPU will store */
+	uint32_t cpu_stores; /* pending commands in flight whose value the CPU will store */
 };
 
 struct zd_cuda_session {

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_worker.h - a GPU's second thread, for driver calls that block: it makes and destroys segments,
- * unregisters sessions' pages, and sums reductions.
- *
- * It runs its tasks in the order of submission.
+ * cuda_worker.h - a GPU's second thread, for driver calls that block: it creates and destroys segments,
+ * unregisters sessions' pages, and sums reductions. It runs its tasks in the order of submission.
  */
 #ifndef ZD_EXECUTOR_CUDA_WORKER_H
 #define ZD_EXECUTOR_CUDA_WORKER_H

@@ -39,8 +39,8 @@ struct zd_host_executor {
 int zd_host_executor_init(struct zd_host_executor *executor, uint32_t device,
                           struct zd_host_segments *segments, const struct zd_backend_config *config,
                           struct zd_err *err) __attribute__((warn_unused_result));
-/* Asks the thread to finish the current slice and to fail everything else with SHUTDOWN. Returns at once.
- * Does nothing for an executor that was not started; neither does deinit. */
+/* Tells the thread to finish the current slice and to fail all other tasks with SHUTDOWN. Returns at once.
+ * Stop and deinit do nothing for an executor that was not started. */
 void zd_host_executor_stop(struct zd_host_executor *executor);
 /* Stops the thread and waits for it: no task completes afterwards. */
 void zd_host_executor_deinit(struct zd_host_executor *executor);

@@ -36,7 +36,7 @@ struct zd_host_reduce {
 	enum zerod_dtype target_dtype; /* float32, float16, bfloat16 */
 	uint32_t ninputs;
 	const void *const *inputs; /* numel elements each, aligned to their dtype */
-	void *target;              /* the same; may be one of the inputs, but must not overlap one in part */
+	void *target;              /* as the inputs; can be one of them, but must not partly overlap one */
 	float prescale, postscale;
 	bool overwrite;
 	enum zd_host_isa isa; /* must be supported */

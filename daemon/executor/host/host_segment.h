@@ -59,8 +59,8 @@ struct zd_host_segments {
 /* Returns the size of the machine's memory; 0 if unknown. */
 uint64_t zd_host_memory_bytes(void);
 
-/* Makes a zeroed segment, which is in no table yet. It is pinned if `pinning` is not NULL. Errors: NO_MEMORY
- * with the sizes, SYSTEM, those of `pin`. */
+/* Creates a zeroed segment, which is in no table yet. It is pinned if `pinning` is not NULL. Errors:
+ * NO_MEMORY with the sizes, SYSTEM, those of `pin`. */
 int zd_host_segment_new(uint32_t id, uint64_t bytes, const struct zd_host_pinning *pinning,
                         struct zd_host_segment **segment, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -74,7 +74,7 @@ int zd_host_segment_pin(struct zd_host_segment *segment, const struct zd_host_pi
 /* Unmaps the segment. The kernel frees the memory when no other process maps it, and no store holds its
  * descriptor. NULL is allowed. */
 void zd_host_segment_free(struct zd_host_segment *segment);
-/* The same, but frees the memory now: a process that still maps the segment finds zeros. */
+/* As zd_host_segment_free(), but frees the memory now: a process that still maps the segment finds zeros. */
 void zd_host_segment_destroy(struct zd_host_segment *segment);
 
 void zd_host_segments_init(struct zd_host_segments *segments);

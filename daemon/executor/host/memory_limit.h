@@ -13,9 +13,9 @@ struct zd_memory_limit {
 	char file[PATH_MAX]; /* which sets the limit */
 };
 
-/* Returns whether `bytes` exceed a limit of the process's control group or of a group above it, and then one
- * such limit. `beside_used`: together with the memory that the group uses. `root` is "", or the folder that
- * has proc and sys. A limit that cannot be read is none. */
+/* Returns whether `bytes` exceed a limit of the process's control group or of a group above it, and the first
+ * limit that they exceed. `beside_used`: in addition to the memory that the group uses. `root` is "", or the
+ * folder that has proc and sys. A limit that cannot be read is ignored. */
 bool zd_memory_limit_exceeded(const char *root, uint64_t bytes, bool beside_used,
                               struct zd_memory_limit *limit);
 

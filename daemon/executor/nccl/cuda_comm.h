@@ -42,15 +42,12 @@ enum zd_cuda_comm_state {
 };
 
 /*
- * The share of a GPU that a communicator's kernels occupy, and the number of communicators in one queue.
- *
- * A kernel waits for the kernels of the other ranks and occupies its multiprocessors meanwhile. Ranks launch
- * the operations of different queues and communicators in any order. So all kernels that may be launched must
- * fit on the GPU at once. Otherwise one rank's first kernels could leave no room for the kernels that another
- * rank launched first, and both ranks would hang.
- *
- * NCCL's default is up to 32 blocks for each kernel. Half of that saturates the links between nodes, and
- * reaches most of the bandwidth inside one.
+ * The share of a GPU that a communicator's kernels occupy, and the number of communicators in one queue. A
+ * kernel waits for the kernels of the other ranks and occupies its multiprocessors in this time. Ranks launch
+ * the operations of different queues and communicators in any order. All kernels that can be launched must
+ * therefore fit on the GPU at once. Otherwise one rank's first kernels could leave no room for the kernels
+ * that another rank launched first, and both ranks would hang. NCCL's default is up to 32 blocks for each
+ * kernel. Half of that saturates the links between nodes, and reaches most of the bandwidth inside one.
  */
 #define ZD_CUDA_COMM_QUEUES 2u
 #define ZD_CUDA_COMM_BLOCKS 16u
@@ -78,7 +75,7 @@ struct zd_cuda_comm_config {
 struct zd_cuda_comm_op;
 STAILQ_HEAD(zd_cuda_comm_ops, zd_cuda_comm_op);
 
-/* How the thread ends the communicator: not yet; after NCCL has finalized with all ranks (LEAVES); the same,
+/* How the thread ends the communicator: not yet; after NCCL has finalized with all ranks (LEAVES); as LEAVES,
  * but within a second (PARTS); at once (IS_ABORTED). */
 enum zd_cuda_comm_leaving {
 	ZD_CUDA_COMM_STAYS,
@@ -97,13 +94,13 @@ struct zd_cuda_comm {
 
 	uint8_t state;
 	struct zd_err failure;            /* set in FAILED and ABORTED */
-	uint64_t given;                   /* operations that were queued so far */
+	uint64_t given;                   /* number of queued operations */
 	uint32_t nops;                    /* operations that were queued and have not ended */
 	struct zd_cuda_comm_ops inflight; /* launched operations, in order */
 	uint64_t issued;                  /* the last progress value that the stream was asked to store */
 	struct zd_cuda_comm_op *agrees;   /* the agreement whose values are in the page; NULL: none */
 
-	/* the thread makes and frees these; the caller uses them while the state is READY */
+	/* the thread creates and frees these; the caller uses them while the state is READY */
 	struct ncclComm *handle;
 	struct CUstream_st *stream;
 	_Atomic uint64_t *counter;                  /* pinned: the progress of the stream */
@@ -118,12 +115,12 @@ struct zd_cuda_comm {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool opened, over;
-	bool parted; /* finalized with all ranks: the kernels are over, the memory waits for the gate */
+	bool parted; /* finalized with all ranks: the kernels have ended, and the memory waits for the gate */
 	enum zd_cuda_comm_leaving leaving;
 	struct zd_err opening, ending; /* the results of making and ending the communicator */
 };
 
-/* Makes a communicator, which is CONNECTING. Errors: INVALID; EXISTS or MISMATCH when it conflicts with
+/* Creates a communicator, which is CONNECTING. Errors: INVALID; EXISTS or MISMATCH if it conflicts with
  * another rank of this daemon; SYSTEM. */
 int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_comm_config *config,
                      struct zd_cuda_comm **comm, struct zd_err *err) __attribute__((warn_unused_result));
@@ -131,8 +128,8 @@ int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_
  * allowed. */
 void zd_cuda_comm_free(struct zd_cuda_comm *comm);
 
-/* Returns whether NCCL has finalized the communicator with all ranks. Only memory is left of it then, which
- * is freed when no kernel of a communicator runs. Thread-safe. */
+/* Returns whether NCCL has finalized the communicator with all ranks. Only its memory then remains, which is
+ * freed when no kernel of a communicator runs. Thread-safe. */
 bool zd_cuda_comm_has_parted(struct zd_cuda_comm *comm);
 /* Updates the state: to READY, to FAILED (with the reason, or at the deadline), or to ENDED. */
 void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
@@ -140,12 +137,12 @@ void zd_cuda_comm_poll(struct zd_cuda_comm *comm, uint64_t now_ns);
  * device's other communicators are not affected. The other ranks are not notified. */
 void zd_cuda_comm_fail(struct zd_cuda_comm *comm, const struct zd_err *why);
 void zd_cuda_comm_abort(struct zd_cuda_comm *comm, const char *why);
-/* Like zd_cuda_comm_fail(), for a READY communicator with nothing in flight. It finalizes for up to a second
- * first, so that data for other ranks that NCCL still holds reaches them. */
+/* As zd_cuda_comm_fail(), for a READY communicator without operations in flight. Before that it finalizes for
+ * up to a second, so that data for other ranks that NCCL still holds reaches them. */
 void zd_cuda_comm_part(struct zd_cuda_comm *comm, const struct zd_err *why);
-/* Ends the communicator in order; its operations must have ended. One that is CONNECTING is aborted. */
+/* Ends the communicator in order; its operations must have ended. A CONNECTING communicator is aborted. */
 void zd_cuda_comm_end(struct zd_cuda_comm *comm);
-/* Returns whether only the communicator's memory is left. */
+/* Returns whether only the communicator's memory remains. */
 bool zd_cuda_comm_is_over(struct zd_cuda_comm *comm);
 
 static inline bool zd_cuda_comm_lives(const struct zd_cuda_comm *comm)
@@ -160,7 +157,7 @@ const char *zd_cuda_comm_state_name(const struct zd_cuda_comm *comm);
 
 /* Returns NCCL's state of the communicator: SUCCESS, IN_PROGRESS while a call is in progress, or an error. */
 int zd_cuda_comm_query(const struct zd_cuda_comm *comm);
-/* Enqueues a store of the next progress value behind the launched work, and returns the value in `*progress`.
+/* Enqueues a store of the next progress value after the launched work, and returns the value in `*progress`.
  * Errors: NO_MEMORY; DEVICE, and then the device is marked failed. */
 int zd_cuda_comm_mark(struct zd_cuda_comm *comm, uint64_t *progress, struct zd_err *err)
         __attribute__((warn_unused_result));

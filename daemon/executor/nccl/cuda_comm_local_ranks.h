@@ -20,7 +20,7 @@
 
 struct zd_err;
 
-/* A rank of a communicator. The caller owns the memory, and keeps it while the rank is in the table. */
+/* A rank of a communicator. The caller owns the memory, which must remain while the rank is in the table. */
 struct zd_cuda_comm_rank {
 	LIST_ENTRY(zd_cuda_comm_rank) link;
 	const char *group;
@@ -29,13 +29,13 @@ struct zd_cuda_comm_rank {
 	struct zd_comm_world world;
 };
 
-/* Returns the number by which texts name a rank of the communicator. */
+/* Returns the number that texts use for a rank of the communicator. */
 static inline uint32_t zd_cuda_comm_world_rank(const struct zd_cuda_comm_rank *self, uint32_t rank)
 {
 	return self->world.first + rank * (1 + self->world.between);
 }
 
-/* An id that this daemon made. The caller owns the memory, and keeps it while the table expects its
+/* An id that this daemon created. The caller owns the memory, which must remain while the table expects its
  * ranks. */
 struct zd_cuda_comm_id {
 	LIST_ENTRY(zd_cuda_comm_id) link;
@@ -56,8 +56,8 @@ void zd_cuda_comm_local_ranks_init(struct zd_cuda_comm_local_ranks *local_ranks)
 /* Frees the table, whose lists must be empty. */
 void zd_cuda_comm_local_ranks_deinit(struct zd_cuda_comm_local_ranks *local_ranks);
 
-/* Adds the rank. Errors: EXISTS when the rank is in the table already, or another rank of the communicator is
- * on the same GPU; MISMATCH when the number of ranks differs. */
+/* Adds the rank. Errors: EXISTS if the rank is already in the table, or another rank of the communicator is
+ * on the same GPU; MISMATCH if the number of ranks differs. */
 int zd_cuda_comm_local_ranks_add(struct zd_cuda_comm_local_ranks *local_ranks, struct zd_cuda_comm_rank *rank,
                                  struct zd_err *err) __attribute__((warn_unused_result));
 void zd_cuda_comm_local_ranks_remove(struct zd_cuda_comm_local_ranks *local_ranks,
@@ -72,7 +72,7 @@ void zd_cuda_comm_local_ranks_forget(struct zd_cuda_comm_local_ranks *local_rank
                                      struct zd_cuda_comm_id *ids, uint32_t count);
 /* Records that a rank with this id waits for room on its GPU. */
 void zd_cuda_comm_local_ranks_wait(struct zd_cuda_comm_local_ranks *local_ranks, const unsigned char *id);
-/* Returns whether a rank with one of the ids has joined or waited for room; then others may follow. */
+/* Returns whether a rank with one of the ids has joined or waited for room. Others can then follow. */
 bool zd_cuda_comm_local_ranks_are_waited_with(struct zd_cuda_comm_local_ranks *local_ranks,
                                               const struct zd_cuda_comm_id *ids, uint32_t count);
 /* Returns whether all of the ids are used. */

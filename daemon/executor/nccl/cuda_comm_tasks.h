@@ -3,17 +3,17 @@
  * cuda_comm_tasks.h - the commands of a device's communicators: unique ids, opening and closing, exchanges
  * and agreements.
  *
- * Commands name communicators by the core's numbers. Each communicator is in the queue of its role, so that a
- * late launch delays only communicators of the same role.
+ * Commands name communicators by the core's numbers. Each communicator is in the queue of its role. A late
+ * launch therefore delays only communicators of the same role.
  *
- * The CPU stores the fence of an exchange, after NCCL has reported success. A store by the GPU behind the
- * exchange would be executed after an abort too, and would free streams that wait for the data. The fences of
- * one timeline are stored in the order in which their exchanges were submitted, also across communicators.
- * When a communicator fails, streams that wait for its exchanges are freed at once. The exchanges themselves
- * complete only when nothing can access their memory any more, because the core reuses the memory then.
- *
- * A SIGNAL of such a timeline stands for all exchanges before it (struct zd_signal). So these exchanges store
- * nothing any more, however late they end, and cannot overwrite the value that the SIGNAL has stored.
+ * The CPU stores the fence of an exchange, after NCCL has reported success. A store by the GPU after the
+ * exchange would also be executed after an abort, and would release streams that wait for the data. The
+ * fences of one timeline are stored in the order in which their exchanges were submitted, also across
+ * communicators. When a communicator fails, streams that wait for its exchanges are released at once. The
+ * exchanges themselves complete only when no kernel can access their memory any more, because the core then
+ * reuses the memory. A SIGNAL of such a timeline stands for all exchanges before it (struct zd_signal). These
+ * exchanges therefore store no fence any more, however late they end, and cannot overwrite the value of the
+ * SIGNAL.
  *
  * Not thread-safe: only cuda_comm_thread calls these functions, with the device's context current.
  */
@@ -46,7 +46,7 @@ struct zd_cuda_comms {
 	STAILQ_HEAD(, zd_cuda_waiting_comm) waiting; /* for room, in order */
 	TAILQ_HEAD(, zd_cuda_collective) under_way;  /* have a fence to store; in order */
 	uint64_t ended;                              /* the number of tasks that have completed */
-	bool stopping;                               /* communicators are freed as soon as they are over */
+	bool stopping;                               /* communicators are freed as soon as they have ended */
 };
 
 /* Initialises the object. `settings` must outlive `comms`. */
@@ -55,15 +55,16 @@ void zd_cuda_comms_init(struct zd_cuda_comms *comms, struct zd_cuda_device *devi
 /* Frees the object. No task may be in progress. */
 void zd_cuda_comms_deinit(struct zd_cuda_comms *comms);
 
-/* Takes ownership of the task and begins it: UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE, AGREE; SIGNAL. The
- * first COMM_OPEN may take seconds, since it loads NCCL. */
+/* Takes ownership of the task and starts it: UNIQUE_IDS, COMM_OPEN, COMM_CLOSE, EXCHANGE, AGREE, SIGNAL. The
+ * first COMM_OPEN can take seconds, because it loads NCCL. */
 void zd_cuda_comms_run(struct zd_cuda_comms *comms, struct zd_cuda_task *task);
-/* Fails a task that has not begun. */
+/* Fails a task that has not started. */
 void zd_cuda_comms_refuse(struct zd_cuda_comms *comms, struct zd_cuda_task *task, const struct zd_err *why);
-/* Advances all tasks, and completes those that have ended. Returns whether work is in progress; then the
- * caller has to poll again, because nothing wakes it. */
+/* Advances all tasks, and completes those that have ended. Returns whether work is in progress. If so, the
+ * caller has to poll again, because no event wakes it. */
 bool zd_cuda_comms_poll(struct zd_cuda_comms *comms, uint64_t now_ns);
-/* Returns whether processes of unique ids run; then polls have to continue at long intervals. */
+/* Returns whether processes of unique ids run. If so, the caller has to continue to poll at long
+ * intervals. */
 bool zd_cuda_comms_listen(const struct zd_cuda_comms *comms);
 /* Asks the driver whether the GPU has failed; the next poll then ends the tasks. */
 void zd_cuda_comms_check(struct zd_cuda_comms *comms);

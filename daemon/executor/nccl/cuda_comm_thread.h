@@ -33,14 +33,14 @@ struct zd_cuda_comm_thread {
 	struct zd_cuda_comms comms;
 	struct zd_spin spin;
 	uint64_t event_ns;   /* the time of the last event */
-	uint64_t checked_ns; /* when the GPU was last checked, or nothing was in progress */
+	uint64_t checked_ns; /* time of the last check of the GPU, or when no work was in progress */
 };
 
 /* Does not start the thread. `settings` must outlive it. */
 void zd_cuda_comm_thread_init(struct zd_cuda_comm_thread *thread, struct zd_cuda_device *device,
                               const struct zd_cuda_comm_settings *settings);
-/* Asks the thread to end the work in progress and to fail all other tasks with SHUTDOWN. Returns at once.
- * Does nothing for a thread that was not initialised; neither does deinit. */
+/* Tells the thread to end the work in progress and to fail all other tasks with SHUTDOWN. Returns at once.
+ * Stop and deinit do nothing for a thread that was not initialised. */
 void zd_cuda_comm_thread_stop(struct zd_cuda_comm_thread *thread);
 /* Stops the thread and waits for it: no task completes afterwards. */
 void zd_cuda_comm_thread_deinit(struct zd_cuda_comm_thread *thread);

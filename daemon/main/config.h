@@ -35,7 +35,7 @@ struct zd_backend_ops;
 #define ZD_CONFIG_GPUS_BYTES            2752 /* 64 UUIDs with separators */
 #define ZD_CONFIG_PATH_BYTES            1024
 
-/* Where durable jobs are kept over the end of the daemon; AUTO: at the service manager, if it has a
+/* Where durable jobs are stored across restarts of the daemon. AUTO: at the service manager, if it has a
  * descriptor store for this service. */
 enum zd_keep_state { ZD_KEEP_AUTO, ZD_KEEP_NONE, ZD_KEEP_SYSTEMD, ZD_KEEP_HOLDER };
 #define ZD_CONFIG_SOCKETS     32u
@@ -66,13 +66,13 @@ struct zd_config {
 	uint32_t exit_when_idle_s; /* 0: it does not */
 	enum zd_keep_state keep_state;
 	uint32_t keep_state_ttl_s; /* 0: for ever */
-	uint32_t events;           /* that are kept; 0: none */
+	uint32_t events;           /* stored events; 0: none */
 	/* [devices]; for bytes, 0 is the default of the backend or the engine */
 	const struct zd_backend_ops *backend; /* NULL: auto */
 	uint32_t device_count;                /* host */
 	char gpus[ZD_CONFIG_GPUS_BYTES];      /* cuda: "all", or UUIDs and indices */
 	uint64_t arena_bytes, gather_budget_bytes, staging_bytes, segment_bytes;
-	uint64_t host_arena_bytes; /* of each host memory; 0: there is none */
+	uint64_t host_arena_bytes; /* of each host memory; 0: no host memory */
 	/* [collectives] */
 	char nccl_path[ZD_CONFIG_PATH_BYTES]; /* "": as the dynamic linker finds it */
 	bool check_collectives;
@@ -97,10 +97,10 @@ struct zd_config {
 
 void zd_config_init(struct zd_config *config);
 
-/* Applies the file's settings; on failure nothing is changed. INVALID, with file, line, key and the expected
- * value. If the file has several errors, each is printed to `errors` and `err` has their number; with NULL
- * `err` has the first one. PERMISSION when users other than root and the daemon's may write it; NOT_FOUND or
- * SYSTEM when it cannot be read. */
+/* Applies the file's settings. On failure it changes no setting. INVALID, with file, line, key and the
+ * expected value. If the file has several errors, each is printed to `errors` and `err` has their number. If
+ * `errors` is NULL, `err` has the first one. PERMISSION if users other than root and the daemon's can write
+ * the file; NOT_FOUND or SYSTEM if it cannot be read. */
 int zd_config_read(struct zd_config *config, const char *path, FILE *errors, struct zd_err *err)
         __attribute__((warn_unused_result));
 

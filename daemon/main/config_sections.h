@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config_sections.h - the sections whose names or keys are the administrator's: [socket NAME] and [grants].
+ * config_sections.h - the sections with names or keys that the administrator chooses: [socket NAME] and
+ * [grants].
  */
 #ifndef ZD_MAIN_CONFIG_SECTIONS_H
 #define ZD_MAIN_CONFIG_SECTIONS_H
@@ -14,7 +15,8 @@ struct zd_err;
 
 /* Returns whether this is "socket NAME", with a valid name. */
 bool zd_config_is_socket(const char *section);
-/* Apply one setting; the first one of a socket adds it. INVALID, with the expected and the found value. */
+/* These functions apply one setting. The first setting of a socket adds the socket. INVALID, with the
+ * expected and the found value. */
 int zd_config_set_socket(struct zd_config *config, const char *section, const char *key, const char *value,
                          struct zd_err *err) __attribute__((warn_unused_result));
 int zd_config_add_grant(struct zd_config *config, const char *key, const char *value, struct zd_err *err)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * marker.h - a file beside the socket that says what the store has of durable jobs. A daemon that finds
- * nothing in the store learns from the file whether there should be something.
+ * marker.h - a file next to the socket that says which durable jobs the store should have.
  *
- * The file is at the path of the socket with ".kept" behind it, belongs to the daemon's user, and exists
- * while there are durable jobs that a store keeps. It names the place of the store, since another store may
- * still have them, and the boot, since no store outlives that.
+ * A daemon that finds an empty store learns from the file whether durable jobs are missing. The file is at
+ * the path of the socket with ".kept" appended, belongs to the daemon's user, and exists while a store has
+ * durable jobs. It names the place of the store, because another store can still have them, and the boot,
+ * because no store outlives the boot.
  */
 #ifndef ZD_MAIN_MARKER_H
 #define ZD_MAIN_MARKER_H
@@ -13,12 +13,12 @@
 #include "server/store.h"
 
 struct zd_marker {
-	char path[128];    /* "": none, as the path of the socket is too long */
+	char path[128];    /* "": none, because the path of the socket is too long */
 	const char *place; /* a word */
 };
 
 void zd_marker_init(struct zd_marker *marker, const char *socket_path, const char *place);
-/* Returns what the file says, if it is of this user, place and boot; otherwise ZD_KEPT_NOTHING. */
+/* Returns the content of the file if it is of this user, place and boot, otherwise ZD_KEPT_NOTHING. */
 enum zd_kept zd_marker_read(const struct zd_marker *marker);
 /* Replaces the file in one step, or removes it (ZD_KEPT_NOTHING). A failure is logged: the next daemon then
  * does not know of a loss. */

@@ -16,15 +16,16 @@ struct zd_loop;
 #define ZD_NOTIFY_BYTES 1024
 
 struct zd_notify {
-	int sock; /* -1: there is no service manager */
+	int sock; /* -1: no service manager */
 	struct zd_outbox box;
 	uv_timer_t retry;
-	int error; /* errno, if descriptors that waited were dropped: there is no manager any more */
+	int error; /* errno, if waiting descriptors were dropped: the manager does not exist any more */
 };
 
 /* Opens $NOTIFY_SOCKET. If it is not set, or unusable, the other functions do nothing. */
 void zd_notify_open(struct zd_notify *notify, struct zd_loop *loop);
-/* Begins to close the handle. Waits for the manager to receive what is pending, for some seconds at most. */
+/* Starts to close the handle. Waits, at most for some seconds, for the manager to receive pending
+ * messages. */
 void zd_notify_close(struct zd_notify *notify);
 
 /* Sends a state such as "READY=1", or several lines; retries until it is sent. */

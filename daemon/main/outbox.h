@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * outbox.h - messages to a process that may not read: the service manager, or the holder of descriptors.
+ * outbox.h - messages to a process that does not always read: the service manager, or the holder of
+ * descriptors.
  *
- * Sending never blocks. Messages that the socket has no room for wait in the outbox, in order, with a copy of
- * their descriptor. The owner calls zd_outbox_flush() until none is left.
+ * Sending never blocks. If the socket has no room, messages wait in the outbox, in order, with a copy of
+ * their descriptor. The owner calls zd_outbox_flush() until the outbox is empty.
  */
 #ifndef ZD_MAIN_OUTBOX_H
 #define ZD_MAIN_OUTBOX_H
@@ -31,15 +32,15 @@ void zd_outbox_init(struct zd_outbox *box, int sock);
 void zd_outbox_clear(struct zd_outbox *box);
 
 /* Sends the message with a copy of the descriptor (-1: none), at once or with a later flush. A message with a
- * name can be cancelled, and replaces one of the name that waits. Returns 0, or -1 with errno: this message
- * and those that waited are dropped, since the other side does not exist. */
+ * name can be cancelled, and replaces a waiting message with the same name. Returns 0, or -1 with errno. On
+ * failure this message and all waiting messages are dropped, because the other side does not exist. */
 int zd_outbox_send(struct zd_outbox *box, const void *bytes, size_t nbytes, const char *name, int fd)
         __attribute__((warn_unused_result));
-/* Drops the message of this name; false: none waits. */
+/* Drops the waiting message with this name. Returns false if there is none. */
 bool zd_outbox_cancel(struct zd_outbox *box, const char *name);
-/* Sends the messages that wait, as far as there is room. Returns as zd_outbox_send(). */
+/* Sends waiting messages while the socket has room. Returns as zd_outbox_send(). */
 int zd_outbox_flush(struct zd_outbox *box) __attribute__((warn_unused_result));
-/* The same, but waits for room up to `wait_ms`, and drops what is left. */
+/* As zd_outbox_flush(), but waits up to `wait_ms` for room, and drops the remaining messages. */
 void zd_outbox_drain(struct zd_outbox *box, int wait_ms);
 
 #endif

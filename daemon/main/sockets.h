@@ -28,16 +28,16 @@ struct zd_sockets {
 	struct zd_served_socket all[1 + ZD_CONFIG_SOCKETS]; /* the daemon's own is the first */
 };
 
-/* Takes the sockets that the service manager has passed, and binds the others. On failure nothing is to be
- * closed. */
+/* Adopts the sockets that the service manager has passed, and binds the others. On failure the caller closes
+ * nothing. */
 int zd_sockets_open(struct zd_sockets *sockets, const struct zd_config *config, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Serves them; on failure some may be served. */
+/* Serves the sockets. On failure some can be served. */
 int zd_sockets_listen(struct zd_sockets *sockets, struct zd_loop *loop, struct zd_api *api,
                       struct zd_err *err) __attribute__((warn_unused_result));
-/* Stops accepting, and begins to close the handles. */
+/* Stops accepting, and starts to close the handles. */
 void zd_sockets_stop(struct zd_sockets *sockets);
-/* Closes what the daemon has bound, and removes its files. */
+/* Closes the sockets that the daemon has bound, and removes their files. */
 void zd_sockets_close(struct zd_sockets *sockets);
 /* The path of the daemon's own socket. */
 const char *zd_sockets_path(const struct zd_sockets *sockets);

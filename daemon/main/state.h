@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - where the state of durable jobs is kept, as the configuration's keep_state says. */
+/* state.h - the store for the state of durable jobs, according to the configuration's keep_state. */
 #ifndef ZD_MAIN_STATE_H
 #define ZD_MAIN_STATE_H
 
@@ -20,8 +20,9 @@ struct zd_state {
 	struct zd_marker marker;
 };
 
-/* Opens the store, with what the daemon before has left; without it with `discard`, and if that daemon has
- * noted that it is not whole. *store is NULL if nothing is kept. Uses keep_state and keep_state_ttl. */
+/* Opens the store with the former daemon's state. Ignores that state with `discard`, or if that daemon has
+ * recorded that it is incomplete. *store is NULL if no state is stored. Uses keep_state and
+ * keep_state_ttl. */
 int zd_state_open(struct zd_state *state, const struct zd_config *config, bool discard,
                   const char *socket_path, struct zd_notify *notify, struct zd_store **store,
                   struct zd_err *err) __attribute__((warn_unused_result));

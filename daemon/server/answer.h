@@ -21,7 +21,7 @@ struct zd_err;
 /* A reply under construction. Its parts are in the arena, which is reset after the reply was sent. */
 struct zd_answer {
 	Zd__Reply reply;
-	struct zd_api_session *session; /* that gets it */
+	struct zd_api_session *session; /* the receiver */
 	struct zd_arena *arena;
 	unsigned nsegments;
 	uint32_t segments[ZD_ANSWER_SEGMENTS]; /* the segments that the reply names */

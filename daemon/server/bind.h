@@ -21,19 +21,18 @@ struct zd_bound {
 };
 
 /*
- * Binds the path and listens there, with these permissions. A socket left by a former daemon is replaced.
- * INVALID: the path is too long or empty. NOT_FOUND: its folder does not exist. EXISTS: a daemon listens
- * there (the text has its pid), the file is not a socket, or another user's file has the lock's name,
- * PATH.lock. BUSY: another daemon keeps the lock. SYSTEM: other errors. Sets the process's umask for a
- * moment.
+ * Binds the path and listens on it, with these permissions. Replaces a socket of a former daemon. INVALID:
+ * the path is too long or empty. NOT_FOUND: its folder does not exist. EXISTS: a daemon listens on it (the
+ * text has its pid), the file is not a socket, or another user's file has the lock's name, PATH.lock. BUSY:
+ * another daemon has the lock. SYSTEM: other errors. Changes the process's umask for a moment.
  */
 int zd_bind(const char *path, mode_t mode, struct zd_bound *bound, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The same, for a file of this owner and group; (uid_t)-1 and (gid_t)-1 are the daemon's. SYSTEM: the daemon
- * may not give the file to them. */
+/* As zd_bind(), for a file of this owner and group; (uid_t)-1 and (gid_t)-1 are the daemon's. SYSTEM: the
+ * daemon may not change the file's owner to them. */
 int zd_bind_for(const char *path, mode_t mode, uid_t owner, gid_t group, struct zd_bound *bound,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Removes the socket file if it is still the one that zd_bind() made. The caller closes the socket. */
+/* Removes the socket file if it is still the one that zd_bind() created. The caller closes the socket. */
 void zd_bound_unlink(const struct zd_bound *bound);
 
 #endif

@@ -40,7 +40,7 @@ struct zd_bridge_config {
 	const char *nccl_path;
 	bool check_collectives;
 	uint64_t collective_timeout_ns;
-	struct zd_store *store; /* keeps durable jobs; NULL: they end with the daemon */
+	struct zd_store *store; /* stores durable jobs; NULL: they end with the daemon */
 };
 
 struct zd_completions {
@@ -52,7 +52,7 @@ struct zd_bridge {
 	const struct zd_backend_ops *ops;
 	struct zd_backend *backend;
 	struct zd_engine *engine;
-	struct zd_delegates delegates; /* make sums in place of the backend */
+	struct zd_delegates delegates; /* compute sums in place of the backend */
 	struct zd_keeper keeper;
 	struct zd_api *api; /* the api that has the bridge */
 	struct zd_timer timer;
@@ -81,7 +81,8 @@ void zd_bridge_deinit(struct zd_bridge *bridge);
 uint64_t zd_bridge_tick(struct zd_bridge *bridge);
 /* Lets the backend collect the commands of the following events, until zd_bridge_settle(). */
 void zd_bridge_collect(struct zd_bridge *bridge);
-/* Submits what was collected, and updates the timer for the engine's deadlines. Called after the events. */
+/* Submits the collected commands, and updates the timer for the engine's deadlines. Called after the
+ * events. */
 void zd_bridge_settle(struct zd_bridge *bridge);
 
 /* Reports a completion as an executor does. Thread-safe. */
@@ -89,7 +90,7 @@ void zd_bridge_complete(struct zd_bridge *bridge, const struct zd_completion *co
 /* Submits a command of the engine to the backend, or a substitute with the same op. */
 void zd_bridge_submit(struct zd_bridge *bridge, const struct zd_command *command);
 
-/* Returns whether the fence on the session's client page has passed, so that a WATCH is not needed. */
+/* Returns whether the fence on the session's client page has passed. If so, a WATCH is not needed. */
 bool zd_bridge_fence_passed(const struct zd_bridge *bridge, uint64_t session, struct zd_fence fence);
 
 /* Returns whether the device has failed, and then copies the reason to `why`. */

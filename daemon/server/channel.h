@@ -3,8 +3,8 @@
  * channel.h - the daemon's end of a session's work channel: a second socket, on which the daemon sends
  * requests to the client.
  *
- * Packets are sent one by one and never queued here: the caller keeps a packet for which the socket has no
- * room, until `writable`. So a client that does not read uses no memory of the daemon. Every callback of the
+ * Packets are sent one by one and never queued here. If the socket has no room, the caller holds the packet
+ * until `writable`. A client that does not read therefore uses no memory of the daemon. Every callback of the
  * loop ends with zd_conns_flush().
  */
 #ifndef ZD_SERVER_CHANNEL_H
@@ -30,7 +30,7 @@ struct zd_channel_ops {
 	void (*broken)(void *arg, const struct zd_err *why);
 };
 
-/* Makes both ends, for a session of this uid, in whose turns answers are handled. The caller owns the
+/* Creates both ends, for a session of this uid, in whose turns answers are handled. The caller owns the
  * client's end. Errors: SYSTEM. */
 int zd_channel_new(struct zd_conns *conns, uid_t uid, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)

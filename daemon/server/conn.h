@@ -2,13 +2,13 @@
 /*
  * conn.h - a client's connection: received packets, collected replies, and its end.
  *
- * The replies of one event are collected; zd_conns_flush(), at the event's end, sends them in as few packets
- * as possible. While a client does not read its replies, these wait, and the daemon does not handle its
- * requests, nor the rest of a packet. The connections of one uid have turns (user.h).
+ * The replies of one event are collected. At the event's end zd_conns_flush() sends them in as few packets as
+ * possible. While a client does not read its replies, the replies wait, and the daemon does not handle
+ * further requests of the client, nor the rest of a packet. The connections of one uid have turns (user.h).
  *
- * No function calls back directly: a connection that fails, or is ended, ends in the next zd_conns_flush(),
- * or in a later turn of its user.
- * So any code may send replies and end connections, the engine's sink included.
+ * No function calls back directly. A connection that fails, or is ended, ends in the next zd_conns_flush(),
+ * or in a later turn of its user. Any code, including the engine's sink, can therefore send replies and end
+ * connections.
  */
 #ifndef ZD_SERVER_CONN_H
 #define ZD_SERVER_CONN_H
@@ -41,7 +41,7 @@ struct zd_conns {
 	unsigned nspares;
 	bool flushing;
 	bool ends_at_once; /* connections do not wait for their users' turns to end */
-	/* Called before replies are sent, to store what they tell. NULL: none. */
+	/* Called before replies are sent, to store the facts that they report. NULL: none. */
 	void (*store)(void *arg);
 	void *store_arg;
 	/* Called when all collected replies have been sent, to send messages that must not overtake them.
@@ -61,7 +61,7 @@ struct zd_conn_ops {
 	void (*ended)(void *arg, const struct zd_err *why);
 };
 
-/* A descriptor to send; segment is NULL for those of the hello. */
+/* A descriptor to send; segment is NULL for the descriptors of the hello. */
 struct zd_attachment {
 	int fd;
 	const Zd__Segment *segment;
@@ -70,12 +70,12 @@ struct zd_attachment {
 void zd_conns_init(struct zd_conns *conns, struct zd_loop *loop);
 /* Frees the shared state, when all connections have ended. */
 void zd_conns_deinit(struct zd_conns *conns);
-/* Sends the collected replies and ends connections, as far as their users' turns have time left. Every
- * callback of the loop ends with this call. */
+/* Sends the collected replies and ends connections, while their users' turns have time. Every callback of the
+ * loop ends with this call. */
 void zd_conns_flush(struct zd_conns *conns);
 /* Ends all connections, each with `why` in a last reply, to no request. All clients are told, and all sockets
- * shut down, before the first owner is notified: what the end of a session does to others must not be seen
- * earlier than the end itself. */
+ * shut down, before the first owner is notified. The effects of a session's end on others must not be visible
+ * before the end itself. */
 void zd_conns_refuse(struct zd_conns *conns, const struct zd_err *why);
 
 /*
@@ -90,7 +90,7 @@ void zd_conn_welcome(struct zd_conn *conn);
 void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies);
 
 /* Ends the oldest connection without a hello, to make room for a new one of `uid`. Does so only if that
- * connection's user has more such connections than `uid`, so that no user can keep others out with silent
+ * connection's user has more of these connections than `uid`: no user can exclude others with silent
  * connections. Returns whether it has ended one. */
 bool zd_conns_make_way(struct zd_conns *conns, uid_t uid);
 
@@ -99,7 +99,7 @@ int zd_conn_socket(const struct zd_conn *conn);
 /* Returns false if the connection is to be ended; the caller must then ignore the rest of the packet. */
 bool zd_conn_is_open(const struct zd_conn *conn);
 /* Called after a request of this cost (user.h). Returns false if the rest of the packet has to wait: its
- * user's turn is over, or replies are unsent. */
+ * user's turn has ended, or replies are unsent. */
 bool zd_conn_may_go_on(const struct zd_conn *conn, unsigned cost);
 /* While a request of the connection is handled: whether it should be short, for other users. */
 bool zd_conn_shares(const struct zd_conn *conn);
@@ -108,7 +108,7 @@ bool zd_conn_shares(const struct zd_conn *conn);
  * descriptors. */
 void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_attachment *attachments,
                   unsigned nattachments);
-/* Appends a descriptor and its announcement, behind the replies before it. Takes ownership of the
+/* Appends a descriptor and its announcement, after the replies before it. Takes ownership of the
  * descriptor. */
 void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachment);
 /* Appends a message that the client has to unmap the segment. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ends.h - ends of sessions, and of ranks that leave, that take several steps of the engine.
+ * ends.h - ends of sessions, and of ranks that leave, that need several steps of the engine.
  *
- * The steps are tasks of the sessions' user, and come before all requests of the user that wait. The backend
- * closes a session after the last step, since commands may name the session until then.
+ * The steps are tasks of the sessions' user, and precede all waiting requests of the user. The backend closes
+ * a session after the last step, because commands can name the session until then.
  */
 #ifndef ZD_SERVER_ENDS_H
 #define ZD_SERVER_ENDS_H

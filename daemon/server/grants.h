@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grants.h - which devices a session may use: by its user, its groups and its process's control group.
+ * grants.h - the devices that a session can use, by its user, its groups and its process's control group.
  */
 #ifndef ZD_SERVER_GRANTS_H
 #define ZD_SERVER_GRANTS_H
@@ -22,16 +22,16 @@ struct zd_grant {
 	uint64_t devices; /* a bit for each */
 	uid_t uid;
 	gid_t gid;
-	char cgroup[ZD_GRANT_CGROUP_BYTES]; /* an absolute path; what is below it is meant too */
+	char cgroup[ZD_GRANT_CGROUP_BYTES]; /* an absolute path; includes the groups below it */
 };
 
 struct zd_grants {
-	unsigned count; /* 0: every session may use all devices */
+	unsigned count; /* 0: every session can use all devices */
 	struct zd_grant all[ZD_MAX_GRANTS];
 };
 
 /* Returns the devices of all grants that apply to the process at the other end of `sock`. Reads its control
- * group from /proc, if there is a grant for one. */
+ * group from /proc, if a grant names one. */
 uint64_t zd_grants_devices(const struct zd_grants *grants, int sock, const struct zd_creds *creds);
 
 /* Returns whether a process with these lines of /proc/PID/cgroup is in the control group `path`, or below

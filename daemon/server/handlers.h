@@ -15,13 +15,13 @@ struct zd_api_session;
 
 typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
 
-/* Checks what the engine cannot check of a GROUP_JOIN: a daemon has made its unique ids, if it has any, for
- * the session's user and this group, not too long ago. Leaves in `args` the ids without their stamp.
+/* Checks the unique ids of a GROUP_JOIN, which the engine cannot check. A daemon must have made them for the
+ * session's user and this group, and they must not have expired. Removes the stamp of the ids in `args`.
  * Errors: see zd_id_stamp_check(). */
 int zd_check_group_join(const struct zd_api_session *session, struct zd_args *args, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Puts the stamp before the ids of a reply to UNIQUE_IDS. May make the reply an error. */
+/* Puts the stamp before the ids of a reply to UNIQUE_IDS. Can change the reply to an error. */
 void zd_stamp_ids(const struct zd_reply *reply, struct zd_answer *answer);
 
 zd_answer_fn zd_answer_hello, zd_answer_goodbye, zd_answer_list, zd_answer_daemon_status, zd_answer_metrics,

@@ -17,7 +17,7 @@ struct zd_err;
 
 struct zd_id_key {
 	uint8_t secret[ZD_MAC_BYTES];
-	/* Tells keys apart, and says nothing about the secret. */
+	/* Distinguishes keys, and reveals nothing about the secret. */
 	uint8_t name[ZD_ID_KEY_NAME_BYTES];
 	bool shared; /* read from the configured file; false: only this node has it */
 };
@@ -28,8 +28,8 @@ struct zd_id_key {
 int zd_id_key_read(const char *path, struct zd_id_key *key, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the key that daemons of this user on this node share: from zerod-ids-UID.key in $XDG_RUNTIME_DIR,
- * or in /tmp. The first of them makes the file, with random bytes. Where that is not possible the key is this
- * daemon's alone. SYSTEM if the kernel gives no random bytes. */
+ * or in /tmp. The first daemon creates the file, with random bytes. If that is not possible, only this daemon
+ * has the key. SYSTEM if the kernel returns no random bytes. */
 int zd_id_key_make(struct zd_id_key *key, struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

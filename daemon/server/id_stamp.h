@@ -29,7 +29,7 @@
 
 struct zd_err;
 
-/* Clocks of nodes may differ by so much. */
+/* The largest accepted difference between the clocks of nodes. */
 #define ZD_ID_CLOCK_SKEW_S 60u
 
 struct zd_id_facts {
@@ -38,15 +38,15 @@ struct zd_id_facts {
 	uint64_t now_s;          /* seconds since 1970 */
 };
 
-/* Writes the stamp of `nids` ids, which follow each other at `ids`. SYSTEM: see zd_mac(). */
+/* Writes the stamp of the `nids` consecutive ids at `ids`. SYSTEM: see zd_mac(). */
 int zd_id_stamp_write(const struct zd_id_key *key, const struct zd_id_facts *facts, const void *ids,
                       uint32_t nids, uint8_t stamp[ZD_ID_STAMP_BYTES], struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Checks a stamp with its ids, `nbytes` together, against who uses them for what. Returns in *left_s for how
- * long they are accepted. Errors: INVALID if the
- * bytes are no stamped ids, or were made for another job or group; PERMISSION if they were made with another
- * key, by no daemon, for another user, more than `ttl_s` seconds ago, or in the future; SYSTEM. */
+/* Checks a stamp with its ids, `nbytes` together, against their user and purpose. Returns in *left_s the time
+ * for which they are still accepted. Errors: INVALID if the bytes are not stamped ids, or were made for
+ * another job or group; PERMISSION if they were made with another key, not by a daemon, for another user,
+ * more than `ttl_s` seconds ago, or in the future; SYSTEM. */
 int zd_id_stamp_check(const struct zd_id_key *key, const struct zd_id_facts *facts, uint32_t ttl_s,
                       const void *bytes, size_t nbytes, uint32_t *left_s, struct zd_err *err)
         __attribute__((warn_unused_result));

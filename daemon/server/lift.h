@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lift.h - between messages and the core, which has them by value.
+ * lift.h - converts messages for the core, which has them by value.
  *
- * A plan of each kind says what is to be copied, checked and converted. It is made of the messages'
- * descriptors, so a field that is added to a message needs nothing here.
+ * A plan of each kind lists the fields to copy, check and convert. It is made of the messages' descriptors: a
+ * new field of a message needs no change here.
  */
 #ifndef ZD_SERVER_LIFT_H
 #define ZD_SERVER_LIFT_H
 
 #include "server/answer.h"
 
-/* Makes the plans, before all else. */
+/* Creates the plans. Called first. */
 void zd_lift_plan(void);
 /* Sets *args to the request's message, whose lists it refers to. Lists of messages are converted, in the
  * arena. Errors: LIMIT for lists that are too long, INVALID for a fence with an invalid timeline or value. */

@@ -18,7 +18,7 @@ struct zd_listener {
 	int sock;
 	int spare; /* an open descriptor to close when no other is free; -1: closed */
 	uint64_t complained_ns;
-	uint64_t refused; /* the number of connections that were closed since that line */
+	uint64_t refused; /* connections closed after that log line */
 	/* Receives a connected socket, and owns it from then on, also on failure. */
 	int (*accepted)(void *arg, int sock, struct zd_err *err);
 	void *arg;
@@ -30,7 +30,7 @@ int zd_listener_open(struct zd_listener *listener, struct zd_loop *loop, int soc
         __attribute__((warn_unused_result));
 /* Closes the connections that wait at `sock`, for a daemon that will not serve them. */
 void zd_listener_reject(int sock);
-/* Stops accepting and begins to close the handles; the memory may be freed when the loop has run. */
+/* Stops accepting and starts to close the handles. The caller can free the memory when the loop has run. */
 void zd_listener_close(struct zd_listener *listener);
 
 #endif

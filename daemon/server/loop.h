@@ -14,14 +14,14 @@
 struct zd_err;
 
 /*
- * A source of events in memory that other threads or processes write. The loop polls it while awake, so that
- * the writers need not wake the loop. An event of the same source by a handle lists the source, because
+ * A source of events in memory that other threads or processes write. The loop polls it while awake. The
+ * writers therefore need not wake the loop. An event of the same source by a handle lists the source, because
  * another event often follows soon.
  */
 struct zd_poll_source {
-	/* Returns whether there is an event that may be handled now. */
+	/* Returns whether an event can be handled now. */
 	bool (*has)(const void *arg);
-	/* Handles one event, like a callback of the loop. It may list and drop any source. */
+	/* Handles one event, like a callback of the loop. It can list and drop any source. */
 	void (*take)(void *arg);
 	void *arg;
 	atomic_uint *polling; /* not 0 while listed; otherwise the writers wake the loop */
@@ -45,7 +45,7 @@ struct zd_loop {
 };
 
 int zd_loop_init(struct zd_loop *loop, struct zd_err *err) __attribute__((warn_unused_result));
-/* Runs until all handles are closed. Every owner of a handle must have begun to close it; an open handle is
+/* Runs until all handles are closed. Every owner of a handle must have started to close it. An open handle is
  * an error of the daemon and aborts it. */
 void zd_loop_deinit(struct zd_loop *loop);
 
@@ -71,8 +71,9 @@ void zd_loop_list(struct zd_loop *loop, struct zd_poll_source *source);
  * that it reads, is freed. */
 void zd_loop_drop(struct zd_loop *loop, struct zd_poll_source *source);
 
-/* From the next iteration on `round` is called once in each, like a callback of the loop, and the loop does
- * not sleep. There is one round at a time. Both may be called repeatedly, also by the round. */
+/* From the next iteration on `round` is called once per iteration, like a callback of the loop, and the loop
+ * does not sleep. Only one round exists at a time. Both functions can be called repeatedly, also by the
+ * round. */
 void zd_loop_begin_rounds(struct zd_loop *loop, void (*round)(void *arg), void *arg);
 void zd_loop_end_rounds(struct zd_loop *loop);
 
@@ -82,7 +83,7 @@ bool zd_loop_has_events(const struct zd_loop *loop);
 /* Announces an event within microseconds, for which the loop busy-polls. Called on the loop's thread. */
 void zd_loop_expect(struct zd_loop *loop);
 
-/* Handles the pending events; with `wait`, sleeps first if there is none. Returns false if no handle is
+/* Handles the pending events. With `wait`, sleeps first if there are none. Returns false if no handle is
  * active. */
 bool zd_loop_run_once(struct zd_loop *loop, bool wait);
 /* Handles events until zd_loop_stop(). */

@@ -16,8 +16,8 @@ struct zd_mac_part {
 	size_t count;
 };
 
-/* Computes the code of the `nparts` parts, one behind the other, under the key. SYSTEM if libgcrypt cannot,
- * as in its FIPS mode with a key of fewer than 14 bytes. */
+/* Computes the code of the concatenated `nparts` parts under the key. SYSTEM if libgcrypt cannot, for example
+ * in its FIPS mode with a key of fewer than 14 bytes. */
 int zd_mac(const void *key, size_t key_bytes, const struct zd_mac_part *parts, size_t nparts,
            uint8_t mac[ZD_MAC_BYTES], struct zd_err *err) __attribute__((warn_unused_result));
 

@@ -2,8 +2,8 @@
 /*
  * packet.h - a DaemonPacket under construction, or waiting to be sent.
  *
- * Fields are appended in encoded form. Concatenated messages are one message with the fields of all, so a
- * packet is built reply by reply, without keeping the replies. The packet owns its descriptors.
+ * Fields are appended in encoded form. Concatenated messages are one message with the fields of all. A packet
+ * is therefore built reply by reply, without storing the replies. The packet owns its descriptors.
  */
 #ifndef ZD_SERVER_PACKET_H
 #define ZD_SERVER_PACKET_H
@@ -32,7 +32,7 @@ struct zd_packet *zd_packet_shrunk(struct zd_packet *packet);
 void zd_packet_clear(struct zd_packet *packet);
 void zd_packet_free(struct zd_packet *packet);
 
-/* Returns false, without a change, if fewer than `spare_bytes` bytes would be left. */
+/* Returns false, without a change, if fewer than `spare_bytes` bytes would remain. */
 bool zd_packet_add_reply(struct zd_packet *packet, const Zd__Reply *reply, size_t spare_bytes)
         __attribute__((warn_unused_result));
 

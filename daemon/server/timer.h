@@ -19,10 +19,10 @@ struct zd_timer {
 
 void zd_timer_init(struct zd_timer *timer, struct zd_loop *loop, const struct zd_engine *engine,
                    void (*due)(void *arg), void *arg);
-/* Begins to close the handle; the memory may be freed when the loop has run. */
+/* Starts to close the handle. The caller can free the memory when the loop has run. */
 void zd_timer_close(struct zd_timer *timer);
 
-/* Updates the timer. Called after every event for the engine; cheap unless there is an earlier deadline. */
+/* Updates the timer. Called after every event for the engine. Cheap unless a deadline is earlier. */
 void zd_timer_update(struct zd_timer *timer);
 
 #endif

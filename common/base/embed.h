@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * embed.h - the contents of a file as an object of a program or library.
- *
- * The assembler reads the file, by its path from the root of the tree. The compiler does not report the file
- * as a dependency, so the makefile names it as a prerequisite of the object file.
+ * embed.h - the contents of a file as an object of a program or library. The assembler reads the file, by its
+ * path from the root of the tree. The compiler does not report the file as a dependency. The makefile
+ * therefore names it as a prerequisite of the object file.
  */
 #ifndef ZD_BASE_EMBED_H
 #define ZD_BASE_EMBED_H

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * err.h - a status with its text.
- *
- * Functions that can fail return 0 or a negative ZEROD_E_* (zerod.h), and set a text in a struct zd_err: what
- * was requested and what was found, with names and ranks. A NULL err is allowed everywhere: the text is
- * dropped.
+ * err.h - a status with its text. Functions that can fail return 0 or a negative ZEROD_E_* (zerod.h), and set
+ * a text in a struct zd_err. The text has the request and the facts found, with names and ranks. Every
+ * function accepts a NULL err, and then drops the text.
  */
 #ifndef ZD_BASE_ERR_H
 #define ZD_BASE_ERR_H
@@ -23,16 +21,16 @@ struct zd_err {
 		.status = 0                                                                                  \
 	}
 
-/* Sets the status and formats the text. The text is cut if too long, always terminated, and always UTF-8
- * without control characters, for any arguments; these may point into err->text. */
+/* Sets the status and formats the text. A text that is too long is cut. The text is always terminated, and
+ * always UTF-8 without control characters, for any arguments. The arguments can point into err->text. */
 void zd_err_format(struct zd_err *err, int status, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 static inline int zd_err_status(int status)
 {
 	return status;
 }
-/* Sets the error and returns `status`. A macro, so that compilers and analysers see the value that is
- * returned. Arguments are evaluated once. */
+/* Sets the error and returns `status`. It is a macro so that compilers and analysers see the returned value.
+ * Evaluates its arguments once. */
 #define zd_err_set(err, status, ...)                                                                         \
 	({                                                                                                   \
 		const int zd_err_set_status = (status);                                                      \
@@ -40,8 +38,8 @@ static inline int zd_err_status(int status)
 		zd_err_status(zd_err_set_status);                                                            \
 	})
 
-/* Sets ZEROD_E_SYSTEM with the text and ": <strerror(errno_value)>" behind it, and returns the status. A long
- * text is cut so that the reason fits. */
+/* Sets ZEROD_E_SYSTEM with the text, followed by ": <strerror(errno_value)>", and returns the status. Cuts a
+ * long text so that the reason fits. */
 int zd_err_errno(struct zd_err *err, int errno_value, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 

@@ -30,7 +30,7 @@ static inline uint64_t zd_max_u64(uint64_t a, uint64_t b)
 }
 
 /* Rounds `value` up to a multiple of `align`, a power of two. The caller has checked `value` (ZD_MAX_BYTES),
- * so that nothing overflows. */
+ * so that the result cannot overflow. */
 static inline uint64_t zd_align_up(uint64_t value, uint64_t align)
 {
 	return (value + align - 1) & ~(align - 1);

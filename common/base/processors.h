@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* processors.h - the number of processors that this process may keep busy. */
+/* processors.h - the number of processors that this process can keep busy. */
 #ifndef ZD_BASE_PROCESSORS_H
 #define ZD_BASE_PROCESSORS_H
 

@@ -3,8 +3,8 @@
 #ifndef ZD_BASE_STD_FDS_H
 #define ZD_BASE_STD_FDS_H
 
-/* Opens the missing descriptors, so that no socket gets such a number and receives the program's output.
- * Writes there still fail, with EBADF. Called at the beginning of main(). */
+/* Opens the missing descriptors, so that no socket has one of these numbers and receives the program's
+ * output. Writes to them still fail, with EBADF. Called at the start of main(). */
 void zd_std_fds_fill(void);
 
 #endif

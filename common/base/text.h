@@ -11,7 +11,7 @@
 struct zd_err;
 
 /* Whether the text is well-formed UTF-8 without control characters (below 0x20, 0x7f, and U+0080 to U+009F,
- * which terminals obey too). */
+ * which terminals also obey). */
 bool zd_utf8_valid(const char *text, size_t bytes);
 
 /* Formats like vsnprintf(), with a result that zd_utf8_valid() always accepts: cut between two characters,
@@ -20,11 +20,11 @@ void zd_text_vformat(char *out, size_t out_bytes, const char *format, va_list ar
         __attribute__((format(printf, 3, 0)));
 
 /*
- * Writes the text as it can be shown to people. Control characters become escapes as in JSON ("\u202e"), and
- * so do characters that are invisible or change the order of others: bidirectional controls, zero-width and
- * tag characters, line separators. Malformed bytes become '?'. A backslash stays as it is. Cuts between two
- * characters or escapes. `out_bytes` >= 1; ZD_TEXT_ESCAPE_GROWTH times the text's bytes and 1 are enough.
- * Returns the length.
+ * Writes the text as it can be shown to people. Control characters become escapes as in JSON ("\u202e").
+ * Characters that are invisible or change the order of others also do: bidirectional controls, zero-width and
+ * tag characters, line separators. Malformed bytes become '?'. A backslash does not change. Cuts between two
+ * characters or escapes. `out_bytes` is at least 1; ZD_TEXT_ESCAPE_GROWTH times the text's bytes plus 1 are
+ * enough. Returns the length.
  */
 #define ZD_TEXT_ESCAPE_GROWTH 6u
 size_t zd_text_escape(const char *text, char *out, size_t out_bytes);
@@ -37,7 +37,7 @@ uint64_t zd_text_hash(const char *text);
 int zd_name_check(const char *text, size_t max_bytes, const char *what, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Parses "4096", "64K", "1.5G", "2GiB" (powers of 1024) to bytes; a fraction is rounded down. Errors:
+/* Parses "4096", "64K", "1.5G", "2GiB" (powers of 1024) to bytes, and rounds a fraction down. Errors:
  * INVALID, with the text. */
 int zd_bytes_parse(const char *text, uint64_t *bytes, struct zd_err *err) __attribute__((warn_unused_result));
 

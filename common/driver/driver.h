@@ -2,15 +2,14 @@
 /*
  * driver.h - the CUDA driver, loaded at run time.
  *
- * Daemon and library are built on machines without CUDA and run on machines without a GPU, so nothing here
- * needs cuda.h or libcuda.so.1 to build: the few types, numbers and functions of the driver's stable binary
- * interface that zerod uses are declared below, under the driver's own structure tags, and
- * tests/unit/driver/test_abi.c compares each with cuda.h where there is one. Handles are pointers to the
- * driver's incomplete structures, so that they are not mixed up.
+ * Daemon and library are built on machines without CUDA and run on machines without a GPU. The build
+ * therefore needs neither cuda.h nor libcuda.so.1. This file declares the few types, numbers and functions of
+ * the driver's stable binary interface that zerod uses, under the driver's own structure tags. If cuda.h
+ * exists, tests/unit/driver/test_abi.c compares each with it. Handles are pointers to the driver's incomplete
+ * structures, so that they are not mixed up.
  *
  * Functions are called through the table, `cuda->memCreate(...)`, and return a CUresult as int. zd_cuda_err()
- * translates the result into a status of zerod with the driver's text. All functions may be called from any
- * thread.
+ * translates the result into a status of zerod with the driver's text. Any thread can call all functions.
  */
 #ifndef ZD_DRIVER_DRIVER_H
 #define ZD_DRIVER_DRIVER_H
@@ -252,8 +251,8 @@ enum {
 	   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,      \
 	   struct CUstream_st *stream, void **params, void **extra))
 
-/* Functions of newer drivers, from ZD_CUDA_NEWER_VERSION on: NULL where the driver has none. The copies of a
- * batch have no order among each other; the batch as a whole is in the stream's order. */
+/* Functions of newer drivers, from ZD_CUDA_NEWER_VERSION on, or NULL. The copies of a batch have no order
+ * among each other. The batch as a whole is in the stream's order. */
 #define ZD_CUDA_NEWER_VERSION 13000
 #define ZD_CUDA_NEWER_FUNCTIONS(F)                                                                           \
 	F(memcpyBatchAsync, cuMemcpyBatchAsync,                                                              \

@@ -2,16 +2,16 @@
 /*
  * nccl.h - NCCL, loaded at run time.
  *
- * As with the driver (driver.h), nothing here needs NCCL's headers to build: the few types, numbers and
- * functions of its stable binary interface that zerod uses are declared below, and
- * tests/unit/driver/test_nccl.c compares each with nccl.h where there is one. Functions are called through
- * the table, `nccl->allGather(...)`, and return an ncclResult_t as int. Device addresses are declared as
- * numbers here and as pointers in nccl.h, which makes no difference in the calling convention. zd_nccl_err()
- * translates a result into a status of zerod with NCCL's text.
+ * As with the driver (driver.h), the build does not need NCCL's headers. This file declares the few types,
+ * numbers and functions of NCCL's stable binary interface that zerod uses. If nccl.h exists,
+ * tests/unit/driver/test_nccl.c compares each with it. Functions are called through the table,
+ * `nccl->allGather(...)`, and return an ncclResult_t as int. Device addresses are declared as numbers here
+ * and as pointers in nccl.h, which does not change the calling convention. zd_nccl_err() translates a result
+ * into a status of zerod with NCCL's text.
  *
- * A communicator is used by one thread at a time. A call of a nonblocking communicator may return
+ * One thread at a time uses a communicator. A call of a nonblocking communicator can return
  * ZD_NCCL_IN_PROGRESS. Until commGetAsyncError() returns another result, only commGetAsyncError() and
- * commAbort() may be called then.
+ * commAbort() may be called.
  */
 #ifndef ZD_DRIVER_NCCL_H
 #define ZD_DRIVER_NCCL_H
@@ -26,10 +26,10 @@ struct zd_err;
 
 /*
  * The oldest supported version, 2.24.3. In earlier versions, ranks of one process write directly into each
- * other's buffers, also into unregistered ones. So the kernel of another rank could still write into the
- * gathered buffer of a rank whose communicator was aborted, after the memory was reused. Since 2.24.3, data
- * for unregistered buffers, which all of the daemon's are, passes through NCCL's own buffers, and only the
- * kernels of a rank's own communicator write into the rank's memory.
+ * other's buffers, even if these are unregistered. After the communicator of a rank was aborted and its
+ * memory was reused, the kernel of another rank could still write into its gathered buffer. Since 2.24.3,
+ * data for unregistered buffers passes through NCCL's own buffers. All of the daemon's buffers are
+ * unregistered. Only the kernels of a rank's own communicator then write into the rank's memory.
  */
 #define ZD_NCCL_OLDEST      22403
 #define ZD_NCCL_OLDEST_TEXT "2.24.3"
@@ -92,8 +92,8 @@ struct zd_nccl_config {
 
 /* ---- Functions ----------------------------------------------------------------------------------------- */
 
-/* F(member, NCCL's name, its arguments). Counts are of elements; where the ranks' parts make a whole, of one
- * rank's part. */
+/* F(member, NCCL's name, its arguments). Counts are of elements. If the ranks' parts form a whole, a count is
+ * of one rank's part. */
 #define ZD_NCCL_FUNCTIONS(F)                                                                                 \
 	F(getVersion, ncclGetVersion, (int *version))                                                        \
 	F(getUniqueId, ncclGetUniqueId, (struct zd_nccl_id * id))                                            \
@@ -153,8 +153,8 @@ int zd_nccl_load(const char *path, const struct zd_nccl **nccl, struct zd_err *e
 /*
  * Returns 0 for success. Otherwise sets `err` to "WHAT: TEXT", with NCCL's text for that result, and returns
  * its status: PEER_LOST for a remote error, SYSTEM for a system error, DEVICE for all others. NCCL's last
- * error is logged only: NCCL has one for the whole process, so it may be an old one, or that of another
- * user's group, with addresses that clients must not see.
+ * error is only logged. NCCL has one for the whole process. It can therefore be old, or of another user's
+ * group, with addresses that clients must not see.
  */
 int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, const char *what, ...)
         __attribute__((format(printf, 4, 5), warn_unused_result));

@@ -22,9 +22,9 @@ int zd_nvml_open(struct zd_nvml **nvml, struct zd_err *err) __attribute__((warn_
 /* Closes NVML; NULL is allowed. */
 void zd_nvml_close(struct zd_nvml *nvml);
 
-/* Returns whether the process is listed as using the GPU (named "GPU-..."): 1, 0, or a status. A process that
- * was killed stays listed until the driver has destroyed its context, which a forked child can keep alive.
- * About 5 us. */
+/* Returns whether NVML lists the process as using the GPU (named "GPU-..."): 1, 0, or a status. A process
+ * that was killed remains listed until the driver has destroyed its context, which a forked child can keep
+ * alive. About 5 us. */
 int zd_nvml_lists(struct zd_nvml *nvml, const char *uuid_text, pid_t pid, struct zd_err *err)
         __attribute__((warn_unused_result));
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * element.h - converts an element from a floating dtype to another, for the CPU (cast.c) and for GPUs
+ * element.h - converts an element from one floating dtype to another, for the CPU (cast.c) and for GPUs
  * (kernels.cu).
  *
- * Widening to float32 is exact, narrowing rounds once, to nearest, ties to even. The functions select
- * values without branches, so that compilers vectorise loops over them. Bits are computed by integer
- * arithmetic, except for subnormals, where an addition of floats does the rounding. No result of such an
- * addition is a subnormal float32, and no relevant operand is, so that a thread that flushes subnormals to
- * zero gets the same bits. The file is valid C and CUDA C++.
+ * Widening to float32 is exact. Narrowing rounds once, to nearest, ties to even. The functions select values
+ * without branches, so that compilers vectorise loops of them. Bits are computed by integer arithmetic. For
+ * subnormals an addition of floats does the rounding. Neither its result nor a relevant operand is a
+ * subnormal float32. A thread that flushes subnormals to zero therefore computes the same bits. The file is
+ * valid C and CUDA C++.
  */
 #ifndef ZD_CLIENT_KERNELS_ELEMENT_H
 #define ZD_CLIENT_KERNELS_ELEMENT_H
@@ -29,9 +29,10 @@
 /* A format to which float32 is narrowed: sign, exponent with its bias, mantissa. */
 struct zc_format {
 	unsigned bits, mantissa_bits, bias;
-	uint32_t overflow; /* the result for too large values: the pattern after the largest finite value */
+	uint32_t overflow; /* the result for values that are too large: the pattern after the largest finite
+	                      value */
 	uint32_t nan;      /* a quiet nan */
-	uint32_t payload;  /* bits of a nan's mantissa that are kept */
+	uint32_t payload;  /* preserved bits of a nan's mantissa */
 };
 
 ZC_ELEMENT uint32_t zc_f32_bits(float value)
@@ -63,8 +64,8 @@ ZC_ELEMENT float zc_f32_from_f16(uint16_t bits)
 	uint32_t sign = (bits & 0x8000u) << 16;
 	uint32_t magnitude = (bits & 0x7fffu) << 13;
 	uint32_t normal = magnitude + rebias;
-	uint32_t special = normal + rebias; /* inf, nan: the exponent's highest value in float32, too */
-	uint32_t one = 113u << ZC_F32_MANTISSA_BITS; /* 2^-14, of which a subnormal is the fraction */
+	uint32_t special = normal + rebias; /* inf, nan: the highest value of the exponent, also in float32 */
+	uint32_t one = 113u << ZC_F32_MANTISSA_BITS; /* 2^-14, the unit of a subnormal's fraction */
 	uint32_t subnormal =
 	        zc_f32_bits(zc_f32_from_bits(one | (magnitude & 0x7fffffu)) - zc_f32_from_bits(one));
 	uint32_t number = magnitude < 0x400u << 13 ? subnormal : normal;

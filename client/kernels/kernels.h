@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define ZC_VECTOR_BYTES 16u /* of one load at most, where all addresses are aligned to it */
+#define ZC_VECTOR_BYTES 16u /* largest load, if all addresses are aligned to it */
 /* Elements of one load. A thread's registers could not hold the sums of more elements. */
 #define ZC_VECTOR_NUMEL(element_bytes)                                                                       \
 	(ZC_VECTOR_BYTES / (element_bytes) < 8u ? ZC_VECTOR_BYTES / (element_bytes) : 8u)
@@ -24,7 +24,7 @@
 #define ZC_CAST_BLOCKS 264u
 
 struct zc_cast_args {
-	uint64_t from, to; /* may not overlap */
+	uint64_t from, to; /* must not overlap */
 	uint64_t numel;
 	uint32_t vectors; /* both are aligned to ZC_VECTOR_BYTES */
 	uint32_t pad;
@@ -34,20 +34,20 @@ struct zc_cast_args {
 
 #define ZC_REDUCE_MOST_INPUTS 64u
 #define ZC_REDUCE_PARTS       132u /* blocks at most, each with its sum of squares: one a multiprocessor */
-#define ZC_REDUCE_LANES       8u   /* reductions that may run on one GPU at a time */
+#define ZC_REDUCE_LANES       8u   /* reductions that can run on one GPU at a time */
 
 /*
- * The order of the squares depends on numel and the inputs' dtype alone. ZC_VECTOR_NUMEL elements are a
- * vector, and as many vectors as a block has threads a chunk. Chunk c is block (c mod ZC_REDUCE_PARTS)'s,
- * vector v of a chunk is thread v's: so there are as many blocks as chunks, or ZC_REDUCE_PARTS if there are
- * more. A thread adds the squares of its elements in order. Then the sums are added in pairs, the upper half
- * to the lower one, until one is left: first of the 32 threads of each warp, then of the block's 32 warps,
- * then of the blocks, in the same order as the threads of a block.
+ * The order of the squares depends only on numel and the inputs' dtype. ZC_VECTOR_NUMEL elements are a
+ * vector. A chunk has one vector per thread of a block. Block (c mod ZC_REDUCE_PARTS) processes chunk c, and
+ * thread v processes vector v of a chunk. The number of blocks is the number of chunks, at most
+ * ZC_REDUCE_PARTS. A thread adds the squares of its elements in order. Then the sums are added in pairs, the
+ * upper half to the lower half, until one remains: first of the 32 threads of each warp, then of the block's
+ * 32 warps, then of the blocks, in the same order as the threads of a block.
  */
 struct zc_reduce_args {
 	uint64_t inputs[ZC_REDUCE_MOST_INPUTS]; /* the first ninputs */
-	uint64_t target;                        /* may be one of the inputs, but not overlap one in part */
-	uint64_t result;                        /* struct zc_reduce_result */
+	uint64_t target; /* can be one of the inputs, but must not partly overlap one */
+	uint64_t result; /* struct zc_reduce_result */
 	uint64_t numel;
 	float prescale, postscale;
 	uint32_t ninputs;
@@ -66,12 +66,12 @@ struct zc_reduce_result {
 
 #define ZC_UPDATE_THREADS 256u  /* of a block: more would leave a thread too few registers for its elements */
 #define ZC_UPDATE_BLOCKS  1056u /* at most: 8 for each of the 132 multiprocessors */
-#define ZC_UPDATE_NUMEL   8u    /* elements that a thread updates at once, where all addresses allow it */
+#define ZC_UPDATE_NUMEL   8u    /* elements that a thread updates at once, if all addresses allow it */
 
-/* The numbers of a step, for a rule. Those that a rule has no use for are such that they change nothing. */
+/* The numbers of a step, for a rule. Numbers that a rule does not use have neutral values. */
 struct zc_update_numbers {
 	float lr;           /* Adam: over the correction of m */
-	float keep;         /* the factor of the master that AdamW leaves */
+	float keep;         /* AdamW: the factor of the master */
 	float decay;        /* the part of the master that is added to the gradient */
 	float beta1, rest1; /* rest: of the gradient; Adam's 1 - beta, SGD's 1 - dampening */
 	float beta2, rest2;
@@ -82,7 +82,7 @@ struct zc_update_numbers {
 
 struct zc_update_args {
 	uint64_t shard, low; /* low 0: the shard is float32, and its own master */
-	uint64_t m, v;       /* 0: the rule has none */
+	uint64_t m, v;       /* 0: not used by the rule */
 	uint64_t values;     /* gradients, or masters; float32 */
 	uint64_t numel;
 	uint64_t scale, overflow; /* a float32 each; 0: none */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * update.h - masters in two halves, and what an optimizer does to one element, for the CPU (optimizer.c) and
- * for GPUs (kernels.cu).
+ * update.h - masters in two halves, and the update of one element by an optimizer, for the CPU (optimizer.c)
+ * and for GPUs (kernels.cu).
  *
- * The upper half is the master rounded to 16 bits, the lower half the master's own lower bits: as a signed
- * number it is what the rounding added or took away. So the two give back every float32. A NaN would not
- * always have an upper half that is one, so all become the same one.
+ * The upper half is the master rounded to 16 bits. The lower half is the master's own lower bits: read as a
+ * signed number, it is the difference that the rounding made. The two halves therefore give back every
+ * float32. The upper half of a NaN would not always be a NaN. All NaNs therefore become the same one.
  *
- * Every operation rounds by itself: both compilers are told not to fuse them. So CPUs and GPUs get the same
- * bits, but for the bits of a NaN. The file is valid C and CUDA C++.
+ * Every operation rounds separately: both compilers have options against fusing them. CPUs and GPUs therefore
+ * compute the same bits, except the bits of a NaN. The file is valid C and CUDA C++.
  */
 #ifndef ZD_CLIENT_KERNELS_UPDATE_H
 #define ZD_CLIENT_KERNELS_UPDATE_H
@@ -44,7 +44,7 @@ ZC_ELEMENT float zc_master_join(uint16_t high, uint16_t low)
 	return zc_f32_from_bits(((uint32_t)high << 16) + (uint32_t)(int32_t)(int16_t)low);
 }
 
-/* The state of one element: what a rule has no use for stays as it is. */
+/* The state of one element. A rule does not change the parts that it does not use. */
 struct zc_element_state {
 	float master, m, v;
 };

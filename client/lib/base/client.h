@@ -2,13 +2,13 @@
 /*
  * client.h - the client: a connection to a daemon, and the library's state of it.
  *
- * Locks, in the order in which they nest: a client's reconnect_lock, its send_lock, its
- * cuda_lock, its lock, a stream's lock, the client's page_lock. The library holds none of them while a
- * function of the caller runs.
+ * Locks, in the order in which they nest: a client's reconnect_lock, its send_lock, its cuda_lock, its lock,
+ * a stream's lock, the client's page_lock. The library holds none of them while a function of the caller
+ * runs.
  *
- * Devices are either emulated, and the CPU can access their memory, or GPUs, whose memory it cannot access:
- * addresses of the daemon's memory are then the GPU's, and the library must not dereference them.
- * device/cuda.h is the interface to GPUs.
+ * Devices are either emulated or GPUs. The CPU can access the memory of emulated devices. With GPUs,
+ * addresses of the daemon's memory are the GPU's, and the library must not dereference them. device/cuda.h is
+ * the interface to GPUs.
  */
 #ifndef ZD_CLIENT_CLIENT_H
 #define ZD_CLIENT_CLIENT_H
@@ -32,16 +32,17 @@
 
 /* The daemon enforces deadlines. The library waits this much longer, in case the daemon hangs. */
 #define ZC_GRACE_NS 2000000000ull
-/* Outstanding requests from which a sender also reads, so that replies cannot pile up in the daemon. */
+/* Number of outstanding requests from which a sender also reads, so that replies cannot pile up in the
+ * daemon. */
 #define ZC_DRAIN_ABOVE 32u
-/* Limit of answered tickets that no lease keeps and no thread has waited for; the oldest are dropped
- * first. */
+/* Limit of answered tickets without a lease and without a wait. The oldest are dropped first. */
 #define ZC_MAX_FINISHED 4096u
 /* Limit of a lease's tickets beyond its remaining uses. */
 #define ZC_SURPLUS_TICKETS 64u
-/* Limit of freed tickets that are kept for new requests. */
+/* Limit of freed tickets that are stored for new requests. */
 #define ZC_MAX_SPARE_TICKETS 128u
-/* The socket's receive timeout, unless the program wants to be asked: a longer wait is several of these. */
+/* The socket's receive timeout, unless the program has `interrupted`. A longer wait consists of several
+ * timeouts. */
 #define ZC_RECEIVE_SLICE_MS 1000
 #define ZC_SPIN_NS                                                                                           \
 	50000u /* busy-polling for the answer to a gather, and of the thread for sums after an event */
@@ -58,8 +59,8 @@ LIST_HEAD(zc_op_list, zc_op);
 TAILQ_HEAD(zc_op_queue, zc_op);
 TAILQ_HEAD(zc_waiter_queue, zc_waiter);
 
-/* Chains of the table of ops. Ids are consecutive, so that with as many chains as outstanding requests no
- * hash function is needed. */
+/* Chains of the table of ops. Ids are consecutive. With as many chains as outstanding requests, the table
+ * needs no hash function. */
 #define ZC_OP_CHAINS ZD_MAX_OUTSTANDING
 
 /* Failures of detached requests that no call has reported yet. */
@@ -76,12 +77,12 @@ struct zc_lag {
 	atomic_uint_fast64_t random; /* state of the generator; 0: no stream lags */
 };
 
-/* The channel over which the daemon requests sums of this process, and the thread that makes
- * them (offloaded_sum.c). */
+/* The channel through which the daemon requests sums of this process, and the thread that computes them
+ * (offloaded_sum.c). */
 struct zc_worker {
 	struct zd_endpoint endpoint; /* sock -1: the daemon requests no sums */
 	struct zd_work_page *page;   /* GPUs write the sums' results here; NULL: none */
-	int expected;                /* an eventfd: a request will come soon; -1: none */
+	int expected;                /* an eventfd: a request will arrive soon; -1: none */
 	/* With cuda_lock: */
 	bool running;
 	pthread_t thread;
@@ -89,10 +90,11 @@ struct zc_worker {
 };
 
 struct zerod_client {
-	/* Set by zerod_connect(), then fixed; some anew by each reconnection, with no thread inside. */
+	/* Set by zerod_connect(), then fixed. Each reconnection sets some of them again, when no thread is
+	 * inside. */
 	struct zd_endpoint endpoint; /* the holder of send_lock sends, the `reading` thread receives */
 	struct zd_rings *rings;      /* of this endpoint and the worker's; NULL: none */
-	uint64_t serial;  /* identifies this client for ever: threads keep their error texts under it */
+	uint64_t serial;  /* identifies this client for ever: threads store their error texts under it */
 	uint64_t session; /* 0: none */
 	uint64_t daemon;  /* a hash of its socket's path */
 	char *socket_path, *name; /* owned; NULL in a client that never reconnects */
@@ -116,7 +118,7 @@ struct zerod_client {
 	struct zc_lag lag;
 
 	/* Reconnection: see reconnect.c. */
-	pthread_mutex_t reconnect_lock; /* one thread connects again; locked before all others */
+	pthread_mutex_t reconnect_lock; /* held by the thread that reconnects; locked before all others */
 	uint64_t former_tickets;        /* the last one of former connections */
 	uint64_t timeline_written[ZEROD_MAX_STREAMS];
 	int contexts[ZD_MAX_DEVICES]; /* the driver's numbers of GPUs whose contexts outlive connections */
@@ -126,11 +128,11 @@ struct zerod_client {
 
 	pthread_mutex_t send_lock; /* the order of packets on the socket */
 
-	atomic_uint_fast64_t packets; /* sent so far */
+	atomic_uint_fast64_t packets; /* number of packets sent */
 	atomic_bool poisoned;         /* a wait was freed by an abort */
-	atomic_bool lost; /* the connection has ended; broken_status says so when it was read to its end */
+	atomic_bool lost; /* the connection has ended; broken_status is set when it was read to its end */
 	atomic_bool detached_failed; /* detached.nfailures > 0 */
-	atomic_bool closed;          /* no further thread may begin a call */
+	atomic_bool closed;          /* no thread may start a call any more */
 	atomic_uint ncorked;         /* threads with a batch; 0 spares a search */
 	atomic_int broken_status;    /* 0, or the status with which the connection broke; see broken_text */
 	char broken_text[ZD_ERR_TEXT_BYTES];
@@ -138,15 +140,15 @@ struct zerod_client {
 	struct zc_cuda *_Atomic cuda; /* NULL until the first GPU is opened; fixed then */
 
 	pthread_mutex_t page_lock;  /* segments' holders and their unmapping, and: */
-	struct zd_err page_failure; /* of taking access away; status 0: none */
+	struct zd_err page_failure; /* of revoking access; status 0: no failure */
 
 	pthread_mutex_t cuda_lock; /* one GPU is opened at a time */
 	pthread_mutex_t lock;      /* all members below */
 	uint64_t next_id;
-	uint64_t nlists;                     /* number of unit lists so far: see zc_unit.listed */
+	uint64_t nlists;                     /* number of unit lists made: see zc_unit.listed */
 	struct zc_op_list ops[ZC_OP_CHAINS]; /* by id */
 	unsigned outstanding, abandoned;
-	struct zc_op_list spare_tickets; /* kept for the next ones */
+	struct zc_op_list spare_tickets; /* stored for new requests */
 	unsigned nspare_tickets;
 	struct zc_op_queue finished;
 	unsigned nfinished;
@@ -162,7 +164,7 @@ struct zerod_client {
 
 	struct zc_segment *segments; /* hash by id */
 	struct zc_segment *retired;  /* unmapped, and still named by a hold */
-	uint64_t nretired;           /* segments that the daemon has retired so far */
+	uint64_t nretired;           /* number of segments that the daemon has retired */
 	uint32_t *unmapped;          /* nunmapped ids that are not reported to the daemon yet */
 	size_t nunmapped, unmapped_room;
 	struct zc_unit *units; /* hash by id */
@@ -175,7 +177,7 @@ struct zerod_client {
 	LIST_HEAD(, zerod_allocation) buffers;
 	LIST_HEAD(, zerod_mapped) mapped;
 	LIST_HEAD(, zerod_stream) streams;
-	uint32_t nlent; /* units whose place in a target this client may access (target.c) */
+	uint32_t nlent; /* units whose place in a target this client can access (target.c) */
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */
 	bool timeline_used[ZEROD_MAX_STREAMS];
 	uint64_t timeline_value[ZEROD_MAX_STREAMS]; /* last used; the next stream continues from there */

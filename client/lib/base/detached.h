@@ -10,10 +10,10 @@
 struct zc_unit;
 
 /* Records the failure of a detached request, or of a gather that was released (`what` NULL), for the next
- * call. `unit` may be NULL for a request of no unit. With the lock. */
+ * call. `unit` can be NULL for a request without a unit. With the lock. */
 void zc_detached_fail(struct zerod_client *client, int status, const char *what, const struct zc_unit *unit,
                       const char *error);
-/* Returns the first failure since the last report, once; 0: none. Without the lock. */
+/* Returns the first failure after the last report once, otherwise 0. Without the lock. */
 int zc_detached_report(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

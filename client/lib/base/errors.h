@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 
-/* Returns the calling thread's last error on the client (NULL: on none). Never NULL; valid until the thread's
- * next zc_err() for another client. */
+/* Returns the calling thread's last error on the client (NULL: without a client). Never NULL; valid until the
+ * thread's next zc_err() for another client. */
 struct zd_err *zc_err(const struct zerod_client *client);
 /* Returns a number of the calling thread that no other thread ever has. */
 uint64_t zc_thread_serial(void);

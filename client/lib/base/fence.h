@@ -36,7 +36,7 @@ static inline const struct zc_fence *zc_fences_list(const struct zc_fences *fenc
 	return fences->many ? fences->many : fences->few;
 }
 
-/* The highest fence of each timeline: values of a timeline rise, so that this fence implies the others. */
+/* The highest fence of each timeline. Values of a timeline rise: this fence implies the others. */
 struct zc_fence_merge {
 	struct zc_fences fences; /* of `list`: not to be deinitialised */
 	uint64_t seen[ZD_TIMELINES / 64];
@@ -44,7 +44,7 @@ struct zc_fence_merge {
 	struct zc_fence list[ZD_TIMELINES];
 };
 
-/* Fences behind all work that is now in some streams, as a request carries them. */
+/* Fences after all work now in some streams, as a request carries them. */
 struct zc_fence_args {
 	size_t count;
 	Zd__Fence fences[ZD_MAX_FENCES];
@@ -80,7 +80,7 @@ void zc_fence_merge_add(struct zc_fence_merge *merge, struct zc_fence fence);
 int zc_fences_poll(const struct zerod_client *client, const struct zc_fences *fences);
 /* Sleeps while the counter is `seen`. Spurious returns are fine: the caller polls again. */
 void zc_fence_sleep(const uint64_t *counter, uint64_t seen, uint64_t sleep_ns);
-/* Finds an aborted counter, among those for which streams wait; NULL: none. */
+/* Returns an aborted counter, among those for which streams wait, or NULL. */
 const uint64_t *zc_fence_find_abort(const struct zerod_client *client);
 /* Stores into the client's page and wakes the threads that sleep on it. */
 void zc_fence_signal(struct zerod_client *client, uint32_t timeline, uint64_t value);

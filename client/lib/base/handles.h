@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handles.h - units and groups, of which programs have handles. */
+/* handles.h - units and groups, and the programs' handles of them. */
 #ifndef ZD_CLIENT_HANDLES_H
 #define ZD_CLIENT_HANDLES_H
 
@@ -36,11 +36,11 @@ struct zc_unit {
 	bool first_frozen, first_persistent, first_on_host; /* as registered */
 	uint32_t first_slot;
 	struct zc_kept_request *registered; /* as the group's `joined` */
-	bool target_lent; /* this client may access the unit's place in the target (target.c) */
+	bool target_lent; /* this client can access the unit's place in the target (target.c) */
 	uint64_t lent_in; /* the group's `nbackwards` then */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */
-	bool unawaited;   /* an update_begin with a ticket, whose shard may not be written yet */
+	bool unawaited;   /* an update_begin with a ticket, before its shard can be written */
 	struct zc_location shard, target_place;
 	uint64_t shard_numel, true_numel, offset_numel, padded_numel, numel;
 	uint64_t target_offset_numel;
@@ -49,7 +49,7 @@ struct zc_unit {
 	uint64_t listed;          /* the last list that contains the unit (zc_units_take()) */
 	struct zc_op *publishing; /* a publish with a ticket that has not been answered; NULL: none */
 	LIST_HEAD(, zc_lease) leases;
-	struct zc_hold_list kept; /* strict: of a persistent copy; one or none */
+	struct zc_hold_list kept; /* strict: of a persistent copy; at most one */
 	UT_hash_handle hh;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
 };
@@ -67,21 +67,21 @@ struct zerod_group {
 	bool shadow;
 	uint32_t device;
 	struct zc_kept_request
-	        *joined;         /* for zerod_group_get() after a restart; NULL: it cannot be joined again */
+	        *joined;         /* for zerod_group_get() after a restart; NULL: it cannot join again */
 	atomic_bool restarted;   /* it is to be joined again */
 	bool rejoining;          /* by a thread */
-	uint64_t committed_step; /* at the join, and by zerod_commit() since */
+	uint64_t committed_step; /* at the join, or at the last zerod_commit() */
 	bool torn;
 	/* The flat targets between step_begin and step_end, the second one of units on the host. While a
-	 * reset is under way they are in doubt: the daemon may be freeing them, as the group has failed. */
+	 * reset is in progress they are in doubt: if the group has failed, the daemon can be freeing them. */
 	bool target_bound, target_in_doubt;
 	struct zc_location targets[2];
 	enum zerod_dtype target_dtype;
 	struct zc_location scalars; /* of the bound target; segment 0: none */
-	bool stepped_ahead;         /* the step was begun with a ticket: its end need not be awaited */
-	/* The last zerod_step_end() that has not been answered, and one before it; NULL: none. */
+	bool stepped_ahead;         /* the step was started with a ticket: its end need not be awaited */
+	/* The last unanswered zerod_step_end(), and the one before it, or NULL. */
 	struct zc_op *step_ending, *step_ending_before;
-	uint64_t nbackwards;      /* begun by this handle */
+	uint64_t nbackwards;      /* started by this handle */
 	uint64_t backward_ending; /* the last ticket of a backward's end; 0: none, or reported */
 	LIST_HEAD(, zerod_unit) units;
 	LIST_HEAD(, zerod_bucket) buckets;
@@ -94,12 +94,12 @@ void zc_unit_unref(struct zc_unit *unit);
 uint64_t zc_unit_shard_bytes(const struct zc_unit *unit);
 uint64_t zc_unit_bytes(const struct zc_unit *unit); /* without padding */
 uint64_t zc_unit_padded_bytes(const struct zc_unit *unit);
-/* Return the handle's client; NULL for NULL. */
+/* These functions return the handle's client, and NULL for NULL. */
 struct zerod_client *zc_unit_client(const struct zerod_unit *unit);
 struct zerod_client *zc_group_client(const struct zerod_group *group);
-/* Returns the handle's group; NULL for NULL. */
+/* Returns the handle's group, and NULL for NULL. */
 const struct zerod_group *zc_unit_group(const struct zerod_unit *unit);
-/* Finds the group; NULL if the rank has left. With the lock. */
+/* Returns the group, or NULL if the rank has left. With the lock. */
 struct zerod_group *zc_group_find(const struct zerod_client *client, uint64_t id);
 
 #endif

@@ -12,7 +12,7 @@
 /* Returns the caller's id of an object of the daemon. If the client reconnects, the number of the connection
  * replaces the bits above the kind. 0 is 0. */
 uint64_t zc_id_give(const struct zerod_client *client, uint64_t id);
-/* Returns in *id the daemon's id. RESTARTED if it was given during a former connection. */
+/* Returns the daemon's id in *id. RESTARTED if it is of a former connection. */
 int zc_id_take(const struct zerod_client *client, uint64_t given, const char *what, uint64_t *id,
                struct zd_err *err) __attribute__((warn_unused_result));
 

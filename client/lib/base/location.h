@@ -14,12 +14,12 @@ struct zc_location {
 	uint64_t bytes;
 };
 
-/* Where the slices of a buffer in place are, beside the rank's own shard. Each frame may be nowhere. */
+/* The places of the slices of a buffer in place, except the rank's own shard. Each frame can be empty. */
 struct zc_frames {
 	struct zc_location low, own, high;
 };
 
-/* A holder's claim on the pages of a gathered buffer, which stay accessible while there is a hold (strict.c).
+/* A holder's claim on the pages of a gathered buffer, which remain accessible while a hold exists (strict.c).
  * On GPUs a segment is one page. */
 struct zc_hold {
 	struct zc_segment *segment;

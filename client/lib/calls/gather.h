@@ -7,10 +7,10 @@
 
 #include "base/err.h"
 
-/* Returns in *tag the holder's name, or the default name if `given` is NULL. Errors: INVALID. */
+/* Returns the holder's name in *tag, or the default name if `given` is NULL. Errors: INVALID. */
 int zc_tag_choose(const char *given, const char **tag, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns the tag for messages, which leave out the default tag. */
+/* Returns the tag for messages, which omit the default tag. */
 char *zc_tag_wire(const char *tag);
 /* Implements zerod_wait_many() for a client that has been entered. */
 int zc_wait_many(struct zerod_client *client, const zerod_ticket *tickets, uint32_t count,

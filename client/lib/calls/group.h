@@ -15,13 +15,13 @@ int zc_group_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__
 
 /* ---- group_options.c ----------------------------------------------------------------------------------- */
 
-/* Copies the options, with defaults, and checks all but those that collectives.c checks. */
+/* Copies the options with defaults, and checks all except those that collectives.c checks. */
 int zc_group_options(const struct zerod_group_options *given, struct zerod_group_options *options,
                      struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- collectives.c ------------------------------------------------------------------------------------- */
 
-/* Checks the options about daemons and collectives, after all others; a local_world_size of 0 becomes the
+/* Checks the options about daemons and collectives, after all others. Replaces a local_world_size of 0 by the
  * group's. */
 int zc_collectives_check(const struct zerod_client *client, struct zerod_group_options *options,
                          struct zd_err *err) __attribute__((warn_unused_result));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lease.h - the uses that this session may still release. */
+/* lease.h - the uses that this session can still release. */
 #ifndef ZD_CLIENT_LEASE_H
 #define ZD_CLIENT_LEASE_H
 
 #include "client/lib/base/handles.h"
 #include "client/lib/conn/request.h"
 
-/* The uses under one tag that this session may still release. The lease ends when uses_left is 0. */
+/* The uses under one tag that this session can still release. The lease ends when uses_left is 0. */
 struct zc_lease {
 	char tag[ZD_MAX_TAG_BYTES + 1];
 	struct zc_unit *unit;
@@ -31,7 +31,7 @@ void zc_scope_leases_end(struct zerod_client *client, uint64_t scope);
 /* Adds the holds of the scope's leases to `holds`; 0: of all scopes. An error leaves the list empty. */
 int zc_scope_holds(struct zerod_client *client, uint64_t scope, struct zc_hold_list *holds,
                    struct zd_err *err) __attribute__((warn_unused_result));
-/* Returns the pages that the tag's lease holds; NULL: there is no such lease. */
+/* Returns the pages that the tag's lease holds, or NULL without a lease. */
 const struct zc_hold_list *zc_lease_holds(const struct zc_unit *unit, const char *tag);
 /* Releases one use of the tag; the last release makes the lease's tickets stale. Does nothing without a
  * lease. */

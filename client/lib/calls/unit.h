@@ -8,13 +8,13 @@
 
 /* Frees the handle. With the lock. */
 void zc_unit_handle_free(struct zerod_unit *unit);
-/* Fills in what the daemon has said of the unit, and adds it to the table. With the lock. */
+/* Fills in the daemon's description of the unit, and adds it to the table. With the lock. */
 int zc_unit_place(struct zerod_group *group, struct zc_unit *unit, const Zd__UnitRegisterReply *reply,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* Makes a unit that was registered again what it was lately. Without a lock. */
+/* Restores the settings of a unit that was registered again. Without a lock. */
 int zc_unit_set_again(struct zerod_unit *unit, struct zd_err *err) __attribute__((warn_unused_result));
-/* Registers all units again, as at first, but for those that a failed attempt has made again (reconnect.c).
- * Without a lock. */
+/* Registers all units again, except those that a failed attempt has already registered (reconnect.c). Without
+ * a lock. */
 int zc_units_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

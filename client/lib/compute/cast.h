@@ -22,10 +22,10 @@ struct zc_conversion {
 bool zc_cast_supported(enum zerod_dtype from, enum zerod_dtype to);
 
 /*
- * Converts `numel` elements of a supported pair, which must not overlap; each array is aligned for its
- * elements. Rounds to nearest, ties to even. Beyond the largest finite value: infinity, or nan in
- * float8_e4m3, which has none. nan stays nan, signs stay. Thread-safe; needs the thread's default rounding
- * mode.
+ * Converts `numel` elements of a supported pair of dtypes. The arrays must not overlap, and each must be
+ * aligned for its elements. Rounds to nearest, ties to even. Values beyond the largest finite one become
+ * infinity, or nan in float8_e4m3, which has no infinity. nan remains nan, and signs are preserved.
+ * Thread-safe; needs the thread's default rounding mode.
  */
 void zc_cast(enum zerod_dtype from, const void *source, enum zerod_dtype to, void *target, uint64_t numel);
 

@@ -3,10 +3,10 @@
  * cuda_kernels.h - the library's kernels on one GPU: casts, the sum of a reduce-scatter, and an optimizer's
  * update.
  *
- * The library loads them when it opens the GPU and never later, because loading may wait for the GPU's work.
- * A GPU without kernels serves everything else, and a call that needs a kernel returns the reason. A kernel
- * runs in the order of its stream. The stream is of the context in which the kernels were loaded; that
- * context is current for all calls.
+ * The library loads them when it opens the GPU and never later, because loading can wait for the GPU's work.
+ * A GPU without kernels serves all other calls. A call that needs a kernel returns the reason. A kernel runs
+ * in the order of its stream. The stream must be of the context in which the kernels were loaded, and that
+ * context must be current for all calls.
  */
 #ifndef ZD_CLIENT_CUDA_KERNELS_H
 #define ZD_CLIENT_CUDA_KERNELS_H
@@ -32,7 +32,7 @@ struct zc_kernels {
 	struct CUfunc_st *cast[ZC_WIDE_DTYPES][ZC_FLOATING_DTYPES];
 	struct CUfunc_st *reduce[ZC_FLOATING_DTYPES][ZC_WIDE_DTYPES];
 	struct CUfunc_st *update[ZC_UPDATE_KINDS][2]; /* of float32 masters, and of split ones */
-	struct zd_err failure; /* UNSUPPORTED, quotes the driver; status 0 once they are loaded */
+	struct zd_err failure; /* UNSUPPORTED, quotes the driver; status 0 when they are loaded */
 };
 
 /*
@@ -52,19 +52,19 @@ struct zc_reduce {
 	enum zerod_dtype target_dtype; /* float32, float16, bfloat16 */
 	uint32_t ninputs;              /* 1 to ZC_REDUCE_MOST_INPUTS */
 	const zd_cu_ptr *inputs;       /* numel elements each; read by the call */
-	zd_cu_ptr target;              /* the same; may be one of the inputs, but not overlap one in part */
+	zd_cu_ptr target; /* as the inputs; can be one of them, but must not partly overlap one */
 	uint64_t numel;
 	float prescale, postscale;
 	bool overwrite;
 	uint32_t lane; /* below ZC_REDUCE_LANES; reductions of one lane run in order */
 };
 
-/* Loads the kernels for the GPU, which messages call `name`. A failure is kept in kernels->failure. */
+/* Loads the kernels for the GPU, which messages call `name`. Stores a failure in kernels->failure. */
 void zc_kernels_load(const struct zd_cuda *driver, const char *name, struct zc_kernels *kernels);
-/* Unloads the kernels, none of which may be running. Also after a failed load. */
+/* Unloads the kernels, which must not be running. Can be called after a failed load. */
 void zc_kernels_unload(struct zc_kernels *kernels);
 
-/* Returns 0, or UNSUPPORTED with the reason why there are no kernels. */
+/* Returns 0, or UNSUPPORTED with the reason why the GPU has no kernels. */
 int zc_kernels_check(const struct zc_kernels *kernels, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Enqueues a conversion between different dtypes, with the same bits as zc_cast(). UNSUPPORTED (no kernels),
@@ -85,7 +85,7 @@ int zc_kernels_update(const struct zc_kernels *kernels, struct CUstream_st *stre
 
 /* ---- cuda_fatbin.c ------------------------------------------------------------------------------------- */
 
-/* Returns the kernels as machine code, for the GPUs that the build supports; NULL: the build had no CUDA
+/* Returns the kernels as machine code for the GPUs that the build supports, or NULL if the build had no CUDA
  * compiler. */
 const void *zc_kernels_fatbin(void);
 

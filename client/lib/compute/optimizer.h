@@ -13,9 +13,9 @@ enum zc_update_kind { ZC_UPDATE_ADAM, ZC_UPDATE_SGD, ZC_UPDATE_SPLIT, ZC_UPDATE_
 /* The arrays do not overlap, have numel elements each, and are aligned for them. */
 struct zc_update {
 	enum zc_update_kind kind;
-	void *shard;   /* bfloat16; float32 if there is no `low` */
+	void *shard;   /* bfloat16; float32 without `low` */
 	uint16_t *low; /* not NULL for SPLIT and JOIN */
-	float *m, *v;  /* NULL: the rule has none */
+	float *m, *v;  /* NULL: not used by the rule */
 	float *values; /* gradients, or masters */
 	uint64_t numel;
 	const float *scale, *overflow; /* NULL: none */

@@ -16,19 +16,19 @@ struct zc_kept_request {
 	uint8_t bytes[];
 };
 
-/* Copies a request that was granted; NULL: no memory, or the client never reconnects. Owned: free(). */
+/* Copies a granted request. NULL: no memory, or the client never reconnects. Owned: free(). */
 struct zc_kept_request *zc_request_keep(const struct zerod_client *client, const Zd__Request *request);
-/* Objects of one kind, each of which was made by a request of this client. */
+/* Objects of one kind, each created by a request of this client. */
 struct zc_repeat {
 	const struct zc_kept_request *(*kept)(const void *object);
 	/* Takes the reply to a request that was granted, as zc_call()'s `fn` does. */
 	int (*take)(const Zd__Reply *reply, void *object, struct zd_err *err);
-	/* Names the object in the text of its failure. NULL: the text says enough. */
+	/* Names the object in the text of its failure. NULL: the text is sufficient. */
 	void (*explain)(const void *object, struct zd_err *err);
 };
 
 /* Sends the requests of all objects again, with the group's present id, in this order and in full packets.
- * After a failure, which is the first one, some of the objects have been made again. */
+ * Returns the first failure. Some of the objects can then exist again. */
 int zc_requests_repeat(struct zerod_group *group, const struct zc_repeat *repeat, void *const *objects,
                        size_t count, struct zd_err *err) __attribute__((warn_unused_result));
 

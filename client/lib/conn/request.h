@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.h - requests from their ids to their answers: alone or in batches, with a caller that waits, with a
+ * request.h - requests from their ids to their answers: alone or in batches, with a blocked caller, with a
  * ticket, or detached.
  *
- * A request gets an id and an op, is packed, and is sent at once or put into its thread's batch (cork.c).
- * There is no reader thread: one of the threads that wait for answers, the leader, reads the socket and
- * completes the ops of all answers. When the leader has its own answer, another waiting thread becomes the
- * leader (receive.c). So a round trip wakes only the thread that made the call.
+ * The library assigns an id and an op to a request, packs it, and sends it at once or puts it into its
+ * thread's batch (cork.c). The library has no reader thread. One of the threads that wait for answers, the
+ * leader, reads the socket and completes the ops of all answers. When the leader has its own answer, another
+ * waiting thread becomes the leader (receive.c). A round trip therefore wakes only the calling thread.
  */
 #ifndef ZD_CLIENT_REQUEST_H
 #define ZD_CLIENT_REQUEST_H
@@ -41,7 +41,7 @@ enum zc_op_kind {
 	ZC_OP_CALL,     /* a caller waits for the reply; the op is on its stack */
 	ZC_OP_GATHER,   /* a ticket, valid while its lease lasts */
 	ZC_OP_PREFETCH, /* a ticket without a lease, consumed by the first wait */
-	ZC_OP_RELEASE,  /* likewise */
+	ZC_OP_RELEASE,  /* as PREFETCH */
 	ZC_OP_DETACHED, /* no ticket: the next call reports a failure (detached.c) */
 	ZC_OP_OTHER,    /* a ticket of another call, whose functions are in `type` */
 };
@@ -58,7 +58,7 @@ struct zc_ticket_type {
 	 * connection ends. */
 	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
 	                struct zd_err *err);
-	/* Called with the lock when the daemon has rejected the request, or will not answer any more;
+	/* Called with the lock when the daemon has rejected the request, or will not answer any more.
 	 * op->status has the reason. */
 	void (*failed)(struct zerod_client *client, struct zc_op *op);
 	/* Called without the lock when the request is granted: does this process's part before the stream
@@ -102,9 +102,9 @@ struct zc_op {
 	TAILQ_ENTRY(zc_op) in_queue; /* of its lease, or of finished tickets */
 
 	/* Once answered with 0 */
-	struct zc_location buffer; /* GATHER; nowhere if it is in place: */
+	struct zc_location buffer; /* GATHER; empty if it is in place: */
 	struct zc_frames frames;
-	struct zc_fences fences; /* GATHER, and OTHER where streams may wait: on the daemon's page */
+	struct zc_fences fences; /* GATHER, and OTHER if streams can wait: on the daemon's page */
 };
 
 /* A thread that sleeps until its op is answered (op NULL: until any op is), or until it must read. */
@@ -114,8 +114,7 @@ struct zc_waiter {
 	TAILQ_ENTRY(zc_waiter) link;
 };
 
-/* The requests that one thread has collected since it corked. Only that thread accesses it, except for
- * `link`. */
+/* The requests that one thread has collected in its cork. Only that thread accesses it, except for `link`. */
 struct zc_batch {
 	uint64_t thread; /* zc_thread_serial() */
 	unsigned depth;
@@ -134,11 +133,11 @@ void zc_op_add(struct zerod_client *client, struct zc_op *op, Zd__Request *reque
 /* Adds a ticket that needs no request to the table, answered with success. Returns its id. Without the
  * lock. */
 uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op);
-/* Makes the op of a ticket or detached request, with one reference, which becomes the table's; NULL: no
- * memory. `unit` may be NULL. Without the lock. */
+/* Creates the op of a ticket or detached request, with one reference, which the table then owns. Returns NULL
+ * without memory. `unit` can be NULL. Without the lock. */
 struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struct zc_unit *unit,
                         uint32_t deadline_ms, struct zd_err *err);
-/* Makes an op of kind OTHER, which owns `data`; after an error the caller still owns `data`. */
+/* Creates an op of kind OTHER, which owns `data`. After an error the caller still owns `data`. */
 struct zc_op *zc_op_new_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
                               struct zc_unit *unit, uint32_t deadline_ms, struct zd_err *err);
 /* Implements a type's deinit() for `data` from malloc(). */
@@ -152,12 +151,12 @@ void zc_op_remove(struct zc_op *op);
 /* Handles the daemon's answer to a ticket. PROTOCOL: the answer is invalid. */
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                      struct zd_err *err) __attribute__((warn_unused_result));
-/* Fails a ticket that was rejected, or that the daemon will not answer; op->status has the reason. */
+/* Fails a ticket that was rejected, or that the daemon will not answer. op->status has the reason. */
 void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
 /* Removes a ticket that is not needed any more from the table, at once or when it is answered. */
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
-/* Decides whether an answered ticket stays in the table for its lease, moves to the list of finished tickets,
- * or is removed. */
+/* Decides whether an answered ticket remains in the table for its lease, moves to the list of finished
+ * tickets, or is removed. */
 void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
@@ -170,16 +169,17 @@ void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_e
 
 /* Wakes the threads that wait for the op, which is answered. */
 void zc_wake(struct zerod_client *client, const struct zc_op *op);
-/* Wakes another thread that waits, which may have to read now. Called by a thread that stops waiting. */
+/* Wakes another waiting thread, which can then become the leader. Called by a thread that stops waiting. */
 void zc_hand_over(struct zerod_client *client);
-/* A condition whose deadlines are of zc_now_ns()'s clock. */
+/* Initializes a condition with deadlines of zc_now_ns()'s clock. */
 void zc_cond_init(pthread_cond_t *wake);
 /* Waits on the condition of zc_cond_init() until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0
  * as pthread_cond_wait(). */
 int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
-/* Does what zc_ask() does, with the lock, which is released meanwhile. */
+/* As zc_ask(), with the lock, which is released in between. */
 bool zc_ask_locked(struct zerod_client *client, uint64_t *due_ns);
-/* Waits on the condition, with the lock, and asks. Returns 0, DEADLINE or INTERRUPTED, without a text. */
+/* Waits on the condition, with the lock, and asks the program. Returns 0, DEADLINE or INTERRUPTED, without a
+ * text. */
 int zc_cond_await(struct zerod_client *client, pthread_cond_t *wake, uint64_t deadline_ns, uint64_t *due_ns);
 /* Sleeps until another thread has read, or the deadline has passed. */
 void zc_waiter_sleep(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
@@ -190,17 +190,18 @@ void zc_outstanding_return(struct zerod_client *client, unsigned count);
 
 /* All with the lock held, which they release while they block. */
 
-/* Reads one packet, and returns whether one arrived within the timeout; with `or_writable` also returns when
+/* Reads one packet, and returns whether one arrived within the timeout. With `or_writable` also returns when
  * the socket has room. No other thread may be reading. */
 bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable);
 /* Reads all packets that have arrived, unless another thread is reading. */
 void zc_drain(struct zerod_client *client);
 /* Reads, or sleeps until another thread has read. False when the deadline has passed. */
 bool zc_wait_progress(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns);
-/* Waits until the op is answered. Returns DEADLINE or INTERRUPTED, without a text, if it is given up. */
+/* Waits until the op is answered. Returns DEADLINE or INTERRUPTED, without a text, if the wait ends
+ * earlier. */
 int zc_wait_answer(struct zerod_client *client, const struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
-/* Waits in naps until a descriptor is ready or the time has come, and returns whether one is ready. Naps,
+/* Waits in naps until a descriptor is ready or the time has come, and returns whether one is ready. It naps
  * because a processor that has been idle for long takes hundreds of microseconds to wake up. Needs no
  * lock. */
 bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns);
@@ -214,8 +215,8 @@ void zc_packet_free(struct zc_packet *packet);
 
 #define ZC_SMALL_REQUEST_BYTES 1024u /* packed on the stack */
 
-/* A packet of one request. Packets of several are these, one behind the other: protobuf reads repeated fields
- * so. */
+/* A packet of one request. A packet of several requests is their concatenation, because protobuf concatenates
+ * repeated fields. */
 struct zc_packed {
 	uint8_t small[ZC_SMALL_REQUEST_BYTES];
 	uint8_t *large; /* NULL: in `small` */
@@ -229,12 +230,12 @@ int zc_pack(const Zd__Request *request, struct zc_packed *packed, struct zd_err 
 
 /* ---- transmit.c ---------------------------------------------------------------------------------------- */
 
-/* Returns the number of packets that the client has sent so far. */
+/* Returns the number of packets that the client has sent. */
 uint64_t zc_packets_sent(const struct zerod_client *client);
 /* Whether the daemon has closed the connection, also if no call has noticed it yet. A daemon that ends closes
  * all connections before it aborts a fence: the end explains the abort. With or without the lock. */
 bool zc_is_hung_up(const struct zerod_client *client);
-/* Reads the last packets of a connection that the daemon has closed, which may have the reason; otherwise
+/* Reads the last packets of a connection that the daemon has closed, which can contain the reason. Otherwise
  * `err` is the reason. Returns the status with which the connection broke. Without the lock. */
 int zc_read_last_words(struct zerod_client *client, struct zd_err *err);
 /* Sends a packet with the requests `ids`, which have room, and waits for the daemon to read its socket until
@@ -250,7 +251,7 @@ void zc_transmit_unmapped(struct zerod_client *client);
 /* ---- outstanding.c ------------------------------------------------------------------------------------- */
 
 /* Reserves room for `count` requests of this kind. With `deadline_ns` 0 the call does not wait for room, and
- * the error is LIMIT; else DEADLINE. Without the lock. */
+ * the error is LIMIT. Otherwise the error is DEADLINE. Without the lock. */
 int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase body, unsigned count,
                            uint64_t deadline_ns, struct zd_err *err) __attribute__((warn_unused_result));
 /* With the lock. Drains if more than ZC_DRAIN_ABOVE requests are outstanding, besides `unsent` ones: replies
@@ -259,28 +260,28 @@ void zc_outstanding_drain(struct zerod_client *client, unsigned unsent);
 
 /* ---- cork.c -------------------------------------------------------------------------------------------- */
 
-/* Finds the calling thread's batch; NULL: the thread has not corked. */
+/* Returns the calling thread's batch, or NULL if the thread has no cork. */
 struct zc_batch *zc_batch_find(struct zerod_client *client);
-/* Adds a packed request; first sends the batch if the request does not fit. If the batch cannot be sent, the
- * op is answered with the failure. */
+/* Adds a packed request. If it does not fit, first sends the batch. If the batch cannot be sent, the op is
+ * answered with the failure. */
 void zc_batch_add(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes, size_t nbytes,
                   uint64_t id);
-/* Adds a request whose answer is awaited, and sends the batch. */
+/* Adds a request with an awaited answer, and sends the batch. */
 int zc_batch_add_last(struct zerod_client *client, struct zc_batch *batch, const uint8_t *bytes,
                       size_t nbytes, uint64_t id, uint64_t deadline_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Sends the calling thread's batch: every call that waits does this first. The ops and zerod_uncork() get a
- * failure. */
+/* Sends the calling thread's batch. Every blocking call does this first. On failure the ops and
+ * zerod_uncork() receive the failure. */
 void zc_flush(struct zerod_client *client);
 void zc_batches_free(struct zerod_client *client);
 
 /* ---- request.c ----------------------------------------------------------------------------------------- */
 
-/* Reserves room for one request whose answer is awaited, and waits for room until the deadline. The request
- * then has the time that is left. */
+/* Reserves room for one request with an awaited answer, and waits for room until the deadline. The request
+ * then has the remaining time. */
 int zc_outstanding_await(struct zerod_client *client, Zd__Request *request, uint64_t deadline_ns,
                          struct zd_err *err) __attribute__((warn_unused_result));
-/* The halves of zc_call(), for requests under way together. The first one sends the request of a CALL, whose
+/* The halves of zc_call(), for concurrent requests. The first one sends the request of a CALL, whose
  * deadline_ms is set, or puts the request into the thread's batch, which the caller flushes before the other
  * half. After an error there is no request. Without the lock. */
 int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, uint64_t deadline_ns,
@@ -289,12 +290,12 @@ int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *re
 int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
                 int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has room;
- * the table owns the op from then on. On failure the op is freed, and its room returned. */
+/* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has
+ * reserved room. The table owns the op from then on. On failure the op is freed, and its room returned. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Does what zc_wait_answer() does for the op that the call is about. If the program gives up, the daemon ends
- * the request, whose answer then has the status INTERRUPTED. */
+/* As zc_wait_answer(), for the op of the call itself. If the program interrupts the wait, the daemon ends the
+ * request, whose answer then has the status INTERRUPTED. */
 int zc_wait_own_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
 /* Checks that the reply has the body that the request expects. Errors: PROTOCOL. */
@@ -302,26 +303,27 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
         __attribute__((warn_unused_result));
 
 /*
- * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` as in
- * zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE none. It is the deadline of all waits of the call:
- * for room, for the socket, and for the reply, which may come a grace later. Returns the reply's status when
- * that is not 0 (its text is then in zerod_last_error()), else the result of `fn`. `fn` runs on the calling
- * thread; the reply is valid during the call only. `fn` may be NULL. If `fn` returns PROTOCOL, the connection
- * is ended.
+ * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` is as
+ * in zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE no deadline. It is the deadline of all waits of
+ * the call: for room, for the socket, and for the reply, which can arrive a grace period later. Returns the
+ * reply's status if it is not 0 (its text is then in zerod_last_error()), otherwise the result of `fn`. `fn`
+ * runs on the calling thread, can be NULL, and can use the reply only during the call. If `fn` returns
+ * PROTOCOL, the connection is ended.
  */
 ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
                            int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
 
 /* ---- post.c -------------------------------------------------------------------------------------------- */
 
-/* Sends a request of no unit, or puts the request into the thread's batch, and makes its ticket.
+/* Sends a request without a unit, or puts the request into the thread's batch, and creates its ticket.
  * `deadline_ms` is the caller's option. Takes ownership of `data` (NULL, or from malloc()), also after an
  * error. Without the lock. */
 int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
                   Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Sends a request about the unit without a ticket, or puts the request into the thread's batch. After an
- * error nothing was sent. `what` names the request in the text of a later failure: a string literal. */
+ * error the request was not sent. `what`, a string literal, names the request in the text of a later
+ * failure. */
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends a request about the group without a ticket. The op's data is the group's id, by which the type's

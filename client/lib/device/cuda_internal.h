@@ -19,20 +19,21 @@ bool zc_cuda_alive(const struct zc_cuda *cuda);
 
 /* ---- cuda_copy.c --------------------------------------------------------------------------------------- */
 
-/* Records that the fence is behind a copy. With the client's lock. */
+/* Records that the fence follows a copy. With the client's lock. */
 void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 
 /* ---- cuda_strict.c ------------------------------------------------------------------------------------- */
 
 /*
- * Announces a value that a GPU's stream will write: the first of two steps, which may fail. *made keeps
- * `holds` (unless NULL) until the value is written. Does nothing, and leaves *made, in a client that is not
- * strict.
+ * Announces a value that a GPU's stream will write: the first of two steps, which can fail. *made retains
+ * `holds` (unless NULL) until the value is written. In a client that is not strict, does nothing and does not
+ * change *made.
  */
 int zc_forwarded_fence_new(struct zerod_client *client, const struct zc_hold_list *holds,
                            struct zc_forwarded_fence **made, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* The same for copies, with holds on the segments that they write. With the client's lock. */
+/* As zc_forwarded_fence_new(), for copies, with holds on the segments that they write. With the client's
+ * lock. */
 int zc_forwarded_fence_new_for_copies(struct zerod_client *client, const struct zc_copy *copies,
                                       unsigned count, struct zc_forwarded_fence **made, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -47,7 +48,8 @@ void zc_fence_forwarder_init(struct zc_fence_forwarder *forwarder);
 /* Starts the thread. With cuda_lock. */
 int zc_fence_forwarder_start(struct zerod_client *client, struct zc_fence_forwarder *forwarder,
                              struct zd_err *err) __attribute__((warn_unused_result));
-/* Stop the thread at the client's end; free the state in a forked child, where the thread does not exist. */
+/* These functions stop the thread at the client's end, and free its state in a forked child, which does not
+ * have the thread. */
 void zc_fence_forwarder_stop(struct zerod_client *client, struct zc_fence_forwarder *forwarder);
 void zc_fence_forwarder_forget(struct zerod_client *client, struct zc_fence_forwarder *forwarder);
 
@@ -69,7 +71,7 @@ void zc_open_waits_add(struct zc_open_waits *waits, uint32_t timeline, uint64_t 
 /* Whether one of the waits was aborted. Forgets the waits that have passed. */
 bool zc_open_waits_aborted(struct zc_open_waits *waits, const struct zerod_client *client);
 void zc_open_waits_reset(struct zc_open_waits *waits);
-/* Adds the waits of a stream, whose handle is freed, to the client's. Without the client's lock. */
+/* Adds the waits of a stream with a freed handle to the client's. Without the client's lock. */
 void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits *waits);
 
 /* ---- cuda_watch.c -------------------------------------------------------------------------------------- */
@@ -78,7 +80,7 @@ void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits
 int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_watch_stop(struct zc_cuda *cuda);
-/* Forgets the watcher in a forked child, where its thread does not exist. */
+/* Discards the watcher in a forked child, which does not have its thread. */
 void zc_watch_forget(struct zc_cuda *cuda);
 /* Frees every wait of the client after the end of the daemon, which cannot free them any more. */
 void zc_waits_abort(struct zerod_client *client);

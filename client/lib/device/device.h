@@ -14,7 +14,7 @@
  * SYSTEM. */
 int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Finds the daemon's device with that name, or the only one whose name begins with it. Errors: NOT_FOUND,
+/* Finds the daemon's device with that name, or the only one whose name starts with it. Errors: NOT_FOUND,
  * INVALID, UNSUPPORTED. Without a lock. */
 int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *device, struct zd_err *err)
         __attribute__((warn_unused_result));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* offloaded_sum.h - the thread that makes the sums that the daemon requests, and its channel. */
+/* offloaded_sum.h - the thread that computes the sums that the daemon requests, and its channel. */
 #ifndef ZD_CLIENT_OFFLOADED_SUM_H
 #define ZD_CLIENT_OFFLOADED_SUM_H
 
@@ -13,7 +13,7 @@
 int zc_worker_start(struct zerod_client *client, struct zd_err *err) __attribute__((warn_unused_result));
 /* Wakes the worker thread, because the daemon will soon request a sum as a result of this process's call. */
 void zc_worker_expect(const struct zerod_client *client);
-/* Stops the thread, which begins no further sums. */
+/* Stops the thread, which starts no further sums. */
 void zc_worker_stop(struct zerod_client *client);
 /* Frees the worker's resources at the client's end, also in a forked child. */
 void zc_worker_deinit(struct zerod_client *client);

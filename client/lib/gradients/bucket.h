@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bucket.h - buckets and their entries, which several gradients of a unit may share. */
+/* bucket.h - buckets and their entries. Several gradients of a unit can share an entry. */
 #ifndef ZD_CLIENT_BUCKET_H
 #define ZD_CLIENT_BUCKET_H
 
@@ -24,10 +24,10 @@ struct zc_reserved {
 
 /* An entry to which several gradients of one unit are added, until the backward's end submits it. */
 struct zc_accumulation {
-	uint32_t ngradients; /* submitted so far */
+	uint32_t ngradients; /* number of submitted gradients */
 	bool open;           /* a gradient is being added: reserved, and not submitted */
 	struct zerod_reduce_options options;
-	uint32_t nfences; /* behind all its writers: the last one of each timeline */
+	uint32_t nfences; /* after all its writers: the last one of each timeline */
 	struct zc_fence fences[ZD_MAX_FENCES];
 };
 
@@ -45,16 +45,15 @@ struct zerod_bucket {
 
 /* Frees the handle. With the lock. */
 void zc_bucket_free(struct zerod_bucket *bucket);
-/* Frees the reservations of all the group's buckets that were made before the request with that id. With the
- * lock. */
+/* Frees the reservations of all the group's buckets from before the request with that id. With the lock. */
 void zc_buckets_forget(struct zerod_group *group, uint64_t request);
-/* Creates all buckets again, but for those that a failed attempt has made again (reconnect.c). Without a
+/* Creates all buckets again, except those that a failed attempt has already created (reconnect.c). Without a
  * lock. */
 int zc_buckets_rejoin(struct zerod_group *group, struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- submit.c ------------------------------------------------------------------------------------------ */
 
-/* How to send a request whose reply is only a status. */
+/* The way to send a request whose reply has only a status. */
 struct zc_sending {
 	const struct zc_ticket_type *type;
 	const char *word; /* for a detached request's failure */
@@ -69,20 +68,19 @@ int zc_entry_send(struct zerod_client *client, const struct zc_sending *sending,
 int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,
                     const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                     const struct zc_sending *sending, struct zd_err *err) __attribute__((warn_unused_result));
-/* Frees the object, whose entry belongs to the daemon now. With the lock. */
+/* Frees the object, whose entry now belongs to the daemon. With the lock. */
 void zc_reserved_free(struct zc_reserved *reserved);
-/* Frees the reservations that were made before the request with that id, returned to a caller or not. With
- * the lock. */
+/* Frees the reservations from before the request with that id, whether a caller has received them or not.
+ * With the lock. */
 void zc_reserved_forget(struct zerod_bucket *bucket, uint64_t request);
 
 /* ---- accumulate.c -------------------------------------------------------------------------------------- */
 
-/* Finds the entry that sums up the unit's gradients in this backward; NULL: none. STATE while an earlier
+/* Returns the entry that accumulates the unit's gradients in this backward, or NULL. STATE while an earlier
  * gradient is not submitted. With the lock. */
 int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit *unit,
                          struct zc_reserved **found, struct zd_err *err) __attribute__((warn_unused_result));
-/* Adds a gradient that is complete once the fences have passed; the ticket (NULL: none) is answered at
- * once. */
+/* Adds a gradient that is complete when the fences have passed. Answers the ticket (can be NULL) at once. */
 int zc_accumulation_add(struct zerod_client *client, struct zc_reserved *given,
                         const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                         const struct zc_sending *sending, struct zd_err *err)

@@ -5,8 +5,8 @@
 
 #include "client/lib/base/handles.h"
 
-/* Waits until at most `left` (0, 1) of the steps that were ended without waiting are still open, or the
- * deadline has passed. Without the lock. */
+/* Waits until at most `left` (0, 1) of the steps that ended without a wait are still open, or the deadline
+ * has passed. Without the lock. */
 int zc_step_await(zerod_group *group, uint32_t left, uint64_t deadline_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns PEER_LOST if the last backward's end was answered with that status and no thread has waited for its

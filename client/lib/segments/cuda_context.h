@@ -3,8 +3,9 @@
  * cuda_context.h - the GPUs of a client, for the files that call the driver.
  *
  * The library enters a context for its calls of the driver and leaves it afterwards, with the thread's
- * stream-capture mode relaxed. So its calls neither depend on the caller's current context nor end a capture
- * in another stream. Fence pages are host memory that is registered once, for all contexts of this process.
+ * stream-capture mode relaxed. Its calls therefore neither depend on the caller's current context nor end a
+ * capture in another stream. Fence pages are host memory that is registered once, for all contexts of this
+ * process.
  */
 #ifndef ZD_CLIENT_CUDA_CONTEXT_H
 #define ZD_CLIENT_CUDA_CONTEXT_H
@@ -24,7 +25,7 @@
 /* The daemon's counters for which GPU streams wait, until the library has seen them pass. */
 struct zc_open_waits {
 	uint64_t mask[ZD_TIMELINES / MASK_BITS]; /* of timelines */
-	uint64_t value[ZD_TIMELINES];            /* the highest value awaited; of timelines in the mask */
+	uint64_t value[ZD_TIMELINES];            /* the highest awaited value, of timelines in the mask */
 };
 
 struct zc_forwarded_fence;
@@ -58,7 +59,7 @@ struct zc_gpu {
 	uint32_t timeline;        /* of `copies` */
 	atomic_uint_fast64_t copied;
 	struct zc_kernels kernels; /* in `context` */
-	/* For sums; 0 where the daemon requests none. Of the worker's thread: */
+	/* For sums; 0 if the daemon requests none. Of the worker's thread: */
 	zd_cu_ptr results, daemon_page; /* addresses of the result page and the daemon's page on this GPU */
 	struct zc_sum_stream sum_streams[ZC_SUM_STREAMS];
 	uint32_t next_sum_stream;
@@ -73,7 +74,7 @@ struct zc_cuda {
 	atomic_uint ngpus; /* gpus[] below it are fixed, except as noted above */
 	struct zc_gpu gpus[ZD_MAX_DEVICES];
 	bool registered; /* the fence pages; with cuda_lock */
-	/* The last value behind a copy, of each timeline that has one. Set with the client's lock. */
+	/* The last value after a copy, of each timeline that has one. Set with the client's lock. */
 	atomic_uint_fast64_t has_copied[ZD_TIMELINES / MASK_BITS];
 	atomic_uint_fast64_t copied[ZD_TIMELINES];
 	struct zc_open_waits left; /* of streams whose handles were freed; with the client's lock */
@@ -85,7 +86,7 @@ struct zc_cuda {
 
 /* ---- cuda_context.c ------------------------------------------------------------------------------------ */
 
-/* The caller's state, which zc_cuda_leave() restores; call it also after a failed zc_cuda_enter(). */
+/* The caller's state, which zc_cuda_leave() restores. Call it also after a failed zc_cuda_enter(). */
 struct zc_cuda_scope {
 	bool pushed;
 	int mode;
@@ -95,7 +96,7 @@ int zc_cuda_enter(const struct zd_cuda *driver, struct CUctx_st *context, struct
 /* Enters a context, also a lost one, for calls that release resources. */
 void zc_cuda_enter_last(const struct zd_cuda *driver, struct CUctx_st *context, struct zc_cuda_scope *scope);
 void zc_cuda_leave(const struct zd_cuda *driver, const struct zc_cuda_scope *scope);
-/* Finds the GPU with the daemon's index; NULL: it was not joined. With the client's lock. */
+/* Returns the GPU with the daemon's index, or NULL if it was not joined. With the client's lock. */
 struct zc_gpu *zc_gpu_find(struct zc_cuda *cuda, uint32_t index);
 
 static inline uint64_t zc_counter_load(const uint64_t *page, uint32_t timeline)

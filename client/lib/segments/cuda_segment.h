@@ -7,7 +7,7 @@
 
 struct zc_cuda;
 
-/* Maps the range's segments, of which each may be NULL and all are mapped already, side by side. */
+/* Maps the range's segments side by side. Each can be NULL, and all are already mapped. */
 int zc_cuda_range_map(struct zerod_client *client, struct zc_range *range, struct zc_segment *const *segments,
                       struct zd_err *err) __attribute__((warn_unused_result));
 void zc_cuda_range_unmap(struct zerod_client *client, struct zc_range *range);
@@ -17,14 +17,14 @@ void zc_cuda_range_unmap(struct zerod_client *client, struct zc_range *range);
 int zc_cuda_segment_map(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Lets the GPUs of this process access a mapped segment of host memory, which takes 60 ms for each GiB. Done
- * once, until the segment is unmapped. With the lock. */
+/* Lets the GPUs of this process access a mapped segment of host memory, which takes 60 ms per GiB. Done once,
+ * until the segment is unmapped. With the lock. */
 int zc_cuda_segment_register(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Unmaps a segment whose memory nothing uses any more; of host memory, ends the GPUs' access only. With the
+/* Unmaps a segment whose memory is not in use any more. For host memory, ends only the GPUs' access. With the
  * lock and page_lock. */
 void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segment);
-/* Grants or revokes the GPU's access to a mapped segment, which keeps its content. With page_lock. */
+/* Grants or revokes the GPU's access to a mapped segment, whose content does not change. With page_lock. */
 int zc_cuda_segment_protect(struct zerod_client *client, const struct zc_segment *segment, bool open,
                             struct zd_err *err) __attribute__((warn_unused_result));
 /* Unmaps all segments at the client's end. */

@@ -25,16 +25,16 @@ struct zc_segment {
 	uint32_t id;
 	uint32_t device;
 	uint64_t bytes;
-	bool is_file;                  /* memory of the host; else of a GPU */
-	bool registered;               /* of a file: GPUs of this process may access it */
+	bool is_file;                  /* memory of the host; otherwise of a GPU */
+	bool registered;               /* for a file: GPUs of this process can access it */
 	int fd;                        /* -1 once the segment is mapped */
 	void *map;                     /* NULL until the first use; on GPUs a GPU address */
 	bool read_only;                /* the mapping: no member of its job has used it */
 	bool is_retired;               /* unmapped when the last of these ends: */
 	uint32_t nmapped;              /* struct zerod_mapped in it */
 	struct zerod_mapping *mapping; /* of a mapped file */
-	const struct zc_gpu *gpu;      /* the GPU that has the segment mapped; NULL: an emulated device */
-	uint32_t *page_holders; /* strict: of each page, or of the segment; NULL until the first hold */
+	const struct zc_gpu *gpu;      /* the GPU that maps the segment; NULL: an emulated device */
+	uint32_t *page_holders; /* strict: of each page, or of the segment; NULL before the first hold */
 	uint64_t nholds;        /* strict: holds that name the segment */
 	struct zc_segment *next_retired;
 	UT_hash_handle hh;
@@ -56,7 +56,7 @@ struct zc_range {
 
 /* All functions below: with the lock. */
 
-/* Finds the segment; NULL: the daemon never sent it. */
+/* Returns the segment, or NULL if the daemon never sent it. */
 struct zc_segment *zc_segment_find(struct zerod_client *client, uint32_t id);
 /* Adds a segment. Takes ownership of the descriptor, also after an error. PROTOCOL for a description that
  * does not match the descriptor. */
@@ -66,33 +66,33 @@ int zc_segment_add(struct zerod_client *client, const Zd__Segment *segment, int 
  * bytes. */
 int zc_location_take(struct zerod_client *client, const Zd__Location *from, uint64_t min_bytes, size_t align,
                      struct zc_location *location, struct zd_err *err) __attribute__((warn_unused_result));
-/* Returns in *data the address of a location that was checked. Maps the segment at the first use. Errors:
- * SYSTEM if mapping fails; STALE if the location was released meanwhile and its segment has retired. */
+/* Returns the address of a checked location in *data. Maps the segment at its first use. Errors: SYSTEM if
+ * mapping fails; STALE if the location was released meanwhile and its segment has retired. */
 int zc_location_map(struct zerod_client *client, const struct zc_location *location, void **data,
                     struct zd_err *err) __attribute__((warn_unused_result));
 
-/* The same, for a caller that only reads. */
+/* As zc_location_map(), for a caller that only reads. */
 int zc_location_map_read(struct zerod_client *client, const struct zc_location *location, const void **data,
                          struct zd_err *err) __attribute__((warn_unused_result));
 
 /* ---- range.c ------------------------------------------------------------------------------------------- */
 
-/* Returns in *data the address of the first slice of a buffer in place, whose frames were checked. Errors: as
+/* Returns the address of the first slice of a buffer in place, with checked frames, in *data. Errors: as
  * zc_location_map(). */
 int zc_range_map(struct zerod_client *client, const struct zc_frames *frames, void **data, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Unmaps all ranges that contain the segment. */
 void zc_ranges_drop(struct zerod_client *client, uint32_t segment);
-/* Frees all ranges; those of GPUs are unmapped already. */
+/* Frees all ranges. Ranges of GPUs must already be unmapped. */
 void zc_ranges_free(struct zerod_client *client);
 
 /* ---- retire.c ------------------------------------------------------------------------------------------ */
 
-/* Unmaps a segment that the daemon retires, and in which it names no location any more; the unmapping will be
- * reported. A reader's mapping delays this to its end. PROTOCOL if the segment was never sent. */
+/* Unmaps a segment that the daemon retires, and names in no location any more. The unmapping will be
+ * reported. A reader's mapping delays it until the mapping ends. PROTOCOL if the segment was never sent. */
 int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Ends a reader's mapping of the segment, which may be freed. An error ends the connection. */
+/* Ends a reader's mapping of the segment, and can free the segment. An error ends the connection. */
 int zc_segment_unread(struct zerod_client *client, struct zc_segment *segment, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zc_segments_free(struct zerod_client *client);

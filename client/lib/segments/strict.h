@@ -6,7 +6,7 @@
 #include "client/lib/base/handles.h"
 #include "client/lib/segments/segment.h"
 
-/* These functions do nothing in a client that is not strict. After an error there is no hold. */
+/* These functions do nothing in a client that is not strict. After an error no hold exists. */
 
 /* Makes the unit's buffer at `place` accessible, until the holds of its lease (NULL: the lease has ended,
  * which is STALE) are dropped. With the lock. */
@@ -15,8 +15,8 @@ int zc_strict_open(struct zerod_client *client, struct zc_unit *unit, const stru
 /* Makes a whole segment accessible until the hold is dropped, on GPUs. With the lock. */
 int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segment, struct zc_hold_list *list,
                            struct zd_err *err) __attribute__((warn_unused_result));
-/* Keeps the place of this hold of the unit's gathered buffer accessible until unit->kept is dropped. With the
- * lock. */
+/* Retains access to the place of this hold of the unit's gathered buffer until unit->kept is dropped. With
+ * the lock. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, const struct zc_hold *place,
                    struct zd_err *err) __attribute__((warn_unused_result));
 /* Copy and drop a list of holds. With or without the lock. */

@@ -3,10 +3,10 @@
  * session.c - a session's fence pages with their counters, and the table of sessions.
  *
  * Waiters sleep in futex(2), which compares 32 bits: the counter's low word. The full 64 bits decide whether
- * a fence has passed, the low word only whether to sleep. A client reads the counter; if its value is not
- * reached, the client sleeps, provided that the low word has not changed. A store in between is missed only
- * if it keeps the low word: a step of a multiple of 2^32, or ZD_FENCE_ABORTED over a counter that ends in
- * 2^32-1. So clients sleep with a time limit and read the counter again.
+ * a fence has passed. The low word decides only whether to sleep. A client reads the counter. If its value is
+ * not reached and the low word has not changed, the client sleeps. It misses a store in between only if the
+ * store does not change the low word: a step of a multiple of 2^32, or ZD_FENCE_ABORTED over a counter that
+ * ends in 2^32-1. Clients therefore sleep with a time limit and read the counter again.
  */
 #include <errno.h>
 #include <limits.h>

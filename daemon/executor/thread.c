@@ -17,7 +17,8 @@
 #define SECOND_NS      1000000000l
 #define MOST_THREADS   8u /* for the parts of a range */
 
-/* A new thread inherits the timer slack of its creator, so the creator's is changed for a moment. */
+/* A new thread inherits the timer slack of its creator. The creator's slack is therefore changed for a
+ * moment. */
 static int start(pthread_t *thread, void *(*run)(void *arg), void *arg)
 {
 	long before = prctl(PR_GET_TIMERSLACK, 0ul, 0ul, 0ul, 0ul);

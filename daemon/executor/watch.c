@@ -40,8 +40,8 @@ bool zd_watch_poll(struct zd_watch *watch, struct zd_completion *completion)
 		zd_completion_fail(completion, ZEROD_E_ABORTED, "the session has ended");
 		return true;
 	}
-	/* Fences pass once and for all, so each poll costs one load: that of the last fence that has not
-	 * passed. */
+	/* A fence that has passed remains passed. Each poll therefore costs one load: of the last fence that
+	 * has not passed. */
 	while (watch->nfences > 0) {
 		const struct zd_fence *fence = &watch->fences[watch->nfences - 1];
 		if (!zd_fence_reached(zd_backend_session_counter(session, fence->timeline), fence->value))

@@ -105,8 +105,8 @@ static void batch_move(struct zd_cuda_copy_stream *stream, const struct zd_cuda_
 	stream->nmoves++;
 }
 
-/* One call for all copies takes less than half the time. Copies one by one if the driver lacks the call, or
- * it fails. */
+/* One call for all copies takes less than half the time. If the driver lacks the call, or it fails, the
+ * copies are made one by one. */
 static int submit_batch(struct zd_cuda_copy_stream *stream)
 {
 	const struct zd_cuda *cuda = stream->device->cuda;
@@ -123,7 +123,7 @@ static int submit_batch(struct zd_cuda_copy_stream *stream)
 	return result;
 }
 
-/* Counters only grow, so the later of two stores into one counter replaces the earlier. */
+/* Counters only grow. The later of two stores into one counter therefore replaces the earlier. */
 static void batch_store(struct zd_cuda_copy_stream *stream, zd_cu_ptr counter_at, uint64_t value)
 {
 	unsigned i = 0;
@@ -178,9 +178,11 @@ void zd_cuda_copy_stream_close(struct zd_cuda_copy_stream *stream)
 	struct zd_err err = ZD_ERR_NONE;
 	if (stream->group == 0 || (!stream->due && stream->group_bytes < ZD_CUDA_OPEN_BYTES))
 		return;
-	/* The sessions' counters come first: a thread that sees the progress may rely on them. */
+	/* The sessions' counters are stored first, because a thread that sees the progress may rely on
+	 * them. */
 	batch_store(stream, stream->counter_at, ++stream->issued);
-	/* The copies may have begun, but nothing would show their end. So any error fails the device. */
+	/* The copies can have started, but their end would not be visible. Any error therefore fails the
+	 * device. */
 	if (zd_cuda_err(stream->device->cuda, submit_batch(stream), &err, "copies of a group") ||
 	    zd_cuda_err(stream->device->cuda, write_stores(stream), &err, "storing progress"))
 		zd_cuda_device_fail(stream->device, err.text);

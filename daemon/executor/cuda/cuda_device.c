@@ -144,7 +144,7 @@ static int ask_name(struct zd_cuda_device *device, struct zd_err *err)
 	                   err, "the name of %s", device->name);
 }
 
-/* For people only: without an answer there is no address. */
+/* The address is only for people. Without an answer it is empty. */
 static void ask_pci_address(struct zd_cuda_device *device)
 {
 	static const int attributes[] = {ZD_CU_ATTR_PCI_DOMAIN, ZD_CU_ATTR_PCI_BUS, ZD_CU_ATTR_PCI_DEVICE};
@@ -169,7 +169,7 @@ static int ask_memory(struct zd_cuda_device *device, struct zd_err *err)
 	if (rc)
 		return rc;
 	device->memory_bytes = bytes;
-	/* Without an answer RDMA stays off: it accelerates traffic between nodes only. */
+	/* Without an answer RDMA remains off, because it only accelerates traffic between nodes. */
 	device->rdma = cuda->deviceGetAttribute(&rdma, ZD_CU_ATTR_RDMA_SUPPORTED, device->ordinal) == 0 &&
 	               rdma;
 	struct zd_cu_allocation allocation = zd_cuda_device_allocation(device);
@@ -227,7 +227,7 @@ static int add_device(struct zd_cuda_devices *devices, int ordinal, struct zd_er
 			return zd_err_set(err, ZEROD_E_INVALID, "GPU %d (%s) is listed twice", ordinal,
 			                  devices->all[i].name);
 	}
-	if (!devices->all) /* allocated at full size, since pointers into it must stay valid */
+	if (!devices->all) /* allocated at full size, because pointers into it must remain valid */
 		devices->all = zd_calloc(ZD_MAX_DEVICES, sizeof(*devices->all));
 	struct zd_cuda_device *device = &devices->all[devices->count];
 	*device = (struct zd_cuda_device){.cuda = devices->cuda, .index = devices->count, .ordinal = ordinal};
@@ -320,10 +320,10 @@ static void log_devices(const struct zd_cuda_devices *devices)
 }
 
 /*
- * Streams share hardware queues, by default 8, and work that waits in a queue blocks all work behind it, of
- * any stream. A store of progress behind an NCCL kernel waits until the other daemons have launched theirs.
- * Pushes in the same queue would wait with it, and so would an exchange that another daemon has launched
- * first. With 32 queues, the maximum, each stream of several groups has its own.
+ * Streams share hardware queues, by default 8. Work that waits in a queue blocks all later work in the queue,
+ * of any stream. A store of progress after an NCCL kernel waits until the other daemons have launched theirs.
+ * Pushes in the same queue would wait with it, as would an exchange that another daemon has launched first.
+ * With 32 queues, the maximum, each stream of several groups has its own.
  */
 void zd_cuda_devices_prepare(void)
 {

@@ -2,15 +2,16 @@
 /*
  * cuda_executor.c - the thread that issues a GPU's commands and polls for their completion.
  *
- * Progress and fences are counters that GPUs and other processes write without a notification, so the thread
- * polls them. It busy-polls for a moment after the last event, since most events follow soon, and then sleeps
- * for increasing times between two polls. A new command ends the sleep. With nothing to poll the thread
- * sleeps until a command is submitted. The counters do not show that a GPU has failed; while something is in
- * flight the thread asks the driver for that from time to time.
+ * Progress and fences are counters that GPUs and other processes write without a notification. The thread
+ * therefore polls them. It busy-polls for a moment after the last event, because most events follow soon, and
+ * then sleeps for increasing times between two polls. A new command ends the sleep. If it has no counters to
+ * poll, the thread sleeps until a command is submitted. The counters do not show that a GPU has failed. While
+ * work is in flight, the thread therefore asks the driver from time to time.
  *
- * When a GPU fails, ZD_FENCE_ABORTED frees the waiters of its copies at once. Its commands complete only when
- * nothing moves any more, since the core reuses the memory of completed commands and a push may still write
- * there. Then the timelines are aborted a second time, because the GPU may have stored into them in between.
+ * When a GPU fails, ZD_FENCE_ABORTED releases the waiters of its copies at once. Its commands complete only
+ * when no copy runs any more, because the core reuses the memory of completed commands and a push can still
+ * write to it. Then the timelines are aborted a second time, because the GPU can have stored into them in
+ * between.
  */
 #include "executor/cuda/cuda_executor.h"
 
@@ -28,7 +29,7 @@
 #define SLEEP_ROOM_NS     20000u  /* at most, while tasks wait for room, or the CPU reports a completion */
 #define SLEEP_INFLIGHT_NS 100000u /* at most, while something is in flight */
 #define SLEEP_MOST_NS     100000u
-#define SLEEP_CALM_NS     5000000u /* at most, while only watches that nobody waits for are left */
+#define SLEEP_CALM_NS     5000000u /* at most, if only watches without a waiting caller remain */
 #define SLEEP_DOUBLES     8u
 #define SLEEP_LATE_NS     5000u     /* the delay with which a sleep may end */
 #define CHECK_NS          20000000u /* between two checks of the device for a failure */
@@ -41,8 +42,8 @@ static void note_event(struct zd_cuda_executor *executor)
 
 /* ---- Ends of tasks ------------------------------------------------------------------------------------- */
 
-/* A waiter must not take a failure for data. So a failed task aborts its timeline, and later tasks leave an
- * aborted timeline as it is. Only a SIGNAL of the core, when the session is reset, ends the abort. */
+/* A waiter must not mistake a failure for data. A failed task therefore aborts its timeline, and later tasks
+ * do not change an aborted timeline. Only a SIGNAL of the core, when the session is reset, ends the abort. */
 static void signal_waiters(const struct zd_cuda_task *task)
 {
 	if (!task->session)
@@ -105,8 +106,7 @@ static void reap_host(struct zd_cuda_executor *executor)
 	}
 }
 
-/* After waiters were freed by an abort nothing may complete: a completion would store a value over the
- * abort. */
+/* After an abort has released waiters, no command may complete: a completion would overwrite the abort. */
 static void reap_all(struct zd_cuda_executor *executor)
 {
 	if (executor->giving_up)
@@ -326,7 +326,7 @@ static void fail_inflight(struct zd_cuda_executor *executor, struct zd_cuda_task
 	complete_issued(executor, task);
 }
 
-/* Nothing may move any more. */
+/* No copy may run any more. */
 static void fail_all_inflight(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
@@ -366,7 +366,7 @@ static void give_up_across(struct zd_cuda_executor *executor)
 	note_event(executor);
 }
 
-/* Nothing may be in flight. */
+/* No task may be in flight. */
 static void fail_waiting(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
@@ -436,9 +436,9 @@ static uint64_t until_link_slot_ns(const struct zd_cuda_executor *executor)
 	return executor->scheduler.again_ns > now_ns ? executor->scheduler.again_ns - now_ns : 0;
 }
 
-/* Returns the time to sleep before the next poll. 0: poll again at once. UINT64_MAX: there is nothing to
- * poll. The thread busy-polls for the next command too, because waking it would cost the submitting thread 2
- * us and the command 4 us. */
+/* Returns the time to sleep before the next poll. 0: poll again at once. UINT64_MAX: no counters to poll. The
+ * thread also busy-polls for the next command, because waking it would cost the submitting thread 2 us and
+ * the command 4 us. */
 static uint64_t rest_ns(struct zd_cuda_executor *executor)
 {
 	bool inflight = has_inflight(executor), waiting = !zd_cuda_order_is_empty(&executor->order);
@@ -473,7 +473,7 @@ static void order_task(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	zd_cuda_order_add(&executor->order, task);
 }
 
-/* Collects submitted tasks, after a rest if there is nothing else to do. Returns false when the thread is to
+/* Collects submitted tasks. If it has no other work, first sleeps. Returns false when the thread shall
  * end. */
 static bool take_submitted(struct zd_cuda_executor *executor)
 {

@@ -25,7 +25,8 @@ void zd_cuda_host_copy_deinit(struct zd_cuda_host_copy *copy)
 		zd_cuda_copy_stream_deinit(&copy->streams[i]);
 }
 
-/* The end of each piece but the last is seen as well, so that pieces of other tasks are issued in time. */
+/* The end of each piece except the last is also detected, so that pieces of other tasks are issued in
+ * time. */
 int zd_cuda_host_copy_issue(struct zd_cuda_copy_stream *stream, struct zd_cuda_task *task, bool *whole,
                             struct zd_err *err)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_host_memory.c - the host memory beside GPUs.
+ * cuda_host_memory.c - the host memory of GPUs.
  *
- * Nearly all of the time to pin memory goes into the first touch of its pages, so several threads touch them.
- * Pinned pages stay where they are: the node is chosen before that.
+ * Pinning memory takes time mainly for the first touch of its pages. Several threads therefore touch them.
+ * Pinned pages cannot move: the node is chosen before that.
  */
 #include "executor/cuda/cuda_host_memory.h"
 
@@ -22,7 +22,7 @@
 #include "executor/host/memory_limit.h"
 #include "executor/thread.h"
 
-#define ALIGN_BYTES    (2ull << 20)  /* of segments: huge pages, where the kernel has them for files */
+#define ALIGN_BYTES    (2ull << 20)  /* of segments: huge pages, if the kernel has them for files */
 #define TOUCHED_BYTES  (64ull << 20) /* at once, by a thread */
 #define PAGE_BYTES     4096u
 #define MPOL_PREFERRED 1
@@ -44,7 +44,7 @@ static void touch_part(void *arg, uint64_t from, uint64_t bytes)
 		return;
 	if (madvise(touch->base + from, bytes, MADV_POPULATE_WRITE) == 0)
 		return;
-	if (errno != EINVAL) { /* the kernel knows the advice: there is no memory */
+	if (errno != EINVAL) { /* the kernel supports the advice, but has no memory */
 		atomic_store(&touch->error, errno);
 		return;
 	}
@@ -52,7 +52,7 @@ static void touch_part(void *arg, uint64_t from, uint64_t bytes)
 		((volatile uint8_t *)touch->base)[from + i] = 0;
 }
 
-/* The pages are the daemon's, and zeroed: nobody else has the segment. */
+/* The pages are the daemon's, and zeroed, because no other process has the segment. */
 static int touch_pages(uint8_t *base, uint64_t bytes, struct zd_err *err)
 {
 	struct touch touch = {.base = base};

@@ -22,8 +22,8 @@ void zd_cuda_local_copy_deinit(struct zd_cuda_local_copy *local)
 
 /* ---- Issuing ------------------------------------------------------------------------------------------- */
 
-/* The other GPU may fail at any time, so two calls may differ. While it has copies in progress no copy is
- * made locally, which would overtake these. */
+/* The other GPU can fail at any time: two calls can return different results. While it has copies in
+ * progress, no copy is made locally, because it would overtake these. */
 static bool goes_across(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task)
 {
 	const struct zd_cuda_across *across = &local->across;
@@ -62,7 +62,7 @@ int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_ta
 		return issue_direct(local, task, err);
 	int rc = zd_cuda_across_issue(&local->across, task, err);
 	if (rc && task->base.kind == ZD_CMD_FILL && zd_cuda_across_has_failed(&local->across)) {
-		*whole = false; /* made locally, once nothing is in progress across */
+		*whole = false; /* made locally, when no copy is in progress across */
 		return 0;
 	}
 	return rc;

@@ -15,8 +15,8 @@
 
 /* ---- One segment --------------------------------------------------------------------------------------- */
 
-/* Other processes may have allocated the GPU's memory without the daemon's knowledge, so the text says how
- * much is free. */
+/* Other processes can have allocated the GPU's memory without the daemon's knowledge. The text therefore has
+ * the free bytes. */
 static int no_memory(const struct zd_cuda_segment *segment, struct zd_err *err)
 {
 	size_t available = 0, total = 0;
@@ -127,7 +127,7 @@ static int import(struct zd_cuda_segment *segment, struct zd_err *err)
 	const struct zd_cuda *cuda = segment->device->cuda;
 	void *handle = NULL;
 	intptr_t fd = segment->fd;
-	memcpy(&handle, &fd, sizeof(handle)); /* the driver takes a descriptor for a pointer */
+	memcpy(&handle, &fd, sizeof(handle)); /* the driver expects a descriptor in the place of a pointer */
 	int result = cuda->memImportFromShareableHandle(&segment->memory, handle, ZD_CU_HANDLE_POSIX_FD);
 	if (result)
 		segment->memory = 0;
@@ -164,7 +164,7 @@ void zd_cuda_segment_free(struct zd_cuda_segment *segment)
 	if (!segment)
 		return;
 	const struct zd_cuda *cuda = segment->device->cuda;
-	/* On a failed GPU all of these calls may fail; the memory is then freed with the process. */
+	/* On a failed GPU all of these calls can fail. The memory is then freed with the process. */
 	bool pushed = zd_cuda_device_push(segment->device);
 	if (segment->mapped)
 		(void)cuda->memUnmap(segment->range, segment->bytes);

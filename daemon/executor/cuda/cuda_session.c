@@ -85,8 +85,8 @@ int zd_cuda_session_counter_at(struct zd_cuda_session *session, struct zd_cuda_d
 {
 	_Atomic zd_cu_ptr *page = &session->page[device->index];
 	zd_assert(timeline < ZD_TIMELINES);
-	/* Two executors may ask for one GPU at once, and get the same answer: that GPU's own, and one whose
-	 * bounce uses the GPU. */
+	/* Two executors can ask for one GPU at the same time, and receive the same answer: that GPU's own
+	 * executor, and one whose bounce uses the GPU. */
 	if (!atomic_load_explicit(page, memory_order_acquire)) {
 		int rc = ask_page(session, device, err);
 		if (rc)

@@ -62,8 +62,8 @@ static ALWAYS_INLINE float f32_from_bf16(uint16_t bits)
 	return f32_from_bits((uint32_t)bits << 16);
 }
 
-/* A nan must be the canonical one, which stays as it is. zd_f32_to_bf16() accepts every nan, but branches,
- * and so does not vectorise. */
+/* A nan must be the canonical one, which remains the same. zd_f32_to_bf16() accepts every nan, but branches,
+ * and therefore does not vectorise. */
 static ALWAYS_INLINE uint16_t bf16_from_f32(float value)
 {
 	uint32_t bits = f32_bits(value);
@@ -86,7 +86,7 @@ static void narrow_f16_generic(const float *a, uint16_t *b, size_t n)
 
 #if defined(__x86_64__)
 #define TARGET_AVX2 __attribute__((target("avx2,f16c")))
-/* gcc uses half of the register otherwise; for data in memory the full register is a tenth to a quarter
+/* gcc otherwise uses half of the register. For data in memory the full register is a tenth to a quarter
  * faster. */
 #if defined(__clang__)
 #define TARGET_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl")))
@@ -184,7 +184,7 @@ static ALWAYS_INLINE void store_sums(const struct zd_host_reduce *reduce, uint64
 	memcpy(halves, rounded, n * sizeof(*rounded));
 }
 
-/* Adds the squares, and detects values that are not finite. acc must be zero behind the n values, up to a
+/* Adds the squares, and detects values that are not finite. acc must be zero after the n values, up to a
  * multiple of SUMS. */
 static ALWAYS_INLINE void count(struct zd_host_reduce *reduce, size_t n, const float *acc)
 {
@@ -253,7 +253,7 @@ static bool always(void)
 
 #if defined(__x86_64__)
 /* __builtin_cpu_supports() also checks that the system saves the wide registers. Not every compiler accepts
- * F16C there; F16C uses only registers that AVX2 needs too. */
+ * F16C in it. F16C uses only registers that AVX2 also needs. */
 static bool avx2_and_f16c(void)
 {
 	unsigned eax, ebx, ecx, edx;

@@ -2,10 +2,10 @@
 /*
  * host_run.c - the main loop of an executor's thread.
  *
- * Fences are counters that another process writes without a notification, so the executor polls them. With
- * watches but no work it busy-polls for a moment, since most fences pass soon, and then sleeps for increasing
- * times between two polls. A new command ends the sleep. Without watches it sleeps until a command is
- * submitted.
+ * Fences are counters that another process writes without a notification. The executor therefore polls them.
+ * With watches but no work it busy-polls for a moment, because most fences pass soon, and then sleeps for
+ * increasing times between two polls. A new command ends the sleep. Without watches it sleeps until a command
+ * is submitted.
  */
 #include "executor/host/host_executor.h"
 #include "executor/thread.h"
@@ -80,7 +80,7 @@ static void rest(struct zd_host_executor *executor)
 	}
 }
 
-/* Collects submitted tasks, after a rest if there is nothing to do. Returns false when the thread is to
+/* Collects submitted tasks. If it has no other work, first sleeps. Returns false when the thread shall
  * end. */
 static bool take_submitted(struct zd_host_executor *executor)
 {

@@ -2,11 +2,12 @@
 /*
  * host_segment.c - the memory of emulated devices: sealed memfd segments, and their table.
  *
- * Segments that the machine cannot back are rejected here, with the sizes; later the kernel would send
+ * Segments that the machine cannot back are rejected here, with the sizes. Later the kernel would send
  * SIGBUS. A segment must fit into the memory that is available now. All pages of a pinned segment are
- * allocated at once, for the daemon's control group, so they must fit below its limits too: the kernel would
- * kill the daemon. Under strict overcommit (vm.overcommit_memory = 2) the kernel sends SIGBUS for a page that
- * it cannot account for, so there the pages of every segment are allocated at once.
+ * allocated at once, for the daemon's control group. They must also fit below its limits, because otherwise
+ * the kernel would kill the daemon. Under strict overcommit (vm.overcommit_memory = 2) the kernel sends
+ * SIGBUS for a page that it cannot account for. In that mode the pages of every segment are therefore
+ * allocated at once.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -31,8 +32,8 @@ uint64_t zd_host_memory_bytes(void)
 	return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
 }
 
-/* The memory that is available without swapping, by the kernel's estimate; all memory if the kernel gives
- * none. */
+/* The memory that is available without swapping, by the kernel's estimate, or all memory if the kernel has no
+ * estimate. */
 static uint64_t available_bytes(void)
 {
 	uint64_t kib = 0;

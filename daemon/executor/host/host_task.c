@@ -3,8 +3,8 @@
  * host_task.c - a command in the form in which an executor runs it.
  *
  * The loop's thread resolves addresses when the command is submitted. At that time they are valid: the core
- * names no segment before its creation was reported, nor after it has ordered its destruction. So an executor
- * needs no lock while it works.
+ * names a segment only after its creation was reported, and before it has ordered its destruction. An
+ * executor therefore needs no lock while it works.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@
 /* About 100 microseconds of work: the longest delay before a passed fence is seen on an emulated device. */
 #define SLICE_BYTES (1u << 20)
 #define SLICE_NUMEL (UINT64_C(64) * ZD_HOST_REDUCE_BLOCK_NUMEL)
-/* In host memory beside GPUs one thread is too slow, and trainers wait for the copies. Only zerod_free() with
- * streams submits watches there, so a longer slice delays no other request. */
+/* In host memory of GPUs one thread is too slow, and trainers wait for the copies. Only zerod_free() with
+ * streams submits watches in this case. A longer slice therefore does not delay other requests. */
 #define PARALLEL_SLICE_BYTES (128u << 20)
 #define PART_BYTES           (4u << 20)
 
@@ -112,7 +112,7 @@ static void create_segment(const struct zd_host_task *task, struct zd_host_segme
 		zd_host_segments_add(segments, segment);
 }
 
-/* `from`: behind what is done. */
+/* `from`: after the part that is done. */
 static void copy_part(void *arg, uint64_t from, uint64_t bytes)
 {
 	const struct zd_host_task *task = arg;
@@ -170,8 +170,8 @@ bool zd_host_task_step(struct zd_host_task *task, struct zd_host_segments *segme
 	return true;
 }
 
-/* A waiter must not take a failure for data. So a failed task aborts its timeline, and later tasks leave an
- * aborted timeline as it is. Only a SIGNAL of the core, when the session is reset, ends the abort. */
+/* A waiter must not mistake a failure for data. A failed task therefore aborts its timeline, and later tasks
+ * do not change an aborted timeline. Only a SIGNAL of the core, when the session is reset, ends the abort. */
 void zd_host_task_signal(const struct zd_host_task *task, int status)
 {
 	if (!task->session)

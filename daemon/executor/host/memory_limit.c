@@ -2,8 +2,8 @@
 /*
  * memory_limit.c - reads the memory limits of control groups, versions 1 and 2.
  *
- * /proc/self/cgroup names the process's group in each hierarchy. Limits of the groups above apply too. In a
- * container the named path may begin above what is mounted: groups that are not there have no limit.
+ * /proc/self/cgroup names the process's group in each hierarchy. Limits of the groups above also apply. In a
+ * container the named path can start above the mounted part. Groups that are not mounted have no limit.
  */
 #include "executor/host/memory_limit.h"
 
@@ -18,7 +18,7 @@
 struct hierarchy {
 	const char *mount;
 	const char *limits[2], *used;
-	const char *cache[2]; /* lines of memory.stat; with the groups below */
+	const char *cache[2]; /* lines of memory.stat, including the groups below */
 };
 
 static const struct hierarchy v1 = {
@@ -42,7 +42,7 @@ static FILE *open_file(const char *group, const char *name, char path[PATH_MAX])
 	return nbytes < PATH_MAX ? fopen(path, "re") : NULL;
 }
 
-/* Version 2 writes "max" where there is no limit, version 1 a number that no memory has. */
+/* Without a limit, version 2 writes "max", and version 1 a number that is larger than any memory. */
 static bool read_bytes(const char *group, const char *name, char path[PATH_MAX], uint64_t *bytes)
 {
 	FILE *file = open_file(group, name, path);
@@ -112,8 +112,9 @@ static bool groups_exceeded(const char *root, const struct hierarchy *hierarchy,
 	}
 }
 
-/* A line is "4:memory:/path" in version 1, where several controllers may share a hierarchy ("cpu,memory"),
- * and "0::/path" in version 2. Writes '\0' behind the path. NULL: the line's hierarchy has no memory. */
+/* A line is "4:memory:/path" in version 1, in which several controllers can share a hierarchy ("cpu,memory"),
+ * and "0::/path" in version 2. Writes '\0' after the path. NULL: the line's hierarchy has no memory
+ * controller. */
 static const struct hierarchy *parse_line(char *line, const char **path)
 {
 	char *controllers = strchr(line, ':');

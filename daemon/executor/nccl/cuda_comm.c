@@ -15,7 +15,7 @@
 #include "proto/limits.h"
 
 #define PAGE_BYTES     4096u /* the granularity of pinned memory */
-#define COUNTER_BYTES  64u   /* keeps the counter in a cache line of its own */
+#define COUNTER_BYTES  64u   /* places the counter in its own cache line */
 #define POLL_NS        1000000u
 #define PARTING_NS     1000000000u
 #define IN_ENVIRONMENT "the daemon's environment or NCCL's configuration file"
@@ -93,19 +93,15 @@ static int make_page(struct zd_cuda_comm *comm, struct zd_err *err)
 }
 
 /*
- * NCCL prefers the environment to the configuration, and the administrator may have tuned it. Rejected are
- * only settings with which the daemon's communicators cannot work:
- *
+ * NCCL prefers the environment to the configuration, and the administrator can have tuned it. The daemon
+ * rejects only settings with which its communicators cannot work:
  * - Blocking calls would delay the device's other communicators.
- *
  * - Launches that wait for each other would deadlock with ranks that launch in another order:
- * NCCL_LAUNCH_MODE=GROUP makes them wait for the process's other GPUs, NCCL_LAUNCH_ORDER_IMPLICIT for the
- * GPU's other communicators.
- *
+ *   NCCL_LAUNCH_MODE=GROUP makes them wait for the process's other GPUs, NCCL_LAUNCH_ORDER_IMPLICIT for the
+ *   GPU's other communicators.
  * - NCCL_COMM_ID names one communicator, and the daemon has several.
- *
- * NCCL copies its configuration file into the environment when the first communicator is made, at the latest.
- * So the check is repeated after that.
+ * NCCL copies its configuration file into the environment at the latest when the first communicator is
+ * created. The check is therefore repeated after that.
  */
 static int check_environment(struct zd_err *err)
 {
@@ -197,9 +193,9 @@ static bool finalize(struct zd_cuda_comm *comm, struct zd_err *err)
 	                   comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank)) == 0;
 }
 
-/* Waits for the gate, and closes it. Returns false when the communicator is to be aborted meanwhile. There is
- * no deadline: commDestroy frees pinned memory, which would wait for the kernels of other communicators and
- * block the calls that end those kernels. */
+/* Waits for the gate, and closes it. Returns false if the communicator shall be aborted in between. The wait
+ * has no deadline: commDestroy frees pinned memory, which would wait for the kernels of other communicators
+ * and block the calls that end those kernels. */
 static bool await_quiet(struct zd_cuda_comm *comm)
 {
 	bool quiet = false;
@@ -241,8 +237,8 @@ static bool end_handle(struct zd_cuda_comm *comm, struct zd_err *err)
 	return quiet;
 }
 
-/* Kernels that were aborted may still run for a moment, so the stream is synchronized first. `err` is set
- * when NCCL could not finalize the communicator with the other ranks. */
+/* Aborted kernels can run for a moment longer. The stream is therefore synchronized first. `err` is set when
+ * NCCL could not finalize the communicator with the other ranks. */
 static void close_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 {
 	const struct zd_cuda *cuda = comm->home.device->cuda;
@@ -366,7 +362,7 @@ static bool can_be_undone(const struct zd_cuda_comm *comm)
 	return zd_cuda_comm_lives(comm) || comm->state == ZD_CUDA_COMM_ENDING;
 }
 
-/* Where another daemon may have caused the failure, the text names the ranks of other daemons. */
+/* If another daemon can have caused the failure, the text names the ranks of other daemons. */
 static void set_failure(struct zd_cuda_comm *comm, const struct zd_err *why)
 {
 	char absent[ZD_CUDA_COMM_RANKS_TEXT];

@@ -109,7 +109,7 @@ bool zd_cuda_comm_is_described(const struct zd_cuda_comm_description *descriptio
 	return description->magic == MAGIC && description->number == number;
 }
 
-/* Another process wrote the description: `what` may lack its terminating zero. */
+/* Another process wrote the description: `what` can lack its terminating zero. */
 static const char *described(const struct zd_cuda_comm_description *description, char text[ZD_CUDA_COMM_TEXT])
 {
 	char what[ZD_CUDA_COMM_WHAT];

@@ -30,7 +30,7 @@ void zd_cuda_ids_init(struct zd_cuda_id_makers *makers, struct zd_cuda_comm_loca
 	LIST_INIT(&makers->all);
 }
 
-/* SIGKILL is enough: the process owns nothing but NCCL's thread and sockets for the ranks. */
+/* SIGKILL is sufficient, because the process owns only NCCL's thread and sockets for the ranks. */
 static void end_ids(struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
 {
 	zd_assert(!ids->arg && !ids->killed);
@@ -187,7 +187,7 @@ static void failed(struct zd_cuda_ids *ids, int status, const char *text)
 	ids->made = true;
 }
 
-/* Reads the status once it has arrived; false before that. */
+/* Reads the status if it has arrived. Otherwise returns false. */
 static bool has_status(const struct zd_cuda_ids *ids, status_word *status)
 {
 	if (ids->used < sizeof(*status))
@@ -196,7 +196,7 @@ static bool has_status(const struct zd_cuda_ids *ids, status_word *status)
 	return true;
 }
 
-/* The process has closed its end of the pipe, so its error text, if any, has arrived completely. */
+/* The process has closed its end of the pipe. Its error text, if any, has therefore arrived completely. */
 static void ended(struct zd_cuda_ids *ids)
 {
 	char text[TEXT_BYTES] = {0};
@@ -298,9 +298,9 @@ static bool write_all(int to, const void *bytes, size_t count)
 	return true;
 }
 
-/* Closes all descriptors of the daemon but the pipes and the log. NCCL writes to standard output, where its
- * messages would mix with the ids; so standard output becomes the log. Returns a descriptor of the pipe for
- * the ids, or -1. */
+/* Closes all descriptors of the daemon except the pipes and the log. NCCL writes to standard output, where
+ * its messages would mix with the ids. Standard output therefore becomes the log. Returns a descriptor of the
+ * pipe for the ids, or -1. */
 static int take_output(void)
 {
 	int to;

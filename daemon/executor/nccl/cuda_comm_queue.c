@@ -121,8 +121,9 @@ static void fail_call(const struct zd_cuda_comm_op *op, int result)
 		zd_cuda_comm_fail(comm, &err);
 }
 
-/* Ends waiting operations of communicators that have failed. NCCL may have launched a part of an operation
- * that is LAUNCHING, so that one counts as in flight and ends when its communicator is over. */
+/* Ends waiting operations of communicators that have failed. NCCL can have launched a part of an operation
+ * that is LAUNCHING. That operation therefore counts as in flight and ends when its communicator has
+ * ended. */
 static void drop_waiting(struct zd_cuda_comm_queue *queue)
 {
 	struct zd_cuda_comm_ops stay = STAILQ_HEAD_INITIALIZER(stay);
@@ -221,8 +222,8 @@ static void expire_all(const struct zd_cuda_comm_queue *queue, uint64_t now_ns)
 
 /* ---- Completion ---------------------------------------------------------------------------------------- */
 
-/* Progress counts only while NCCL reports no error, and is read before NCCL's state. When NCCL gives a
- * communicator up, its kernels end early, and the store behind them is executed all the same. */
+/* Progress counts only while NCCL reports no error, and is read before NCCL's state. When NCCL aborts a
+ * communicator, its kernels end early, and the store after them is executed nevertheless. */
 static void land_ready(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm *comm)
 {
 	const struct zd_err none = ZD_ERR_NONE;
@@ -343,8 +344,8 @@ static int launch_description(const struct zd_cuda_comm_op *op)
 	                                  bytes, ZD_NCCL_INT8, comm->handle, comm->stream);
 }
 
-/* Handles NCCL's result of a launch: when the operation is on the stream, a store of progress is enqueued
- * behind it. */
+/* Handles NCCL's result of a launch. When the operation is on the stream, a store of progress is enqueued
+ * after it. */
 static void launched(struct zd_cuda_comm_op *op, int result)
 {
 	struct zd_err err;

@@ -105,7 +105,8 @@ static void complete_in_order(struct zd_cuda_comms *comms, const struct zd_cuda_
 	}
 }
 
-/* The task will store nothing into its timeline any more, so the tasks behind it need not wait for it. */
+/* Removes the task from its timeline. It will not store into the timeline any more, and the tasks after it
+ * need not wait for it. */
 static void leave_timeline(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 {
 	struct zd_cuda_session *session = task->session;
@@ -308,7 +309,7 @@ static bool others_wait(const struct zd_cuda_comms *comms, const struct zd_cuda_
 	return false;
 }
 
-/* Opens the communicator now, or queues the opening until there is room. */
+/* Opens the communicator now, or queues the opening until the queue has room. */
 static int begin_opening(struct zd_cuda_comms *comms, struct zd_cuda_task *task, struct zd_err *err)
 {
 	int rc = need_nccl(comms, err);
@@ -523,7 +524,7 @@ static void tell_opening(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 		complete_task(comms, task);
 }
 
-/* Aborts the waiters of the exchanges in flight at once; the exchanges themselves end later, with the
+/* Aborts the waiters of the exchanges in flight at once. The exchanges themselves end later, with the
  * communicator. */
 static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *open)
 {
@@ -535,7 +536,7 @@ static void tell_failure(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *
 	abort_waiters(comms, collective_of(op)->task);
 }
 
-/* Begins to close the communicator, or aborts a closing that takes too long. Returns whether it has done
+/* Starts to close the communicator, or aborts a closing that takes too long. Returns whether it has done
  * either. */
 static bool end_further(struct zd_cuda_comms *comms, struct zd_cuda_open_comm *open, uint64_t now_ns)
 {

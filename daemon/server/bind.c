@@ -3,12 +3,10 @@
  * bind.c - the daemon's socket in the file system.
  *
  * A connection attempt shows whether a daemon serves an existing socket file. Another daemon could bind
- * between that attempt and bind(), so the socket's name is locked meanwhile: by a lock on a file beside it,
- * which exists only as long, and which no other user can open. The folder itself, and any file that others
- * may read, could be locked by them.
- *
- * The socket gets its permissions before its name, and its owner before it listens, so that at no time more
- * users can connect.
+ * between that attempt and bind(). The socket's name is therefore locked in between, by a lock on a file next
+ * to it. The file exists only during this time, and no other user can open it. Other users could lock the
+ * folder itself, and any file that they can read. The socket receives its permissions before its name, and
+ * its owner before it listens. Further users can therefore never connect in between.
  */
 #include "server/bind.h"
 
@@ -29,7 +27,7 @@
 #define LOCK_WAIT_MS   5000
 #define LOCK_RETRY_MS  10
 
-/* Reports the process that listens there, after a successful connect(). */
+/* Reports the process that listens on the socket, after a successful connect(). */
 static int already_running(int sock, const char *path, struct zd_err *err)
 {
 	struct ucred peer = {.pid = 0};
@@ -39,7 +37,7 @@ static int already_running(int sock, const char *path, struct zd_err *err)
 	return zd_err_set(err, ZEROD_E_EXISTS, "%s: already running (pid %d)", path, (int)peer.pid);
 }
 
-/* Returns 0 if no process listens at the socket file, so that it may be removed. */
+/* Returns 0 if no process listens on the socket file, which can then be removed. */
 static int probe_stale(const struct sockaddr_un *address, struct zd_err *err)
 {
 	const char *path = address->sun_path;
@@ -80,7 +78,7 @@ static int open_failed(const struct lock *lock, const struct sockaddr_un *addres
 		return zd_err_set(err, ZEROD_E_EXISTS,
 		                  "%s: expected a file of the daemon's user alone, found a symbolic link",
 		                  lock->path);
-	/* To a user who may not write there, a running daemon is the better reason. */
+	/* For a user who cannot write to the folder, a running daemon is the better reason. */
 	if (failure == EACCES && probe_stale(address, err) != 0)
 		return err ? err->status : ZEROD_E_EXISTS;
 	return zd_err_errno(err, failure, "%s: opening the lock", lock->path);
@@ -169,7 +167,7 @@ static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 	return 0;
 }
 
-/* Refuses any file but a socket, which another user may have put there meanwhile. */
+/* Rejects any file except a socket: another user can have put a file in its place. */
 static int set_owner(const char *path, uid_t owner, gid_t group, struct zd_err *err)
 {
 	struct stat found;
@@ -196,8 +194,8 @@ static int bind_and_listen(struct zd_bound *bound, mode_t mode, uid_t owner, gid
 	mode_t mask;
 	int rc;
 
-	/* bind() gives the file the mode of the socket itself, less the umask. No other thread makes files
-	 * yet. */
+	/* bind() sets the file's mode to the mode of the socket, less the umask. No other thread creates
+	 * files yet. */
 	if (fchmod(bound->sock, mode) < 0)
 		return zd_err_errno(err, errno, "setting the permissions of a socket");
 	mask = umask(0);
@@ -252,8 +250,8 @@ void zd_bound_unlink(const struct zd_bound *bound)
 	struct stat found;
 	struct lock lock;
 
-	/* The file is removed even without the lock, which a stopped daemon may keep: a file left behind is
-	 * the greater harm. */
+	/* The file is removed even without the lock, which a stopped daemon can hold: a remaining file is the
+	 * greater harm. */
 	(void)!lock_name(&lock, &bound->address, NULL);
 	if (lstat(bound->address.sun_path, &found) == 0 && found.st_dev == bound->device &&
 	    found.st_ino == bound->inode)

@@ -2,9 +2,9 @@
 /*
  * bridge.c - connects the engine to a backend and to the loop.
  *
- * Executors append completions under a lock that is held for a copy of a few words; the loop swaps two arrays
- * to receive all of them at once. What must hold: only the loop's thread calls the engine, and nothing is
- * appended after the backend was closed.
+ * Executors append completions under a lock that is held for a copy of a few words. The loop swaps two arrays
+ * to receive all of them at once. Invariants: only the loop's thread calls the engine, and executors append
+ * no completion after the backend was closed.
  */
 #include "server/bridge.h"
 
@@ -23,7 +23,7 @@
 #include "server/session.h"
 
 #define FIRST_ROOM       64u
-#define MOST_COMPLETIONS 256u /* of one event, so that other users' requests do not wait for more */
+#define MOST_COMPLETIONS 256u /* per event, so that other users' requests do not wait for more */
 
 /* ---- From executors to the loop ------------------------------------------------------------------------ */
 
@@ -42,7 +42,7 @@ static void on_done(void *arg, const struct zd_completion *completion)
 	arrived->items[arrived->count++] = *completion;
 	atomic_store(&bridge->narrived, arrived->count); /* must precede the read of `polling` */
 	(void)pthread_mutex_unlock(&bridge->lock);
-	/* The loop empties the whole array, so only the first completion has to wake it. */
+	/* The loop empties the whole array. Only the first completion therefore has to wake it. */
 	if (first && !atomic_load(&bridge->polling))
 		(void)uv_async_send(&bridge->wake);
 }
@@ -52,7 +52,7 @@ void zd_bridge_complete(struct zd_bridge *bridge, const struct zd_completion *co
 	on_done(bridge, completion);
 }
 
-/* Takes what has arrived, once all that was taken before is handled. */
+/* Receives the completions that have arrived, when all received before are handled. */
 static void swap_arrived(struct zd_bridge *bridge)
 {
 	struct zd_completions emptied = bridge->taken;
@@ -89,7 +89,7 @@ static void take_arrived(void *arg)
 		zd_completion_deinit(completion);
 	}
 	zd_engine_resume(bridge->engine);
-	/* The completions that arrive while there is a rest may wake the loop once, for the rest only. */
+	/* Completions that arrive while some are left can wake the loop once, only for the rest. */
 	if (rest || end < taken->count)
 		(void)uv_async_send(&bridge->wake);
 	zd_bridge_settle(bridge);

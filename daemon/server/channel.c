@@ -62,7 +62,7 @@ static void break_off(struct zd_channel *channel, const struct zd_err *why)
 	channel->ops->broken(channel->arg, why);
 }
 
-/* One packet per event, so that a client that sends much does not delay others. */
+/* One packet per event, so that a client that sends many packets does not delay others. */
 static void receive_answers(struct zd_channel *channel)
 {
 	uint8_t *inbox = channel->conns->inbox;
@@ -123,7 +123,7 @@ static void on_ready(uv_poll_t *handle, int status, int events)
 	 * the client sent before are read first. */
 	if (status < 0)
 		channel->full = false;
-	if (events & UV_WRITABLE) { /* readable data stays readable, and is handled by the next event */
+	if (events & UV_WRITABLE) { /* readable data remains readable, and the next event handles it */
 		channel->full = false;
 		update_poll(channel);
 		channel->ops->writable(channel->arg);

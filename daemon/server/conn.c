@@ -46,7 +46,7 @@
 #define LONGEST_STALL_MS  64u
 #define MAX_SPARE_PACKETS 8u
 #define MAX_CLOSING_READS 64u
-#define STALLED           2 /* a third result beside 0 and ZD_FRAME_AGAIN: too many descriptors are unread */
+#define STALLED           2 /* a third result besides 0 and ZD_FRAME_AGAIN: too many descriptors are unread */
 
 enum conn_state { OPEN, ENDING, CLOSING };
 static const char *const state_names[] = {"OPEN", "ENDING", "CLOSING"};
@@ -118,9 +118,9 @@ static void handle_closed(uv_handle_t *handle)
 	free(conn);
 }
 
-/* If a socket is closed with unread packets in it, the client sees a reset and loses the last replies. So the
- * client's sending is stopped, and its packets are read: their first bytes, since the kernel drops the
- * others, and descriptors. */
+/* If a socket is closed with unread packets in it, the client sees a reset and loses the last replies. The
+ * daemon therefore stops the client's sending, and reads its packets: their first bytes, because the kernel
+ * drops the others, and descriptors. */
 static void discard_unread(struct zd_conn *conn)
 {
 	uint8_t byte;
@@ -241,7 +241,8 @@ static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd
 
 static void on_stall_over(uv_timer_t *timer);
 
-/* No event reports that the client has read, so the socket is tried again, at increasing intervals. */
+/* No event reports that the client has read. The daemon therefore tries the socket again, at increasing
+ * intervals. */
 static void stall(struct zd_conn *conn)
 {
 	conn->stall_ms = conn->stalled ? zd_min_u64(conn->stall_ms * 2, LONGEST_STALL_MS) : FIRST_STALL_MS;
@@ -276,8 +277,8 @@ static void send_backlog(struct zd_conn *conn)
 	update_poll(conn);
 }
 
-/* The length needs no limit. No request is handled while there is a backlog, so it contains one reply,
- * replies to outstanding requests, and messages about segments that the client has. */
+/* The length needs no limit. With a backlog the daemon handles no request. The backlog therefore contains one
+ * reply, replies to outstanding requests, and messages about segments that the client has. */
 static void append_backlog(struct zd_conn *conn, struct zd_packet *packet)
 {
 	struct zd_packet *waiting = zd_packet_shrunk(packet);
@@ -417,7 +418,7 @@ static void on_death(uv_poll_t *handle, int status, int events)
 	zd_conns_flush(conn->conns);
 }
 
-/* Keeps what is not done of a packet. */
+/* Stores the unhandled rest of a packet. */
 static void keep_rest(struct zd_conn *conn, const uint8_t *bytes, size_t nbytes)
 {
 	conn->rest.bytes = zd_calloc(1, nbytes);
@@ -436,8 +437,8 @@ static void resume_packet(struct zd_conn *conn)
 	conn->rest.bytes = NULL;
 }
 
-/* One packet per event, so that a client that sends much does not delay others. Returns whether there was
- * one. */
+/* One packet per event, so that a client that sends many packets does not delay others. Returns whether there
+ * was one. */
 static bool receive_requests(struct zd_conn *conn)
 {
 	uint8_t *inbox = conn->conns->inbox;
@@ -513,7 +514,7 @@ static void run_task(void *arg)
 		return;
 	}
 	if (conn->state != OPEN || !STAILQ_EMPTY(&conn->backlog))
-		return; /* with a backlog, what is readable or left of a packet comes after it */
+		return; /* with a backlog, readable data and the rest of a packet are handled after it */
 	poll_ring(conn);
 	serve(conn);
 }
@@ -566,7 +567,7 @@ static void take_request(void *arg)
 	serve_or_enqueue(conn);
 }
 
-/* A user whose connections end one after another does not delay others: the ends are tasks. */
+/* A user whose connections end one after another must not delay others. The ends are therefore tasks. */
 static void end_in_turn(struct zd_conn *conn)
 {
 	bool waits = conn->task.queued && conn->task.is_end;
@@ -603,7 +604,7 @@ void zd_conns_flush(struct zd_conns *conns)
 	conns->flushing = true;
 	do {
 		flush_dirty(conns);
-		if (conns->store) /* events without replies change things, too */
+		if (conns->store) /* events without replies also change state */
 			conns->store(conns->store_arg);
 		if (conns->flushed)
 			conns->flushed(conns->flushed_arg);

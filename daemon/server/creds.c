@@ -45,7 +45,7 @@ static int peer_pidfd(int sock, pid_t pid)
 	if (pid <= 0)
 		return -1;
 	/* On an older kernel the pid is looked up. If the peer has ended since connect() and its pid was
-	 * reused, the pidfd refers to another process; the session then ends with the socket's end of
+	 * reused, the pidfd refers to another process. The session then ends with the socket's end of
 	 * stream. */
 	return (int)syscall(SYS_pidfd_open, pid, 0);
 }
@@ -95,8 +95,8 @@ static bool all_uids_are_mapped(void)
 	return all;
 }
 
-/* A session's memory is reused when its process has ended. Without a pidfd, the end of the connection alone
- * would say so, and the process's kernels may run on behind it. */
+/* A session's memory is reused when its process has ended. Without a pidfd, only the end of the connection
+ * would report the end, and the process's kernels can continue after it. */
 static int check_process(const struct zd_creds *creds, struct zd_err *err)
 {
 	if (creds->pidfd < 0)

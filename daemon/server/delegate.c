@@ -584,7 +584,7 @@ void zd_delegates_deinit(struct zd_delegates *delegates)
 {
 	struct zd_delegate_sum *sum = delegates->sums, *next;
 
-	HASH_CLEAR(hh, delegates->sums); /* the elements stay linked */
+	HASH_CLEAR(hh, delegates->sums); /* the elements remain linked */
 	for (; sum; sum = next) {
 		next = sum->hh.next;
 		sum_free(sum);

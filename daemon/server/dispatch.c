@@ -2,8 +2,8 @@
 /*
  * dispatch.c - passes requests of a packet to handlers, and the engine's replies to the connection.
  *
- * An invalid request gets an error reply. If the error cannot be attributed to a request, the daemon sends a
- * reply to no request (id 0) and ends the connection. Other sessions are not affected.
+ * An invalid request receives an error reply. If the error cannot be attributed to a request, the daemon
+ * sends a reply to no request (id 0) and ends the connection. Other sessions are not affected.
  */
 #include "server/dispatch.h"
 
@@ -24,7 +24,7 @@
 #define FIELD_REQUESTS 1u   /* the field of ClientPacket */
 #define SHORT_BYTES    64u  /* of a request about few objects */
 #define STEP_UNITS     512u /* found in a few microseconds */
-#define UNFINISHED     1    /* a further step of the request has to come */
+#define UNFINISHED     1    /* a further step of the request follows */
 
 /* A request with `answer` is handled here, another one by the engine. */
 struct route {
@@ -186,8 +186,8 @@ static unsigned cost_of(const Zd__Request *request, size_t nbytes)
 	return nbytes > SHORT_BYTES || (route && route->answer) ? ZD_USER_LONG_REQUEST : 1;
 }
 
-/* Handles requests, as many as the connection allows, and at least one or a step of one. Returns the bytes of
- * those that are complete. */
+/* Handles as many requests as the connection allows, and at least one request or a step of one. Returns the
+ * bytes of the complete ones. */
 static size_t handle_requests(struct zd_api_session *session, struct zd_wire wire)
 {
 	const uint8_t *begin = wire.at, *done = begin;

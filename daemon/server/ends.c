@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ends.c - ends of sessions that take several steps of the engine.
- *
- * Invariant: the task of each user in `api->ends` is queued, or it is running.
+ * ends.c - ends of sessions that need several steps of the engine. Invariant: the task of each user in
+ * `api->ends` is queued, or it is running.
  */
 #include "server/ends.h"
 
@@ -34,7 +33,7 @@ static void close_session(struct zd_api *api, uint64_t session, bool clean_exit)
 	api->bridge.ops->session_close(api->bridge.backend, session, clean_exit);
 }
 
-/* Goes on; returns whether there is more. */
+/* Makes the next step. Returns whether more steps remain. */
 static bool make_step(struct zd_ends_of_user *ends)
 {
 	struct zd_api *api = ends->api;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grants.c - which devices a session may use.
+ * grants.c - the devices that a session can use.
  *
- * The configuration names the devices of a control group, since the kernel does not: version 2 decides by BPF
- * programs, which can be neither read nor asked without privileges. The path of a process's control group is
- * the kernel's own, and a user can move a process only within a part of the tree that was delegated to that
- * user. The files that the process sees under /dev prove nothing: its mount namespace is the user's own.
+ * The configuration names the devices of a control group, because the kernel does not: version 2 decides by
+ * BPF programs, which cannot be read or queried without privileges. The path of a process's control group
+ * comes from the kernel. A user can move a process only within a part of the tree that was delegated to that
+ * user. The files that the process sees under /dev prove nothing, because its mount namespace is the user's
+ * own.
  */
 #include "server/grants.h"
 

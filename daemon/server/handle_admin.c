@@ -18,7 +18,7 @@
 #include "server/session.h"
 
 /* The process's private memory, without segments and fence pages, which are shared. 0 if /proc does not
- * report it. The file is kept open, and is the short one: daemon_status is a cheap request. */
+ * report it. The file remains open, and is the short one, because daemon_status is a cheap request. */
 uint64_t zd_resident_bytes(const struct zd_api *api)
 {
 	uint64_t resident_pages, shared_pages;
@@ -71,7 +71,7 @@ int zd_answer_daemon_status(struct zd_api_session *session, const Zd__Request *r
 	status.usage = &totals.usage;
 	if (api->draining)
 		status.drained_by = api->drained_by;
-	if (api->ending) /* 0 would say that it does not end */
+	if (api->ending) /* 0 would mean that it does not end */
 		status.ends_in_ns = api->ends_ns > now_ns ? api->ends_ns - now_ns : 1;
 	status.state_lost = (char *)lost_text(session, &bridge->keeper);
 	reply.id = request->id;

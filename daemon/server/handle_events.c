@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle_events.c - lifecycle events, a page at a time.
- *
- * As of a listing, a page is what the loop may spend on one request.
+ * handle_events.c - lifecycle events, one page per request. As in a listing, the loop's time for one request
+ * limits the page.
  */
 #include "server/answer.h"
 #include "server/api.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle_list.c - tables of the daemon's state, a page at a time.
+ * handle_list.c - tables of the daemon's state, one page per request.
  *
- * A page is what the loop may spend on one request: its rows, and the objects that they are chosen and made
- * from. A user alone has larger pages, and fewer round trips, than one beside others. The client requests the
- * next page with the cursor, also where a page has no row. Rows that appear or disappear between two pages
- * may be missing; every other row is listed once.
+ * The loop's time for one request limits a page: its rows, and the objects from which they are chosen and
+ * made. A user alone has larger pages, and fewer round trips, than one among others. The client requests the
+ * next page with the cursor, even if a page has no row. Rows that appear or disappear between two pages can
+ * be missing. Every other row is listed once.
  */
 #include "base/err.h"
 #include "server/answer.h"
@@ -14,7 +14,7 @@
 #include "server/session.h"
 
 #define MAX_ROWS       64u
-#define MAX_SHORT_ROWS 16u /* beside other users: about 5 us */
+#define MAX_SHORT_ROWS 16u /* with other users: about 5 us */
 #define MOST_VISITS    512u
 
 struct listing {

@@ -46,7 +46,7 @@ static const char *const request_names[ZD_NREQUESTS] = {
 
 /* ---- Families and samples ------------------------------------------------------------------------------ */
 
-/* Begins a family with room for `room` samples, whose labels have these names; NULL, NULL: none. */
+/* Starts a family with room for `room` samples, whose labels have these names; NULL, NULL: none. */
 static Zd__Metric *add_family(struct figures *f, Zd__MetricType type, const char *name, const char *unit,
                               const char *help, const char *label, const char *label2, size_t room)
 {

@@ -72,7 +72,7 @@ bool zd_hello_has_feature(const Zd__Hello *hello, const char *feature)
 	return false;
 }
 
-/* The session goes on without a part that it could do without. */
+/* The session continues without an optional part. */
 static void warn_without(const struct zd_api_session *session, const char *part, const struct zd_err *why)
 {
 	const struct zd_creds *creds = zd_conn_creds(session->conn);
@@ -81,8 +81,8 @@ static void warn_without(const struct zd_api_session *session, const char *part,
 		zd_log(ZD_LOG_WARNING, "no %s for a session: %s", part, why->text);
 }
 
-/* Without a work channel the backend makes the session's sums, and the client sees segments to unmap in its
- * next call. So a failure to make the channel does not reject the session. */
+/* Without a work channel the backend computes the session's sums, and the client sees segments to unmap in
+ * its next call. A failure to create the channel therefore does not reject the session. */
 static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *ends)
 {
 	bool sums = session->api->bridge.ops->owners_sum;
@@ -105,7 +105,7 @@ static bool open_delegate(struct zd_api_session *session, const Zd__Hello *hello
 	return false;
 }
 
-/* Rings need a loop that busy-polls: for one that always sleeps they save nothing over sockets. */
+/* Rings need a loop that busy-polls. For a loop that always sleeps they are not faster than sockets. */
 static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, struct zd_attachment *rings)
 {
 	struct zd_err err;
@@ -118,7 +118,7 @@ static bool open_rings(struct zd_api_session *session, const Zd__Hello *hello, s
 	return false;
 }
 
-/* The optional features of this session, beside the protocol's version. */
+/* The optional features of this session, in addition to the protocol's version. */
 static size_t list_features(const struct zd_api_session *session, char *features[NFEATURES])
 {
 	size_t count = 0;

@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 
-/* Another purpose needs another label: nothing that is computed for one is valid for the other. */
+/* Another purpose needs another label: no value that is computed for one is valid for the other. */
 #define LABEL_SECRET "zerod: unique ids, version 1"
 #define LABEL_NAME   "zerod: name of a key, version 1"
 
@@ -137,7 +137,7 @@ static int make_alone(struct zd_id_key *key, struct zd_err *err)
 	return rc;
 }
 
-/* Makes the file with all of its bytes, or not at all; another daemon may do so at the same time. */
+/* Creates the file with all of its bytes, or not at all. Another daemon can do so at the same time. */
 static void make_file(const char *path)
 {
 	uint8_t bytes[2 * ZD_ID_KEY_LEAST_BYTES];

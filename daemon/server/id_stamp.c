@@ -12,7 +12,7 @@
 
 #define NAME_BYTES (ZD_MAX_NAME_BYTES + 1)
 
-/* As it is sent; no padding, whatever the compiler. */
+/* The format that is sent, without padding on any compiler. */
 struct stamp {
 	char magic[4];
 	uint32_t nids;
@@ -58,7 +58,7 @@ int zd_id_stamp_write(const struct zd_id_key *key, const struct zd_id_facts *fac
 
 /* ---- Checks -------------------------------------------------------------------------------------------- */
 
-/* The stamp is not authenticated yet: what it says about its key only chooses the text. */
+/* The stamp is not authenticated yet: its statement about its key only chooses the text. */
 static int check_key(const struct zd_id_key *key, const struct stamp *stamp, struct zd_err *err)
 {
 	static const char advice[] = "set key_file under [collectives] to the same key on all nodes";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper.c - keeps durable jobs over the end of the daemon. */
+/* keeper.c - preserves durable jobs across restarts of the daemon. */
 #include "server/keeper.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 
 #define REGISTRY     "registry"
 #define STEP_OBJECTS 64u
-#define OBJECT_BYTES 64u /* less than the records of most objects take */
+#define OBJECT_BYTES 64u /* less than most objects' records */
 
 struct zd_kept_segment {
 	uint32_t id;
@@ -108,7 +108,7 @@ static int open_process(pid_t pid, uint64_t started)
 	return -1;
 }
 
-/* The memory must not be freed while the registry says that it is there. */
+/* The memory must not be freed while the registry still names it. */
 static bool defer_destroy(struct zd_keeper *keeper, const struct zd_command *command)
 {
 	for (size_t i = 0; i < keeper->nkept && keeper->has_dropped; i++) {
@@ -135,7 +135,7 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 	if (command->kind != ZD_CMD_WATCH || !command->u.watch.until_gone ||
 	    !zd_engine_former(keeper->bridge->engine, command->u.watch.session, &uid, &pid, &started))
 		return false;
-	/* A process that the daemon before could not see (pid 0) can only say itself that it is done. */
+	/* A process that the former daemon could not see (pid 0) can only report its end of use itself. */
 	pidfd = pid == 0 ? -1 : open_process((pid_t)pid, started);
 	if (pid != 0 && pidfd < 0) {
 		complete(keeper, command->op);
@@ -200,7 +200,7 @@ static void remove_all(struct zd_keeper *keeper)
 		remove_segment(keeper, keeper->kept[i].id);
 }
 
-/* Notes for the next daemon what it must find. */
+/* Records for the next daemon which state it must find. */
 static void note(struct zd_keeper *keeper)
 {
 	bool has = zd_engine_durable_jobs(keeper->bridge->engine) > 0;
@@ -212,8 +212,8 @@ static void note(struct zd_keeper *keeper)
 	keeper->opened->note(keeper->opened->note_arg, kept);
 }
 
-/* The daemon serves on, without commits. What the store has would be half of the state, and is removed; the
- * store may not be able to. */
+/* The daemon continues to serve, without commits. The content of the store would be incomplete, and is
+ * removed if the store still can do so. */
 static void give_up(struct zd_keeper *keeper, const struct zd_err *why)
 {
 	zd_registry_give_up(&keeper->registry, why->text);
@@ -317,7 +317,7 @@ static void remove_dropped(struct zd_keeper *keeper)
 	keeper->has_dropped = false;
 }
 
-/* Writes some of all records; the last step begins to use them. */
+/* Writes some of all records. The last step starts to use them. */
 static int write_step(struct zd_keeper *keeper, uint32_t nobjects, struct zd_err *err)
 {
 	bool complete = zd_engine_journal_step(keeper->bridge->engine, nobjects);
@@ -346,7 +346,7 @@ static int write_all(struct zd_keeper *keeper, struct zd_err *err)
 	return rc;
 }
 
-/* While all records are written anew, each event writes more of them than it appends. */
+/* While all records are rewritten, each event writes more of them than it appends. */
 static int write_event(struct zd_keeper *keeper, const uint8_t *bytes, size_t nbytes, struct zd_err *err)
 {
 	struct zd_registry *registry = &keeper->registry;
@@ -385,7 +385,7 @@ void zd_keeper_write(void *arg)
 	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
 	if (keeper->store)
 		check_store(keeper);
-	/* Without a store any more the engine goes on recording. */
+	/* If the store is gone, the engine continues to record. */
 	if (keeper->store && nbytes > 0 && write_event(keeper, bytes, nbytes, &err) != 0)
 		give_up(keeper, &err);
 	if (keeper->has_dropped)
@@ -406,7 +406,7 @@ static void sort_found(const struct zd_store *store)
 		qsort(store->found, store->nfound, sizeof(store->found[0]), by_name);
 }
 
-/* Finds a descriptor of the former daemon that was not taken; NULL: there is none. */
+/* Returns a descriptor of the former daemon that was not taken, or NULL. */
 static struct zd_stored *find_found(const struct zd_store *store, const char *name)
 {
 	struct zd_stored wanted, *found;
@@ -417,7 +417,7 @@ static struct zd_stored *find_found(const struct zd_store *store, const char *na
 	return found && found->fd >= 0 ? found : NULL;
 }
 
-/* Returns the descriptor, which the caller then owns; -1: there is none. */
+/* Returns the descriptor, which the caller then owns, or -1. */
 static int take_found(const struct zd_store *store, const char *name)
 {
 	struct zd_stored *stored = find_found(store, name);
@@ -467,7 +467,7 @@ void zd_keeper_job_lost(struct zd_keeper *keeper, const struct zd_notice *notice
 	               ++keeper->nlost_jobs, notice->job, notice->uid);
 }
 
-/* The other descriptors belong to nothing that was restored. */
+/* The other descriptors belong to no restored object. */
 static void drop_rest(struct zd_store *store)
 {
 	for (size_t i = 0; i < store->nfound; i++) {
@@ -502,7 +502,7 @@ static void tell_without_registry(struct zd_keeper *keeper)
 		          "the store has segments of durable jobs, and no registry that describes them");
 }
 
-/* Of two segments with one name nobody knows which is the job's. */
+/* If two segments have one name, the job's segment is unknown. */
 static int check_names(const struct zd_store *store, struct zd_err *err)
 {
 	for (size_t i = 1; i < store->nfound; i++) {
@@ -513,7 +513,7 @@ static int check_names(const struct zd_store *store, struct zd_err *err)
 	return 0;
 }
 
-/* Opens the registry of the daemon before; *found is false if there is none, or none to restore from. */
+/* Opens the registry of the former daemon. *found is false if the store has none, or none to restore from. */
 static int open_former(struct zd_keeper *keeper, bool *found, struct zd_err *err)
 {
 	int fd = take_found(keeper->store, REGISTRY), rc;
@@ -554,7 +554,7 @@ static int restore(struct zd_keeper *keeper, struct zd_err *err)
 	return 0;
 }
 
-/* A registry in the store has records, so that one without any is damaged. */
+/* A registry in the store always has records. One without records is damaged. */
 static int begin(struct zd_keeper *keeper, struct zd_err *err)
 {
 	int rc = zd_registry_new(&keeper->registry, err);
@@ -576,7 +576,7 @@ static int open_store(struct zd_keeper *keeper, struct zd_err *err)
 		rc = restore(keeper, &why);
 	if (rc == 0)
 		return write_all(keeper, err);
-	keeper->store = NULL; /* keeps what it has, though this engine has no durable job */
+	keeper->store = NULL; /* the store retains its content, although this engine has no durable job */
 	return zd_err_set(
 	        err, ZEROD_E_STATE,
 	        "the state of the daemon before cannot be restored: %s (zerod --discard-state begins "

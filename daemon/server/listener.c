@@ -2,9 +2,9 @@
 /*
  * listener.c - accepts connections.
  *
- * A connection that cannot be accepted for lack of descriptors keeps the socket readable, and the loop would
- * spin. So one descriptor is kept in reserve. It is closed to accept the connection, which is closed at once,
- * and opened again. The client sees that its connection was closed; existing sessions are not affected.
+ * If a connection cannot be accepted for lack of descriptors, the socket remains readable, and the loop would
+ * spin. One descriptor is therefore reserved. It is closed to accept the connection, which is closed at once,
+ * and opened again. The client sees that its connection was closed. Existing sessions are not affected.
  */
 #include "server/listener.h"
 

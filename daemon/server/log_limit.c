@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log_limit.c - how many lines of the log one user's sessions may cause.
+ * log_limit.c - the limit of log lines that one user's sessions can cause.
  *
- * A client can open and end thousands of sessions a second, each with its lines: they would push other lines
- * out of the journal, whose own limit drops the lines of all users alike. So each user has a number of lines
- * in each window. The window begins with the first line after a pause, and is the same for all users.
+ * A client can open and end thousands of sessions per second, each with its lines. These would push other
+ * lines out of the journal, whose own limit drops the lines of all users alike. Each user therefore has a
+ * number of lines in each window. The window starts with the first line after a pause, and is the same for
+ * all users.
  */
 #include "server/log_limit.h"
 

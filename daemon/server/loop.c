@@ -86,7 +86,7 @@ void zd_loop_drop(struct zd_loop *loop, struct zd_poll_source *source)
 	atomic_store(source->polling, 0);
 }
 
-/* Handles one event of each source, so that a busy source does not delay others. Handlers may drop
+/* Handles one event of each source, so that a busy source does not delay others. Handlers can drop
  * sources. */
 static void poll_sources_once(struct zd_loop *loop)
 {

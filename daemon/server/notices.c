@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notices.c - logs what the engine reports of jobs and lost ranks.
+ * notices.c - logs the engine's reports of jobs and lost ranks.
  *
- * The engine knows that a session ended without a goodbye; the connection knows why. A process that died is a
- * warning with a MESSAGE_ID, a connection that the daemon ended for an error is a warning without one, and
- * the end of the daemon itself is no warning.
+ * The engine knows that a session ended without a goodbye. The connection knows why. A process that died is a
+ * warning with a MESSAGE_ID. A connection that the daemon ended for an error is a warning without one. The
+ * end of the daemon itself is not a warning.
  */
 #include "server/notices.h"
 

@@ -19,10 +19,10 @@
 
 #define MAGIC        UINT64_C(0x79727473676572FF) /* "\xffregstry" */
 #define HEADER_BYTES 4096u
-#define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only what is written takes memory */
+#define HALF_BYTES   (UINT64_C(1) << 30) /* sparse: only written pages need memory */
 #define FILE_BYTES   (HEADER_BYTES + 2 * HALF_BYTES)
-/* The other half is begun when the records of events take this and as much as all records. While these are
- * few, the appended ones so stay within the processor's caches. */
+/* The other half is started when the records of events need this many bytes and as many as all records. If
+ * these are few, the appended records remain within the processor's caches. */
 #define ROOM_BYTES  (UINT64_C(256) << 10)
 #define FREED_BYTES (UINT64_C(256) << 10) /* with one append */
 
@@ -38,7 +38,7 @@ struct zd_registry_header {
 	/* The bytes in use of half 0, or of half 1 with the lowest bit set; packets are multiples of 8. One
 	 * word, so that a kill leaves the old or the new value. */
 	_Atomic uint64_t used;
-	_Atomic uint64_t given_up; /* not 0: the daemon could not keep its state any more */
+	_Atomic uint64_t given_up; /* not 0: the daemon could not store its state any more */
 	char why[ZD_ERR_TEXT_BYTES];
 };
 
@@ -197,8 +197,8 @@ int zd_registry_open(struct zd_registry *registry, int fd, struct zd_err *err)
 	return rc;
 }
 
-/* The pages are private: those whose records are moved over the packets' heads become this process's, and the
- * file stays as it is. */
+/* The pages are private. If records are moved over a packet's head, the page becomes this process's, and the
+ * file does not change. */
 int zd_registry_read(const struct zd_registry *registry, struct zd_registry_records *records,
                      struct zd_err *err)
 {
@@ -263,7 +263,8 @@ bool zd_registry_is_full(const struct zd_registry *registry)
 	return used_bytes(registry) > registry->full_bytes;
 }
 
-/* Frees some memory of the half that is not in use: all at once would take the loop milliseconds. */
+/* Frees some memory of the half that is not in use. Freeing all at once would take milliseconds of the
+ * loop. */
 static void free_some(struct zd_registry *registry)
 {
 	uint64_t nbytes = zd_min_u64(FREED_BYTES, registry->free_end - registry->free_at);
@@ -328,7 +329,7 @@ void zd_registry_switch(struct zd_registry *registry)
 	atomic_store(&registry->header->used, registry->next_bytes | other_half(registry));
 	registry->rewriting = false;
 	registry->full_bytes = registry->next_bytes + registry->next_all_bytes + ROOM_BYTES;
-	/* The beginning stays, which is written next without page faults. */
+	/* The start of the half remains: it is written next, without page faults. */
 	registry->free_at = ROOM_BYTES;
 	registry->free_end = zd_max_u64(former, ROOM_BYTES);
 }

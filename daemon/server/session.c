@@ -88,7 +88,7 @@ static void leave_engine(struct zd_api_session *session)
 	(void)zd_bridge_tick(&api->bridge);
 	zd_delegate_close(session->delegate);
 	session->delegate = NULL;
-	/* After the engine, whose last commands may name the session. */
+	/* After the engine, whose last commands can name the session. */
 	zd_ends_close_session(api, zd_conn_creds(session->conn)->uid, session->id, session->clean_exit);
 	zd_bridge_settle(&api->bridge);
 	HASH_DEL(api->sessions, session);
@@ -96,9 +96,9 @@ static void leave_engine(struct zd_api_session *session)
 		api->recent = NULL;
 }
 
-/* The rings are the daemon's memory as long as any process has them mapped, but are not counted once the
- * session has ended. So their pages are freed now. A daemon that is ending keeps them, since the client may
- * still read its last packets. */
+/* The rings are the daemon's memory as long as any process maps them, but do not count after the session's
+ * end. Their pages are therefore freed now. A daemon that is ending does not free them, because the client
+ * can still read its last packets. */
 static void leave_rings(struct zd_api_session *session)
 {
 	if (!session->rings)
@@ -116,8 +116,8 @@ static void on_ended(void *arg, const struct zd_err *why)
 	bool was_known = session->state != ZD_API_SESSION_NEW;
 	bool is_news = session->joined || (was_known && why->status != ZEROD_E_DISCONNECTED);
 
-	/* Clients that only ask, and those that disconnect before the hello, are logged at debug level: there
-	 * may be thousands of them a second. */
+	/* Clients that only send queries, and clients that disconnect before the hello, are logged at debug
+	 * level, because they can be thousands per second. */
 	log_session(session, is_news ? ZD_LOG_INFO : ZD_LOG_DEBUG, was_known ? "ended" : "rejected",
 	            why->text);
 	session->why_ended = why;

@@ -2,9 +2,9 @@
 /*
  * timer.c - wakes the loop at the engine's earliest deadline.
  *
- * Nearly all requests end long before their deadline. So the timer is not moved when the earliest deadline
- * disappears: it fires once without effect, and is armed again. What must hold: it is never armed later than
- * the earliest deadline.
+ * Nearly all requests end long before their deadline. The timer is therefore not moved when the earliest
+ * deadline disappears: it fires once without effect, and is armed again. Invariant: it is never armed later
+ * than the earliest deadline.
  */
 #include "server/timer.h"
 
@@ -42,8 +42,8 @@ void zd_timer_update(struct zd_timer *timer)
 
 	if (deadline_ns >= timer->armed_ns)
 		return;
-	/* libuv counts from its last wake-up, and rounds to milliseconds; one more millisecond keeps the
-	 * timer from firing early. */
+	/* libuv counts from its last wake-up, and rounds to milliseconds. One more millisecond prevents an
+	 * early firing. */
 	uv_update_time(timer->uv.loop);
 	now_ns = zd_loop_now_ns();
 	wait_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / NS_PER_MS + 1 : 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * user.c - what all connections of one uid share.
+ * user.c - the resources that all connections of one uid share.
  *
- * Invariant: a user is in `with_tasks` if connections of it are to end, or it has tasks and is below the
- * limit of unsent bytes, and only then. While any user is, the loop does not sleep.
+ * Invariant: a user is in `with_tasks` if and only if connections of it are to end, or it has tasks and is
+ * below the limit of unsent bytes. While the list is not empty, the loop does not sleep.
  */
 #include "server/user.h"
 
@@ -28,7 +28,7 @@
 struct zd_user {
 	struct zd_users *users;
 	uid_t uid;
-	unsigned refs;    /* connections, work channels, and a turn under way */
+	unsigned refs;    /* connections, work channels, and a turn in progress */
 	unsigned nesting; /* of begin and end */
 	uint64_t began_ns;
 	uint64_t iteration, used_ns; /* of the loop, and the user's time in it */
@@ -108,7 +108,7 @@ static uint64_t slice_ns(const struct zd_users *users)
 	return users->is_shared ? zd_min_u64(users->slice_ns, users->turn_ns) : users->turn_ns;
 }
 
-/* Whether the turn goes on after a request or task. */
+/* Whether the turn continues after a request or task. */
 static bool turn_goes_on(const struct zd_user *user, uint64_t used)
 {
 	const struct zd_users *users = user->users;
@@ -267,8 +267,8 @@ void zd_user_dequeue(struct zd_user *user, struct zd_task *task)
 	update_listed(user);
 }
 
-/* Runs the user's next task. A task that enqueues itself again is behind the others. Returns whether the
- * turn goes on: then the user has tasks, which refer to it. */
+/* Runs the user's next task. A task that enqueues itself again is queued after the others. Returns whether
+ * the turn continues: then the user has tasks, which refer to it. */
 static bool run_task(struct zd_user *user)
 {
 	struct zd_task *task = next_task(user);
@@ -290,7 +290,7 @@ static void run_round(void *arg)
 
 	for (unsigned left = users->nwith_tasks; left > 0 && (user = TAILQ_FIRST(&users->with_tasks));
 	     left--) {
-		TAILQ_REMOVE(&users->with_tasks, user, link); /* its next turn is behind the others' */
+		TAILQ_REMOVE(&users->with_tasks, user, link); /* its next turn is after the others' */
 		TAILQ_INSERT_TAIL(&users->with_tasks, user, link);
 		while (run_task(user))
 			continue;

@@ -2,8 +2,8 @@
 /*
  * wire.c - reads the fields of packed messages.
  *
- * Unpacking the message rejects what these functions accept and protobuf-c does not, as a tag of more than
- * five bytes.
+ * These functions accept some messages that protobuf-c does not, such as a tag of more than five bytes.
+ * Unpacking then rejects the message.
  */
 #include "server/wire.h"
 
@@ -91,7 +91,7 @@ bool zd_wire_count(struct zd_wire wire, unsigned most, unsigned *count)
 }
 
 struct search {
-	size_t left; /* fields that may still come */
+	size_t left; /* fields that can follow */
 	bool has_body;
 	const ProtobufCFieldDescriptor *zero;
 };
@@ -112,7 +112,7 @@ static size_t count_varints(struct zd_wire packed)
 	return count;
 }
 
-/* Takes the field from those that are left; returns false if there are not so many. */
+/* Subtracts the field from the remaining ones. Returns false if it has too many. */
 static bool take_one(struct search *search, const ProtobufCFieldDescriptor *field, struct zd_wire content)
 {
 	bool is_packed = field && field->label == PROTOBUF_C_LABEL_REPEATED &&

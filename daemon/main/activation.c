@@ -110,7 +110,7 @@ static void warn_of_other_socket(const struct zd_config *config, const struct so
 		       found.st_mode & 0777, config->socket_mode);
 }
 
-/* Returns the index in `bounds` of the socket with this path; -1: there is none. */
+/* Returns the index in `bounds` of the socket with this path, or -1. */
 static int find_index(const struct zd_config *config, const char *path)
 {
 	if (strcmp(config->socket_path, path) == 0 || (config->nsockets == 0 && npassed == 1))

@@ -570,7 +570,7 @@ struct file {
 	FILE *stream;
 	const char *path;
 	char text[LINE_BYTES]; /* the line being read */
-	const char *value;     /* in `text`, if the line is too long for the parser; else NULL */
+	const char *value;     /* in `text`, if the line is too long for the parser; otherwise NULL */
 	int line;              /* its number, from 1 */
 	int failure;           /* errno of a failed read; 0: none */
 	bool ended;            /* the rest of the file is not read */
@@ -636,7 +636,7 @@ static char *next_text(struct file *file)
 	return text + strspn(text, " \t");
 }
 
-/* Removes a comment behind the value, and the blanks around it. */
+/* Removes a comment after the value, and the blanks around the value. */
 static const char *trim(char *value)
 {
 	static const char blanks[] = " \t\r\n";
@@ -654,8 +654,9 @@ static const char *trim(char *value)
 	return value + strspn(value, blanks);
 }
 
-/* The parser accepts lines of about 200 bytes. For a longer one it gets the key only, and take_key() uses the
- * value from `file`. The parser reports only its first malformed line, so it gets none. */
+/* The parser accepts lines of about 200 bytes. For a longer line it receives only the key, and take_key()
+ * uses the value from `file`. The parser reports only its first malformed line. It therefore never receives a
+ * malformed line. */
 static void write_line(struct file *file, char *text, char *line, size_t room_bytes)
 {
 	bool is_section = text[0] == '[', fits = strlen(text) < room_bytes, is_malformed;
@@ -678,7 +679,7 @@ static void write_line(struct file *file, char *text, char *line, size_t room_by
 	}
 }
 
-/* The parser reports neither sections without keys nor text behind a section. */
+/* The parser reports neither sections without keys nor text after a section. */
 static void check_section_line(struct file *file, char *line, char *end)
 {
 	struct zd_err what, err;

@@ -169,7 +169,7 @@ bool zd_config_is_socket(const char *section)
 	return bytes > 0 && bytes < ZD_CONFIG_SOCKET_NAME && strspn(name, letters) == bytes;
 }
 
-/* Finds the section's socket, or adds it; NULL: there are too many. */
+/* Finds or adds the section's socket. Returns NULL if there are too many. */
 static struct zd_config_socket *get_socket(struct zd_config *config, const char *name)
 {
 	struct zd_config_socket *at = config->sockets;

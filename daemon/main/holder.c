@@ -24,9 +24,9 @@
 #include "base/mem.h"
 #include "proto/frame.h"
 
-/* To the holder: PUT with a descriptor, REMOVE, TTL with seconds in the place of a name. From it, after a
- * connection: HELD with a descriptor for each that it holds, then END. A holder that knows TTL says so in the
- * name of END: an older one would drop the state. */
+/* To the holder: PUT with a descriptor, REMOVE, TTL with seconds in the place of a name. From the holder,
+ * after a connection: HELD with a descriptor for each descriptor that it holds, then END. A holder that
+ * supports TTL reports this in the name of END. An older one would drop the state. */
 enum { PUT, REMOVE, HELD, END, TTL };
 #define KNOWS_TTL "ttl"
 
@@ -131,8 +131,8 @@ static void drop_all(struct zd_stored *held, size_t *nheld)
 		(void)close(held[--*nheld].fd);
 }
 
-/* Serves a daemon until it has ended. After a message that was not understood, or whose descriptor this
- * process has no room for, the rest would be half of the state. */
+/* Serves a daemon until it has ended. After an invalid message, or a descriptor for which this process has no
+ * room, the holder drops the state, because the rest would be incomplete. */
 static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld, uint64_t *ttl_s)
 {
 	struct message message;
@@ -155,13 +155,13 @@ static void serve_daemon(int sock, struct zd_stored **held, size_t *nheld, uint6
 	}
 }
 
-/* Whether a later attempt may succeed. The state is not given up for a moment without memory. */
+/* Whether a later attempt can succeed. A short lack of memory does not drop the state. */
 static bool accepts_later(int error)
 {
 	return error != EBADF && error != EINVAL && error != ENOTSOCK && error != EOPNOTSUPP;
 }
 
-/* A reader of the daemon's output must not wait for this process as well. */
+/* A reader of the daemon's output must not also wait for this process. */
 static void leave_terminal(void)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -189,7 +189,7 @@ static uint64_t now_s(void)
 	return (uint64_t)now.tv_sec;
 }
 
-/* Returns false if no daemon has come within the time. */
+/* Returns false if no daemon has connected within the time. */
 static bool wait_for_daemon(int listening, uint64_t ttl_s)
 {
 	struct pollfd readable = {.fd = listening, .events = POLLIN};
@@ -317,8 +317,8 @@ static int receive_held(struct zd_holder *holder, struct zd_err *err)
 	struct zd_err why;
 	int fd, rc;
 
-	/* Another user's process that listens there would choose what this daemon restores, and get users'
-	 * memory. */
+	/* Another user's process that listens on the path would choose the state that this daemon restores,
+	 * and receive users' memory. */
 	if (!is_own_user(holder->sock))
 		return zd_err_set(err, ZEROD_E_PERMISSION, "%s is the socket of another user", holder->path);
 	(void)setsockopt(holder->sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -334,7 +334,7 @@ static int receive_held(struct zd_holder *holder, struct zd_err *err)
 	}
 }
 
-/* CONNECT: there is no holder, or one that was ending, since it held nothing. */
+/* CONNECT: no holder runs, or it was ending because it held no descriptors. */
 static int connect_to(struct zd_holder *holder, const struct sockaddr_un *address, struct zd_err *err)
 {
 	int rc;
@@ -401,7 +401,7 @@ static void update_watch(struct zd_holder *holder)
 		(void)uv_poll_start(holder->poll, events, on_event);
 }
 
-/* A daemon that goes on without the watch learns of the end when it gives the next descriptor. */
+/* A daemon that continues without the watch learns of the end when it sends the next descriptor. */
 static void watch(struct zd_holder *holder)
 {
 	if (!holder->loop)
@@ -486,7 +486,7 @@ int zd_holder_open(struct zd_holder *holder, const char *socket_path, uint32_t t
 	return open_at(holder, err);
 }
 
-/* A holder that has nothing left to hold removes its socket from the file system. */
+/* A holder without descriptors removes its socket from the file system. */
 static void wait_for_end(int sock)
 {
 	struct pollfd ended = {.fd = sock, .events = POLLIN};

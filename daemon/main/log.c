@@ -81,8 +81,8 @@ static void add_line(struct text *text, const struct zd_log_line *line)
 	add(text, "\n");
 }
 
-/* A writable pipe accepts up to LINE_BYTES as a whole, so lines of several threads do not mix. Returns 0, or
- * -1. */
+/* A writable pipe accepts up to LINE_BYTES as a whole. Lines of several threads therefore do not mix. Returns
+ * 0, or -1. */
 static int write_stderr(const struct zd_log_line *line)
 {
 	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -128,8 +128,8 @@ static void to_journal(const struct zd_log_line *line)
 	deliver(line, write_journal);
 }
 
-/* JOURNAL_STREAM has the device and inode of the journal's stream. Programs inherit the variable even when
- * their stderr is another file, so both are compared. */
+/* JOURNAL_STREAM has the device and inode of the journal's stream. Programs inherit the variable even if
+ * their stderr is another file. Both are therefore compared. */
 static bool stderr_is_journal(void)
 {
 	const char *stream = getenv("JOURNAL_STREAM");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* marker.c - a file beside the socket that says what the store has of durable jobs. */
+/* marker.c - a file next to the socket that says which durable jobs the store should have. */
 #include "main/marker.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ static void make_line(const struct zd_marker *marker, enum zd_kept kept, char li
 	(void)snprintf(line, LINE_BYTES, "%s %s %s", words[kept], marker->place, boot);
 }
 
-/* A file that another user has put there says nothing. */
+/* A file of another user is ignored. */
 static int open_own(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -76,7 +76,8 @@ enum zd_kept zd_marker_read(const struct zd_marker *marker)
 	return kept;
 }
 
-/* The name that the file has until it is complete. One that is there was left by a daemon that was killed. */
+/* The name of the file until it is complete. An existing file with this name was left by a daemon that was
+ * killed. */
 static int write_new(const char *path, const char *line)
 {
 	size_t nbytes = strlen(line);

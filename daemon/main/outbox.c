@@ -159,7 +159,7 @@ int zd_outbox_flush(struct zd_outbox *box)
 	return 0;
 }
 
-/* poll() does not tell of room at the address of a socket that is not connected. */
+/* poll() does not report room at the address of a socket that is not connected. */
 void zd_outbox_drain(struct zd_outbox *box, int wait_ms)
 {
 	const struct timespec retry = {.tv_nsec = RETRY_MS * 1000000L};

@@ -61,21 +61,21 @@ struct service {
 	uint64_t started_ns;
 	uint8_t state;
 	const char *drain_signal;  /* DRAINING: its name */
-	char why_ended[WHY_BYTES]; /* told to the sessions that are left */
+	char why_ended[WHY_BYTES]; /* the reason that the remaining sessions receive */
 	struct zd_loop loop;
 	struct zd_sockets sockets;
 	struct zd_api api;
 	uint32_t njobs_left; /* durable jobs, at the end */
-	bool kept;           /* these are kept for the next daemon */
+	bool kept;           /* these are stored for the next daemon */
 	uv_signal_t signals[NSIGNALS];
 	uv_timer_t drain, watchdog, idle;
-	uint32_t idle_s; /* for so long there has been no session */
+	uint32_t idle_s; /* seconds without a session */
 	struct zd_notify notify;
 	struct zd_state state_kept;
-	/* A reload runs beside the loop, because it reads files and groups, which may block. */
+	/* A reload runs in another thread, because it reads files and groups, which can block. */
 	struct {
 		uv_work_t work;
-		bool busy, again; /* busy: it runs; again: SIGHUP was received meanwhile */
+		bool busy, again; /* busy: it runs; again: SIGHUP was received while it ran */
 		struct zd_config config;
 		int status;
 		struct zd_err err;
@@ -103,7 +103,7 @@ static void on_drain_timeout(uv_timer_t *timer)
 	zd_loop_stop(&service->loop);
 }
 
-/* The sockets stay served: administrators may ask what is still running, and others get SHUTDOWN. */
+/* The sockets are still served: administrators can ask which sessions remain, and others receive SHUTDOWN. */
 static void start_draining(struct service *service, const char *signal_name)
 {
 	unsigned sessions = zd_api_session_count(&service->api);
@@ -221,7 +221,7 @@ static void warn_of_parts(const struct service *service, uint64_t gather_budget_
 	}
 }
 
-/* The api has made a key of its own, which stays while no file is named. */
+/* The api has created its own key, which it uses while no file is named. */
 static void use_key(struct service *service, const struct zd_config *config)
 {
 	struct zd_id_key key = config->id_key;
@@ -240,7 +240,7 @@ static void use_key(struct service *service, const struct zd_config *config)
 	       key.shared ? config->key_path : "this node alone");
 }
 
-/* A grant by cgroup applies to nobody whose process the daemon does not see. */
+/* A grant by cgroup does not apply to processes that the daemon cannot see. */
 static void warn_of_hidden_processes(const struct zd_config *config)
 {
 	bool by_cgroup = false;
@@ -354,7 +354,7 @@ static void on_watchdog(uv_timer_t *timer)
 	zd_notify_alive(&service->notify);
 }
 
-/* Makes signals and timers. All of them are initialised even on failure, so that close_handles() can close
+/* Creates signals and timers. All of them are initialised even on failure, so that close_handles() can close
  * all. */
 static int open_handles(struct service *service, struct zd_err *err)
 {

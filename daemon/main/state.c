@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.c - where the state of durable jobs is kept. */
+/* state.c - the store for the state of durable jobs. */
 #include "main/state.h"
 
 #include <errno.h>
@@ -79,7 +79,7 @@ int zd_state_open(struct zd_state *state, const struct zd_config *config, bool d
 	state->manager = (struct zd_store){
 	        .arg = state, .put = put_at_manager, .remove = remove_at_manager, .error = error_of_manager};
 	state->manager.nfound = zd_activation_take_stored(&state->manager.found);
-	/* Descriptors that were passed must be restored, whatever the environment says. */
+	/* Passed descriptors must be restored, regardless of the environment. */
 	if (where == ZD_KEEP_AUTO)
 		where = getenv("FDSTORE") || state->manager.nfound > 0 ? ZD_KEEP_SYSTEMD : ZD_KEEP_NONE;
 	if (where == ZD_KEEP_SYSTEMD) {

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * detached.c - failures of requests without a ticket, which no call has awaited.
+ * detached.c - failures of requests without a ticket, for which no call has waited.
  *
  * The op of a detached request is in the table until the daemon has answered it, like any other op, but no
- * ticket names it. A rejection is kept until a public call reports it: zc_enter() returns the failure instead
- * of carrying out the call. Calls that end or free something do not: one wrong call would then keep what
- * another one releases. The first failure is kept with its text, later ones are counted. PEER_LOST replaces
- * another failure, since the daemon reports a loss only once. For the same reason, the PEER_LOST of a gather
- * that was released before its answer arrived is kept: no call can wait for that gather any more.
+ * ticket names it. A rejection is stored until a public call reports it: zc_enter() returns the failure, and
+ * the call has no effect. Calls that end or free something do take effect, because otherwise one wrong call
+ * would retain an object that another call releases.
+ *
+ * The first failure is stored with its text, and later ones are counted. PEER_LOST replaces another failure,
+ * because the daemon reports a loss only once. For the same reason, the PEER_LOST of a gather that was
+ * released before its answer arrived is stored: no call can wait for that gather any more.
  */
 #include "client/lib/base/detached.h"
 

@@ -2,10 +2,10 @@
 /*
  * errors.c - the text of the last failure, per client and thread.
  *
- * A thread keeps the texts in a few slots of thread-local storage. So there is no lock, no allocation and
- * nothing to free, and the text is available also for a client that could not be made, and in a forked child.
- * A client is identified by its serial number, since its address may be reused. A thread that fails on more
- * clients than it has slots replaces the least recently used text.
+ * A thread stores the texts in a few slots of thread-local storage. This needs no lock and no allocation, and
+ * no memory has to be freed. The text is also available for a client that could not be created, and in a
+ * forked child. A serial number identifies a client, because its address can be reused. A thread that fails
+ * on more clients than it has slots replaces the least recently used text.
  */
 #include "client/lib/base/errors.h"
 
@@ -30,7 +30,7 @@ static struct error_slot *find_slot(uint64_t serial)
 	return NULL;
 }
 
-/* Slot 0 is for failures on no client and is never given to one. */
+/* Slot 0 is for failures without a client and is never assigned to one. */
 static struct error_slot *take_slot(uint64_t serial)
 {
 	struct error_slot *oldest = &slots[1];

@@ -2,8 +2,9 @@
 /*
  * fence.c - counters in shared memory: the daemon's, and stores to the client's.
  *
- * A thread sleeps on a counter's low word, a futex that the daemon wakes after each store. The word may
- * repeat after 2^32 values, and a wake-up may be for another value, so only the whole counter is compared.
+ * A thread sleeps on a counter's low word, a futex that the daemon wakes after each store. The word can
+ * repeat after 2^32 values, and a wake-up can be for another value. Only the whole counter is therefore
+ * compared.
  */
 #include "client/lib/base/fence.h"
 

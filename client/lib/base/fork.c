@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork.c - whether a client is used by a child of the process that made it.
+ * fork.c - detects whether a child of the process that created a client uses it.
  *
  * A forked child shares its parent's socket and has none of its threads. The library detects a child by a
  * generation that pthread_atfork increments in the child, which is cheaper than getpid(). In the child it

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handles.c - what every room may ask of a unit and of a group. */
+/* handles.c - queries of units and groups, for all rooms. */
 #include "client/lib/base/handles.h"
 
 #include <stdlib.h>

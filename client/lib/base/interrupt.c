@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * interrupt.c - the program's function that gives up a wait: struct zerod_options, `interrupted`.
+ * interrupt.c - the program's function that can end a wait: struct zerod_options, `interrupted`.
  *
- * A wait calls the function after each ZC_ASK_NS. Shorter waits cost nothing more. The library's own threads
- * never call it.
+ * A wait calls the function after each ZC_ASK_NS. Shorter waits have no additional cost. The library's own
+ * threads never call it.
  */
 #include "client/lib/base/interrupt.h"
 
@@ -28,7 +28,7 @@ bool zc_ask(const struct zerod_client *client, uint64_t *due_ns)
 
 	if (*due_ns == UINT64_MAX || zc_now_ns() < *due_ns)
 		return false;
-	asks_never = true; /* a call that it makes is not given up */
+	asks_never = true; /* its own calls cannot be interrupted */
 	given_up = client->interrupted(client->interrupted_context);
 	asks_never = false;
 	*due_ns = zc_now_ns() + ZC_ASK_NS;

@@ -3,8 +3,8 @@
  * options.c - structures of the caller's version, as arguments and results; flags and deadlines.
  *
  * A program that was compiled against an older header passes shorter structures, whose missing members are
- * read as zero. A program that was compiled against a newer header passes longer ones, which are accepted if
- * the members that are unknown here are zero.
+ * read as zero. A program that was compiled against a newer header passes longer ones. They are accepted if
+ * the members that this library does not know are zero.
  */
 #include "client/lib/base/options.h"
 

@@ -2,10 +2,10 @@
 /*
  * structures.c - compile-time checks of the structures in the public headers.
  *
- * A byte that belongs to no field would be unset in a program of today and an option of a later version. So
- * the fields of each structure add up to its size, between them and at its end. A field that is added here
- * takes the place of a reserved one, or comes last and fills 8 bytes. tests/it/test_cplusplus.sh finds
- * structures that are missing here.
+ * A byte that belongs to no field would be unset in a program of today and an option of a later version. The
+ * fields of each structure must therefore add up to its size, without gaps between them or at the end. A new
+ * field replaces a reserved one, or comes last and fills 8 bytes. tests/it/test_cplusplus.sh finds structures
+ * that are missing here.
  */
 #include <zerod.h>
 #include <zerod_optimizer.h>
@@ -13,7 +13,7 @@
 
 _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for machines of 64 bits");
 
-/* Sizes of pointers count, too. NOLINTBEGIN(bugprone-macro-parentheses,bugprone-sizeof-expression) */
+/* Sizes of pointers also count. NOLINTBEGIN(bugprone-macro-parentheses,bugprone-sizeof-expression) */
 #define OF(field) +sizeof(((T *)0)->field)
 /* T begins with struct_size, and the other fields fill the rest. */
 #define SOLID(fields)                                                                                        \

@@ -39,7 +39,7 @@ static int take_allocation(const Zd__Reply *reply, void *arg)
 	return rc;
 }
 
-/* Frees an allocation that the daemon has made and this process cannot map. `err` keeps its content. */
+/* Frees an allocation that the daemon has made and this process cannot map. Does not change `err`. */
 static void give_back(const struct allocation *allocation)
 {
 	Zd__Request request = ZD__REQUEST__INIT;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * collectives.c - groups that span daemons, or use NCCL for all collectives: checks of their options, and the
- * ids by which their ranks connect.
+ * ids with which their ranks connect.
  *
- * A struct zerod_unique_id holds the daemon's stamp, then the ids of as many communicators as the group
- * needs, then zeros; no id is all zeros. If there are fewer or more ids, they were made for a group with
- * other local ranks. The stamp authenticates all of them, so they are sent as they came.
+ * A struct zerod_unique_id has the daemon's stamp, then the ids of as many communicators as the group needs,
+ * then zeros. No id is all zeros. If it has fewer or more ids, they were made for a group with other local
+ * ranks. The stamp authenticates all of them. They are therefore sent unchanged.
  */
 #include <string.h>
 

@@ -75,8 +75,8 @@ static int bad_frames(const struct zc_op *op, struct zd_err *err)
 	                  "the daemon's frames of unit '%s' do not border on its shard", op->unit->name);
 }
 
-/* Checks that the shard fills its segment, that the slices below it end where their segment does, and that
- * those above begin there. */
+/* Checks that the shard fills its segment, that the slices below it end at their segment's end, and that the
+ * slices above start at their segment's start. */
 static int take_frames(struct zerod_client *client, struct zc_op *op, const Zd__Frames *from,
                        struct zd_err *err)
 {

@@ -84,7 +84,7 @@ int zc_group_rejoin(struct zerod_group *group, struct zd_err *err)
 	return rc ? rc : zc_requests_repeat(group, &repeat, &object, 1, err);
 }
 
-/* A group that spans daemons needs another unique id, which only the launcher can give to all ranks. */
+/* A group that spans daemons needs another unique id, which only the launcher can distribute to all ranks. */
 static bool rejoins(const struct zerod_group_options *options)
 {
 	return (options->flags & ZEROD_GROUP_DURABLE) && !options->unique_id;
@@ -160,7 +160,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(client, deadline_ms));
 	rc = zc_cuda_copies_finish(client, err);
-	if (rc) /* a GPU that is lost copies nothing any more */
+	if (rc) /* a lost GPU copies no more */
 		err->text[0] = '\0';
 	if (group->id == 0 && !zc_is_forked(client)) { /* it ended with the daemon before */
 		pthread_mutex_lock(&client->lock);
@@ -172,7 +172,8 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
 	request.group_leave = &leave;
 	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
-	/* In a child of fork() the locks are the parent's; after the others it may be called again. */
+	/* In a child of fork() the locks are the parent's. After the other errors the call can be
+	 * repeated. */
 	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE || rc == ZEROD_E_INTERRUPTED)
 		return rc;
 	pthread_mutex_lock(&client->lock);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - the uses that this session may still release, per unit and tag.
+ * lease.c - the uses that this session can still release, per unit and tag.
  *
  * The daemon owns the leases. This is the library's copy of their use counts, in the order of the caller's
- * calls, so that a ticket becomes stale at the release that ends its lease, before the daemon has received
- * that release. The copy decides nothing else: a release without a lease is sent like any other, and the
+ * calls. A ticket therefore becomes stale at the release that ends its lease, before the daemon has received
+ * that release. The copy has no other effect: a release without a lease is sent like any other, and the
  * daemon returns NOT_HELD.
  *
- * A lease that lasts while further gathers and releases use its tag would collect their tickets. So it keeps
- * as many tickets as there are uses left, and a few more. Beyond that, the oldest of the tickets that have
- * been waited for become stale. A ticket that no thread has waited for is kept, since a thread may be about
- * to wait, up to ZC_MAX_FINISHED.
+ * A lease that lasts while further gathers and releases use its tag would collect their tickets. It therefore
+ * retains as many tickets as it has uses left, and a few more. Beyond that, the oldest of the tickets that
+ * have been waited for become stale. A ticket without a wait is retained, up to ZC_MAX_FINISHED, because a
+ * thread can be about to wait for it.
  *
  * A lease of a scope has no uses. It ends with the scope, when the daemon has reported the scope's end.
  */
@@ -73,7 +73,7 @@ static void end_lease(struct zerod_client *client, struct zc_lease *lease)
 	free(lease);
 }
 
-/* NULL: none. One that is not answered yet may still fail, and then takes its uses back. */
+/* NULL: none. A ticket without an answer can still fail, and then subtracts its uses. */
 static struct zc_op *surplus_ticket(const struct zc_lease *lease)
 {
 	struct zc_op *op;
@@ -179,7 +179,7 @@ void zc_lease_withdraw(struct zerod_client *client, struct zc_op *op)
 	if (!lease)
 		return;
 	detach(lease, op);
-	/* Releases that were sent ahead of the failure may have taken some of them already. */
+	/* Releases that were sent before the failure can have used some of them. */
 	lease->uses_left -= op->uses < lease->uses_left ? op->uses : lease->uses_left;
 	if (lease->uses_left == 0 && !(lease->scope && lease->ntickets > 0))
 		end_lease(client, lease);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.c - loads of units: one rank's data is copied into the shards of all ranks.
+ * load.c - loads of units: copies one rank's data into the shards of all ranks.
  *
- * The rank that has the data copies it, in the order of its stream, into memory that the daemon allocates for
- * the load. Its request names this memory and the stream's fence; the requests of the other ranks name
- * neither. The daemon copies the slices from there, and frees the memory with its answer.
+ * The rank with the data copies it, in the order of its stream, into memory that the daemon allocates for the
+ * load. Its request names this memory and the stream's fence. The requests of the other ranks name neither.
+ * The daemon copies the slices from this memory, and frees it with its answer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -94,8 +94,8 @@ static int copy_on_gpu(const struct load *load)
 	return rc ? rc : zc_cuda_copies_finish(load->client, load->err);
 }
 
-/* After an error the stream may have been told to copy all the same: the room is freed behind it. The error
- * stays what it is. */
+/* After an error the stream can nevertheless have the copy. The room is therefore freed after the stream.
+ * Does not change the error. */
 static void give_room_back(const struct load *load)
 {
 	struct zd_err why = *load->err;

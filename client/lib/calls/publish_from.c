@@ -168,7 +168,7 @@ static int convert_on_host(struct sources *sources, zerod_stream *stream, struct
 
 /* ---- By the GPU ---------------------------------------------------------------------------------------- */
 
-/* On a stream of the library's, with what else it copies. */
+/* Copies on a stream of the library, with its other copies. */
 static int enqueue_own(struct zerod_client *client, const struct source *source, struct zd_err *err)
 {
 	const struct zc_conversion *conversion = &source->conversion;

@@ -2,9 +2,9 @@
 /*
  * release.c - releases of gathered buffers, one or many.
  *
- * Many releases share one fence per stream, and their requests share one packet. Invariants: steps that may
- * fail for lack of memory or an invalid argument come first, so that an error leaves every lease unchanged.
- * Ending a lease here and making the fences behind its last use are one step under the client's lock.
+ * Many releases share one fence per stream, and their requests share one packet. Invariants: steps that can
+ * fail for lack of memory or an invalid argument come first: an error leaves every lease unchanged. Ending a
+ * lease here and making the fences after its last use are one step under the client's lock.
  */
 #include "client/lib/base/enter.h"
 #include "client/lib/base/errors.h"
@@ -143,7 +143,7 @@ static int post_all(struct releasing *releasing, struct zd_err *err)
 			failed = rc;
 		}
 	}
-	if (many && zc_batch_find(releasing->client)) { /* without memory for it there is none */
+	if (many && zc_batch_find(releasing->client)) { /* without memory there is no batch */
 		int rc = zerod_uncork(releasing->client);
 
 		failed = failed ? failed : rc;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * resume.c - registers the units again that the daemon has kept over its restart, hundreds in one request.
+ * resume.c - registers units again that the daemon has preserved across its restart, hundreds in one request.
  *
- * Such a unit keeps the id and the sizes of its former registration: the digest of its
- * description shows that it is the same unit. The daemon leaves out every unit that it would not register at
- * once, and all if it is older than the request. These are registered one by one.
+ * Each unit has the id and the sizes of its former registration, and the digest of its description shows that
+ * it is the same unit. The daemon omits every unit that it cannot register at once, and all if it is older
+ * than the request. The library registers these one by one.
  */
 #include <errno.h>
 #include <stdlib.h>

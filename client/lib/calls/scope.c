@@ -15,7 +15,7 @@
 
 struct scoping {
 	struct zerod_client *client;
-	zerod_scope *scope; /* the new one; NULL: none is begun */
+	zerod_scope *scope; /* the new scope; NULL: the call starts none */
 	struct zd_err *err;
 };
 
@@ -38,8 +38,8 @@ static int take_scope(const Zd__Reply *reply, void *arg)
 	return 0;
 }
 
-/* Makes fences behind all work that is now in the streams, which also hold the pages of the scope's buffers
- * (0: of all scopes). */
+/* Makes fences after all work now in the streams, which also hold the pages of the scope's buffers (0: of all
+ * scopes). */
 static int fence_scope(struct zerod_client *client, uint64_t scope, zerod_stream *const *streams,
                        uint32_t nstreams, struct zc_fence_args *fences, struct zd_err *err)
 {

@@ -3,9 +3,9 @@
  * unit.c - units: registration, this rank's shard, versions.
  *
  * Handles of one unit share a struct zc_unit, found by the daemon's id. The request to unregister is sent
- * only for the last handle: two parts of a program may each register a unit that they share, and each
+ * only for the last handle: two parts of a program can each register a unit that they share, and each
  * unregister it. A thread that registers or unregisters a name excludes others from that name until the
- * daemon has answered, so that no thread finds a unit that another thread is about to unregister.
+ * daemon has answered. Otherwise a thread could find a unit that another thread is about to unregister.
  */
 #include "client/lib/calls/unit.h"
 
@@ -35,7 +35,7 @@ void zc_unit_handle_free(struct zerod_unit *unit)
 	if (--shared->handles == 0) {
 		client->nlent -= shared->target_lent;
 		shared->target_lent = false;
-		if (shared->id) /* else it is not in the table */
+		if (shared->id) /* otherwise it is not in the table */
 			HASH_DEL(client->units, shared);
 		zc_leases_end(client, shared);
 		zc_holds_drop(client, &shared->kept);
@@ -209,7 +209,7 @@ static int check_reply(const struct zerod_group *group, const struct zc_unit *un
 	return 0;
 }
 
-/* A unit that was moved may be elsewhere than its registration says. */
+/* A moved unit can be in another place than its registration has. */
 static bool is_on_host(const struct zc_unit *unit, Zd__Placed placed)
 {
 	if (placed == ZD__PLACED__ON_DEVICE || placed == ZD__PLACED__ON_HOST)
@@ -472,7 +472,7 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 	return rc;
 }
 
-/* The library keeps the unit persistent for at least as long as the daemon does: from before the request
+/* The library treats the unit as persistent for at least as long as the daemon does: from before the request
  * until the daemon has answered that the unit no longer is. */
 static int set_persistent(zerod_unit *unit, bool persistent, struct zd_err *err)
 {
@@ -529,7 +529,7 @@ static int set_slot(zerod_unit *unit, uint32_t slot)
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock); /* a persistent copy is not where it was any more */
+	pthread_mutex_lock(&client->lock); /* a persistent copy is no longer in its former place */
 	zc_holds_drop(client, &unit->shared->kept);
 	unit->shared->slot = slot;
 	pthread_mutex_unlock(&client->lock);
@@ -619,7 +619,7 @@ int zerod_unit_set_target(zerod_unit *unit, int target)
 
 /* ---- After a restart ----------------------------------------------------------------------------------- */
 
-/* Makes the unit what it was lately. */
+/* Restores the unit's last settings. */
 int zc_unit_set_again(struct zerod_unit *unit, struct zd_err *err)
 {
 	const struct zc_unit *shared = unit->shared;

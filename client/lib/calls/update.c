@@ -102,8 +102,8 @@ static void leave_granted_out(struct zc_unit_list *list, zerod_unit *const *unit
 
 struct ticket_units {
 	uint32_t count;
-	bool shadow; /* their group keeps shadow shards */
-	/* The fences of a publish's streams, on the client's page. Count 0: none, or more than are kept. */
+	bool shadow; /* their group has shadow shards */
+	/* The fences of a publish's streams, on the client's page. Count 0: none, or too many to store. */
 	struct zc_fences writers;
 	struct zc_unit *each[];
 };
@@ -217,7 +217,7 @@ int zc_publishes_await(struct zerod_client *client, zerod_unit *const *units, ui
 	return rc;
 }
 
-/* The same for all units of a group. */
+/* As zc_publishes_await(), for all units of a group. */
 static int await_group(zerod_group *group, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;
@@ -458,7 +458,7 @@ static int publish_now(struct zc_unit_list *list, zerod_unit *const *units, Zd__
 	return 0;
 }
 
-/* Streams of this client may still copy from the shard: only the wait tells when they have. */
+/* Streams of this client can still copy from the shard. Only the wait shows when they have finished. */
 static int check_awaited(struct zerod_client *client, zerod_unit *const *units, size_t count,
                          struct zd_err *err)
 {

@@ -2,10 +2,10 @@
 /*
  * wait.c - completes tickets, one or many.
  *
- * Waiting for many tickets costs little more than waiting for one: the fences of all are merged to one a
+ * Waiting for many tickets costs little more than waiting for one: the fences of all are merged to one per
  * timeline, one poll finds the fences that have passed, and one call makes a stream wait for the others.
- * Invariant: nothing is appended to the stream, and no address is returned, before every ticket has been
- * answered with success.
+ * Invariant: before every ticket has been answered with success, no wait is appended to the stream, and no
+ * address is returned.
  */
 #include <stdio.h>
 
@@ -27,7 +27,7 @@ struct waiting {
 	struct zc_op *first_fenced;               /* of `nfenced`, whose tickets carry fences */
 	struct zc_op *ops[ZEROD_MAX_TICKETS];     /* each with a reference */
 	struct zc_op *gathers[ZEROD_MAX_TICKETS]; /* of these */
-	void *data[ZEROD_MAX_TICKETS];            /* NULL where there is no buffer */
+	void *data[ZEROD_MAX_TICKETS];            /* NULL without a buffer */
 };
 
 /* ---- Finding them -------------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static int find_all(struct waiting *waiting, const zerod_ticket *tickets, uint32
 
 /* ---- Their answers ------------------------------------------------------------------------------------- */
 
-/* With the lock. 0: the bytes are placed, or there is nothing more to wait for. */
+/* With the lock. 0: the bytes have a place, or the ticket needs no further wait. */
 static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
                         struct zd_err *err)
 {
@@ -132,7 +132,7 @@ static bool carries_fences(const struct zc_op *op)
 	return op->kind == ZC_OP_GATHER || (op->kind == ZC_OP_OTHER && op->type->takes_stream);
 }
 
-/* Consumes a ticket, except for a gather's, which stays for its lease or for later reports of its failure.
+/* Consumes a ticket, except for a gather's, which remains for its lease or for later reports of its failure.
  * With the lock. */
 static void consume(struct zerod_client *client, struct zc_op *op)
 {
@@ -158,7 +158,7 @@ static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **b
 	                           op->lease ? &op->lease->holds : NULL, err);
 }
 
-/* With the lock, which is released meanwhile. A ticket that fails is consumed; the others only if none
+/* With the lock, which is released in between. Consumes a ticket that fails, and the others only if none
  * fails. */
 static int await_answers(struct waiting *waiting, struct zd_err *err)
 {
@@ -211,7 +211,7 @@ static int block(const struct waiting *waiting, const struct zc_fences *fences,
 	return zc_fences_wait(waiting->client, fences, waiting->deadline_ns, what, err);
 }
 
-/* Without the lock: what this process does for tickets of other calls than gathers. */
+/* Without the lock: the client's own work for tickets of other calls than gathers. */
 static int settle_others(const struct waiting *waiting, struct zc_fence_merge *copied, struct zd_err *err)
 {
 	int rc = 0;
@@ -226,9 +226,9 @@ static int settle_others(const struct waiting *waiting, struct zc_fence_merge *c
 }
 
 /*
- * A shard that is gathered in place has only this client's own publish before it. A GPU's stream waits for
- * the publish's streams then, and not for the daemon to see that they have come so far; it waits for nothing
- * if it is the only one of them.
+ * A shard that is gathered in place depends only on this client's own publish. A GPU's stream then waits for
+ * the publish's streams, and not for the daemon to see their progress. If it is their only stream, it waits
+ * for nothing.
  */
 static bool waits_for_writers(const struct waiting *waiting, const struct zc_op *op,
                               struct zc_fence_merge *copied)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_fatbin.c - the kernels as machine code, where make has found nvcc: ZD_KERNELS_FATBIN then names the
- * file that it made.
+ * cuda_fatbin.c - the kernels as machine code, if make has found nvcc. ZD_KERNELS_FATBIN then names the file
+ * that make has created.
  */
 #include "base/embed.h"
 #include "client/lib/compute/cuda_kernels.h"

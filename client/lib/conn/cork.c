@@ -73,7 +73,7 @@ void zc_flush(struct zerod_client *client)
 		(void)send_batch(client, batch, zc_default_ns(client), &ignored);
 }
 
-/* A batch is large: one is kept for the next cork. */
+/* A batch is large. One is therefore stored for the next cork. */
 static struct zc_batch *take_batch(struct zerod_client *client)
 {
 	struct zc_batch *batch;
@@ -113,7 +113,7 @@ void zerod_cork(zerod_client *client)
 		return;
 	}
 	batch = take_batch(client);
-	if (!batch) /* requests then go out one by one, which is slower and else the same */
+	if (!batch) /* requests are then sent one by one, which is only slower */
 		return;
 	batch->thread = zc_thread_serial();
 	batch->depth = 1;

@@ -2,9 +2,9 @@
 /*
  * fence_wait.c - threads that wait for the daemon's counters.
  *
- * A thread that waits for a counter first spins for a few microseconds, since most transfers have ended by
- * then, and then sleeps on the counter. A daemon that has died wakes no thread, so a sleep is divided into
- * slices, and the thread checks the connection between them.
+ * A thread that waits for a counter first spins for a few microseconds, because most transfers end in this
+ * time, and then sleeps on the counter. A daemon that has died wakes no thread. A sleep is therefore divided
+ * into slices, and the thread checks the connection between them.
  */
 #include "client/lib/conn/fence_wait.h"
 
@@ -30,7 +30,8 @@ static void check_connection(struct zerod_client *client)
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* 0, ABORTED, DEADLINE, INTERRUPTED, or why the connection broke; no text. */
+/* Returns 0, ABORTED, DEADLINE, INTERRUPTED, or the status with which the connection broke, without a
+ * text. */
 static int wait_one(struct zerod_client *client, struct zc_fence fence, uint64_t deadline_ns)
 {
 	uint64_t looked_ns = zc_now_ns(), ask_ns = zc_ask_from(client);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * outstanding.c - the requests that the daemon has not answered: room for further ones.
+ * outstanding.c - the requests that the daemon has not answered, and room for further ones.
  *
  * Invariants: client->outstanding counts the requests that the daemon has not answered and those that will be
- * sent, also in batches. A request reserves its room before any other step, and no lock is held while it
- * waits for room: up to ZD_MAX_OUTSTANDING, releases and goodbyes ZD_RELEASE_ROOM more. Messages about
- * unmapped segments need no room, since the daemon answers them at once.
+ * sent, also in batches. A request reserves its room before any other step. No lock is held while it waits
+ * for room: up to ZD_MAX_OUTSTANDING, and ZD_RELEASE_ROOM more for releases and goodbyes. Messages about
+ * unmapped segments need no room, because the daemon answers them at once.
  */
 #include "client/lib/base/interrupt.h"
 #include "client/lib/conn/request.h"
 
-/* Releases and goodbyes end what other requests wait for: these must always come through. */
+/* Other requests wait for releases and goodbyes, which must therefore always be sent. */
 static unsigned outstanding_limit(Zd__Request__BodyCase body)
 {
 	bool ends = body == ZD__REQUEST__BODY_RELEASE || body == ZD__REQUEST__BODY_TARGET_RETURN ||

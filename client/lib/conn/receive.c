@@ -66,7 +66,7 @@ void zc_packet_unref(struct zerod_client *client, struct zc_packet *packet)
 
 /* ---- Waking -------------------------------------------------------------------------------------------- */
 
-/* Failing an op may end others' places in the chain, so that each search begins anew. */
+/* Failing an op can end others' places in the chain. Each search therefore starts again. */
 static struct zc_op *first_open(const struct zc_op_list *chain)
 {
 	struct zc_op *op;
@@ -156,8 +156,8 @@ static bool has_feature(const Zd__HelloReply *hello, const char *feature)
 	return false;
 }
 
-/* Every descriptor is taken over or closed. The hello's reply brings two more than there are segments, or up
- * to five. */
+/* Every descriptor is stored or closed. The hello's reply has two more than there are segments, or up to
+ * five. */
 static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket *parsed, const int *fds,
                             unsigned nfds, struct zd_err *err)
 {
@@ -237,7 +237,7 @@ bool zc_nap(struct pollfd *fds, nfds_t nfds, uint64_t until_ns)
 	return ready > 0;
 }
 
-/* The answer to a call or to a gather mostly comes sooner than a sleeping thread is woken. */
+/* The answer to a call or to a gather usually arrives sooner than a sleeping thread wakes. */
 static int spin(struct zerod_client *client, size_t *nbytes, struct received *received, struct zd_err *err)
 {
 	int rc = ZD_FRAME_AGAIN;
@@ -248,7 +248,7 @@ static int spin(struct zerod_client *client, size_t *nbytes, struct received *re
 	return rc;
 }
 
-/* Polls for a packet before the thread sleeps. Returns whether there is one. */
+/* Polls for a packet before the thread sleeps. Returns whether one arrived. */
 static bool naps(const struct zerod_client *client, int timeout_ms)
 {
 	struct pollfd poll_for = {.fd = client->endpoint.sock, .events = POLLIN};
@@ -290,7 +290,8 @@ static int receive_packet(struct zerod_client *client, int timeout_ms, bool or_w
 	return rc;
 }
 
-/* Without the lock; by the thread that reads. 0, ZD_FRAME_AGAIN, or what ended the connection. */
+/* Without the lock, by the reading thread. Returns 0, ZD_FRAME_AGAIN, or the status that ended the
+ * connection. */
 static int receive_bytes(struct zerod_client *client, int timeout_ms, bool or_writable,
                          struct zc_packet *packet, struct received *received, struct zd_err *err)
 {

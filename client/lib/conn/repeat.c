@@ -2,12 +2,10 @@
 /*
  * repeat.c - requests that were granted once, and that a client repeats to the next daemon (reconnect.c).
  *
- * A client may have registered tens of thousands of units, so their requests are not sent one by one: the
- * thread corks, and sends full packets ahead of the replies.
- *
- * Invariants: at most AHEAD requests have no reply, and each request that was sent is waited for, also after
- * a failure. So an object whose request was granted is known to the client, and the next attempt does not
- * repeat that request.
+ * A client can have registered tens of thousands of units. Their requests are therefore not sent one by one:
+ * the thread corks, and sends full packets before the replies arrive. Invariants: at most AHEAD requests have
+ * no reply, and the thread waits for each sent request, also after a failure. The client therefore knows
+ * every object whose request was granted, and the next attempt does not repeat that request.
  */
 #include "client/lib/conn/repeat.h"
 
@@ -32,7 +30,7 @@ struct repeating {
 	struct zerod_group *group;
 	const struct zc_repeat *repeat;
 	struct zd_arena arena; /* the request that is being packed */
-	size_t first, count;   /* of those in `sent`, which is a ring */
+	size_t first, count;   /* of the ring `sent` */
 	struct sent sent[AHEAD];
 };
 

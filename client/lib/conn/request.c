@@ -51,7 +51,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 		if (op->finished)
 			zc_ticket_drop(client, op);
 	}
-	if (!batch) /* until zerod_uncork() sends the batch, the daemon has nothing more to answer */
+	if (!batch) /* until zerod_uncork() sends the batch, the daemon has no request to answer */
 		zc_outstanding_drain(client, 0);
 	zc_ticket_unref(client, op);
 	pthread_mutex_unlock(&client->lock);
@@ -68,7 +68,7 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
 	                  (int)reply->body_case, (int)body);
 }
 
-/* `waits`: the caller then waits for this answer, so the batch is sent. */
+/* `waits`: the caller then waits for this answer. The batch is therefore sent. */
 static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request *request, bool waits,
                      uint64_t deadline_ns, struct zd_err *err)
 {
@@ -119,7 +119,7 @@ int zc_wait_own_answer(struct zerod_client *client, struct zc_op *op, uint64_t d
 	return 0;
 }
 
-/* Waits; the op is out of the table afterwards, whatever is returned. */
+/* Waits. Afterwards the op is not in the table, for any result. */
 static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns, struct zd_err *err)
 {
 	int rc;
@@ -128,7 +128,7 @@ static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t dea
 	rc = zc_wait_own_answer(client, op, deadline_ns);
 	if (rc) {
 		zc_op_remove(op);
-		client->abandoned++; /* its answer may still come */
+		client->abandoned++; /* its answer can still arrive */
 	}
 	pthread_mutex_unlock(&client->lock);
 	if (rc)
@@ -180,6 +180,7 @@ int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
 	deadline_ns = zc_until_ns(request->deadline_ms);
 	rc = send_call(client, &op, request, true, deadline_ns, err);
-	request->deadline_ms = zc_deadline_ms(client, deadline_ms); /* it may be kept, and repeated */
+	request->deadline_ms = zc_deadline_ms(client,
+	                                      deadline_ms); /* the request can be stored, and repeated */
 	return rc ? rc : zc_call_end(client, &op, zc_answer_ns(deadline_ns), fn, arg, err);
 }

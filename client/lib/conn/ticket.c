@@ -2,13 +2,11 @@
 /*
  * ticket.c - the table of ops, and tickets: the ops of requests that returned one.
  *
- * Invariant: an op is in the table before its request can be answered.
- *
- * A gather's ticket is valid as long as its lease (lease.c). No lease keeps any other ticket: of releases,
- * prefetches, gathers that failed, and other calls (struct zc_ticket_type). Once answered, a ticket without a
- * lease is "finished" and stays until a wait. The first wait consumes the ticket, unless it is of a failed
- * gather. Beyond ZC_MAX_FINISHED the oldest finished tickets are dropped. A wait for a ticket that is no
- * longer in the table returns STALE.
+ * Invariant: an op is in the table before its request can be answered. A gather's ticket is valid as long as
+ * its lease (lease.c). Any other ticket has no lease: of releases, prefetches, failed gathers, and other
+ * calls (struct zc_ticket_type). After its answer, a ticket without a lease is "finished" and remains until a
+ * wait. The first wait consumes the ticket, unless it is of a failed gather. Beyond ZC_MAX_FINISHED the
+ * oldest finished tickets are dropped. A wait for a ticket that is no longer in the table returns STALE.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -185,7 +183,7 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 	}
 	if (op->type && op->type->answered)
 		rc = op->type->answered(client, op, reply, err);
-	if (rc) { /* the connection ends, the ticket tells why */
+	if (rc) { /* the connection ends, and the ticket has the reason */
 		op->status = rc;
 		zc_ticket_fail(client, op, err->text);
 	} else {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transmit.c - packets on their way into the socket, and what only the socket knows: that the daemon is gone.
+ * transmit.c - sends packets to the socket, and detects by the socket that the daemon has ended.
  *
- * A sender that finds the socket full also reads, since the daemon stops reading a client that does not read
- * its replies.
+ * A sender that finds the socket full also reads, because the daemon stops reading from a client that does
+ * not read its replies.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ uint64_t zc_packets_sent(const struct zerod_client *client)
 
 /* ---- Messages of the library itself -------------------------------------------------------------------- */
 
-/* With send_lock. The daemon's answer is nobody's: it is as one whose caller has given up. */
+/* With send_lock. The daemon's answer is ignored, like the answer of a call that has ended. */
 static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -144,7 +144,7 @@ static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 	return rc;
 }
 
-/* Sends nothing while another thread holds send_lock: that thread calls this function after it has released
+/* Does nothing while another thread holds send_lock. That thread calls this function after it has released
  * the lock. */
 void zc_transmit_unmapped(struct zerod_client *client)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_copy.c - copies and conversions by the trainer's GPU, on a stream of the library's, and waits for
- * these.
+ * cuda_copy.c - copies and conversions by the trainer's GPU, on a stream of the library, and waits for them.
  *
- * The library's stream is non-blocking and of the highest priority, in the primary context, so that a copy
- * overtakes the kernels that the trainer has queued. Behind copies that are enqueued together the stream
+ * The library's stream is non-blocking and of the highest priority, in the primary context. A copy therefore
+ * overtakes the kernels that the trainer has queued. After copies that are enqueued together, the stream
  * writes the next value of a timeline on the client's page. All users of the bytes wait for that counter:
  * streams, the CPU, and the daemon.
  */
@@ -97,7 +96,7 @@ static int enqueue_one(const struct zd_cuda *driver, const struct zc_gpu *gpu, c
 	        err, "copying a slice of %llu bytes on %s", (unsigned long long)copy->bytes, gpu->name);
 }
 
-/* In the GPU's context: its copies, and the next value of its timeline behind them. */
+/* In the GPU's context: its copies, and after them the next value of its timeline. */
 static int enqueue_copies(const struct zd_cuda *driver, struct zc_gpu *gpu, const struct zc_copy *copies,
                           unsigned count, struct zd_err *err)
 {
@@ -180,7 +179,7 @@ static int synchronize(struct zerod_client *client, const struct zc_gpu *gpu, st
 	return rc;
 }
 
-/* The library's own stream has nothing but copies in it, and they wait for nothing. */
+/* The library's own stream has only copies, which do not wait. */
 static int wait_one(struct zerod_client *client, const struct zc_fence *copied, struct zd_err *err)
 {
 	const struct zc_cuda *cuda = client->cuda;
@@ -232,7 +231,7 @@ int zc_cuda_copies_finish(struct zerod_client *client, struct zd_err *err)
 	return zc_cuda_copies_wait(client, &open.fences, err);
 }
 
-/* A fence of the same stream that was taken since stands for its copies, too. */
+/* A later fence of the same stream also stands for its copies. */
 static bool is_listed(const struct zc_fence_args *args, uint32_t timeline)
 {
 	for (size_t i = 0; i < args->count; i++)
@@ -245,7 +244,7 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 {
 	struct zc_fence_merge open;
 
-	/* A release revokes access before it returns, if there is no other holder. */
+	/* If no other holder exists, a release revokes access before it returns. */
 	zc_fence_forwarder_settle(client);
 	find_open(client, &open);
 	for (unsigned i = 0; i < open.fences.count; i++) {
@@ -253,7 +252,7 @@ int zc_cuda_copies_fence(struct zerod_client *client, struct zc_fence_args *args
 
 		if (is_listed(args, open.list[i].timeline))
 			continue;
-		if (args->count == ZD_MAX_FENCES) /* no room to tell the daemon of them */
+		if (args->count == ZD_MAX_FENCES) /* no room to name them in the request */
 			return zc_cuda_copies_wait(client, &open.fences, err);
 		zd__fence__init(fence);
 		fence->timeline = open.list[i].timeline;

@@ -72,7 +72,7 @@ static int check_gpu(const struct zc_cuda *cuda, const struct zc_gpu *gpu, struc
 	return rc;
 }
 
-/* That GPUs read or write; the last one NULL where the daemon asks for no sums. */
+/* Pages that GPUs read or write. The last one is NULL if the daemon requests no sums. */
 #define NPAGES 3u
 
 static void list_pages(const struct zerod_client *client, void *pages[NPAGES])
@@ -124,7 +124,7 @@ static void unregister_pages(struct zerod_client *client, struct zc_cuda *cuda)
 	cuda->registered = false;
 }
 
-/* In the GPU's context. What fails here leaves nothing that the client's end does not undo. */
+/* In the GPU's context. After a failure, the client's end frees everything that exists. */
 static int set_up(struct zerod_client *client, struct zc_cuda *cuda, struct zc_gpu *gpu, struct zd_err *err)
 {
 	const struct zd_cuda *driver = cuda->driver;
@@ -255,7 +255,7 @@ bool zc_cuda_alive(const struct zc_cuda *cuda)
 }
 
 /* Whether all work that the library has put into the trainer's streams has run, or never will. The streams
- * write their counters, and wake no thread, so the caller polls. */
+ * write their counters without waking a thread. The caller therefore polls. */
 static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_AGAIN};
@@ -346,7 +346,7 @@ bool zc_cuda_close(struct zerod_client *client)
 	if (drained) {
 		close_gpus(client, cuda);
 	} else {
-		client->client_page = NULL; /* a GPU may still touch them: they stay mapped */
+		client->client_page = NULL; /* a GPU can still access them: they remain mapped */
 		client->daemon_page = NULL;
 		client->gpu_page = NULL;
 		client->worker.page = NULL;

@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_offloaded_sum.c - sums that the daemon requests, made by the trainer's GPU.
+ * cuda_offloaded_sum.c - sums that the daemon requests, computed by the trainer's GPU.
  *
- * Each GPU has streams for sums, non-blocking, of the highest priority, and in the primary context. Behind
- * each sum the GPU writes the next value of the stream's timeline on the client's page. By that value the
- * daemon sees that the sum and its result are complete.
+ * Each GPU has streams for sums, non-blocking, of the highest priority, and in the primary context. After
+ * each sum the GPU writes the next value of the stream's timeline on the client's page. This value shows the
+ * daemon that the sum and its result are complete. Several streams exist because a sum waits for the kernels
+ * that fill the GPU: sums on one stream would wait for one kernel each, sums on several streams wait for the
+ * same kernel. The streams are few because a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS
+ * sets another number. A stream without its own queue shares one. Its launches then wait for all work that
+ * another stream has queued in it, which can be hundreds of milliseconds for a trainer that runs ahead.
  *
- * There are several streams, because a sum waits for the kernels that fill the GPU: sums on one stream would
- * wait for one kernel each, sums on several streams wait for the same kernel. There are few of them, because
- * a process has 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS sets another number. A stream without a
- * queue of its own shares one, and its launches then wait for all work that another stream has queued there,
- * which may be hundreds of milliseconds for a trainer that runs ahead.
- *
- * The daemon never requests two sums at a time that access the same bytes. It may request a sum before the
+ * The daemon never requests two sums at a time that access the same bytes. It can request a sum before the
  * inputs are complete: the stream then waits for their fences, as trainers' streams do for gathers. A sum
- * that an abort has released computes an undefined result, which the daemon does not use.
- *
- * Streams, kernels and the page of results are made when the GPU is opened. Only the worker's thread
- * launches.
+ * that an abort has released computes an undefined result, which the daemon does not use. Streams, kernels
+ * and the page of results are created when the GPU is opened. Only the worker's thread launches.
  */
 #include <stddef.h>
 
@@ -76,7 +72,7 @@ bool zc_sum_streams_are_busy(const uint64_t *page, const struct zc_gpu *gpu)
 	return false;
 }
 
-/* In turn, so that all have been waiting for as long. */
+/* In turn, so that all streams wait equally long. */
 static struct zc_sum_stream *choose_stream(struct zc_gpu *gpu, struct zc_reduce *reduce)
 {
 	reduce->lane = gpu->next_sum_stream;
@@ -101,8 +97,8 @@ static int find_sum_place(struct zerod_client *client, const struct zc_gpu *gpu,
 	return rc;
 }
 
-/* With the client's lock. The locations stay mapped, since the daemon does not retire their segments before
- * it sees the fence. */
+/* With the client's lock. The locations remain mapped, because the daemon does not retire their segments
+ * before it sees the fence. */
 static int find_sum_places(struct zerod_client *client, const struct zc_offloaded_sum *sum,
                            struct zc_gpu **gpu, zd_cu_ptr *inputs, zd_cu_ptr *target, struct zd_err *err)
 {
@@ -154,7 +150,7 @@ static int launch_sum(const struct zd_cuda *driver, struct zc_gpu *gpu, struct z
 	                 driver->streamWriteValue64(sum_stream->stream, counter, sum_stream->value + 1,
 	                                            ZD_CU_WRITE_DEFAULT),
 	                 err, "writing a fence on %s", gpu->name);
-	if (rc) /* nothing will tell when the kernel has ended. A context that is lost runs none */
+	if (rc) /* no counter will show the kernel's end. A lost context runs no kernels */
 		(void)driver->streamSynchronize(sum_stream->stream);
 	else
 		sum_stream->value++;

@@ -137,8 +137,8 @@ void zc_fence_forwarder_settle(struct zerod_client *client)
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
 
-/* Drops the holds and forwards the value, which stays in the queue until then. With the forwarder's lock,
- * which is released meanwhile. */
+/* Drops the holds and forwards the value, which remains in the queue until then. With the forwarder's lock,
+ * which is released in between. */
 static void forward_fence(struct zerod_client *client, struct zc_fence_forwarder *forwarder,
                           struct zc_forwarded_fence *forwarded)
 {
@@ -222,7 +222,7 @@ void zc_fence_forwarder_stop(struct zerod_client *client, struct zc_fence_forwar
 		pthread_mutex_unlock(&forwarder->lock);
 		(void)pthread_join(forwarder->thread, NULL);
 	}
-	client->strict = false; /* the mappings go as a whole, or stay for a GPU that still works */
+	client->strict = false; /* the mappings are freed as a whole, or remain for a GPU that still works */
 	zc_fence_forwarder_forget(client, forwarder);
 	pthread_mutex_destroy(&forwarder->lock);
 	pthread_cond_destroy(&forwarder->changed);

@@ -2,8 +2,8 @@
 /*
  * cuda_waits.c - waits of GPU streams that have not been seen to pass.
  *
- * A GPU does not report that an abort has freed its wait. The counter shows the abort, by the value
- * ZD_FENCE_ABORTED. So the library remembers each wait until it has passed: the work behind an aborted wait
+ * A GPU does not report that an abort has ended its wait. The counter shows the abort, by the value
+ * ZD_FENCE_ABORTED. The library therefore stores each wait until it has passed. Work after an aborted wait
  * has used undefined data, and the session is poisoned.
  */
 #include "client/lib/device/cuda_internal.h"

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_watch.c - a thread that frees the client's GPU streams when the daemon has died.
+ * cuda_watch.c - a thread that releases the client's GPU streams when the daemon has died.
  *
  * A CPU thread that waits for the daemon checks the connection between two sleeps. A GPU's stream does not,
- * and would wait for ever for a counter that the dead daemon does not write. So one thread per client sleeps
- * until the connection ends, without reading anything before, and then stores ZD_FENCE_ABORTED in the
+ * and would wait for ever for a counter that the dead daemon does not write. One thread per client therefore
+ * sleeps until the connection ends, without reading before that, and then stores ZD_FENCE_ABORTED in the
  * daemon's place. The streams then continue with undefined data, but the client is broken and poisoned by
- * then.
- *
- * The connection may also end while the daemon lives, and copies that its GPUs have under way still write
- * their counters. So the thread polls the page until the client is closed.
+ * then. If the connection ends while the daemon lives, copies in progress on the daemon's GPUs still write
+ * their counters. The thread therefore polls the page until the client is closed.
  */
 #include <errno.h>
 #include <poll.h>
@@ -28,9 +26,9 @@ void zc_waits_abort(struct zerod_client *client)
 		__atomic_store_n(&client->daemon_page[i], (uint64_t)ZD_FENCE_ABORTED, __ATOMIC_RELEASE);
 }
 
-/* Marks the client lost before its streams are freed, so that a caller that sees a stream continue finds the
- * reason. The streams are freed before the lock is taken, since the holder of the lock may wait in a driver
- * call for a stream that is full. */
+/* Marks the client lost before its streams are released, so that a caller that sees a stream continue finds
+ * the reason. The streams are released before the lock is taken, because the holder of the lock can wait in a
+ * driver call for a full stream. */
 static void take_loss(struct zerod_client *client)
 {
 	struct zd_err err;

@@ -42,7 +42,7 @@ struct worker_context {
 	uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	struct zc_offloaded_sum sum;
 	struct zd_spin spin;
-	uint64_t event_ns; /* when there last was a work, or one was said to be on its way */
+	uint64_t event_ns; /* time of the last work, or of its last announcement */
 };
 
 /* ---- The channel --------------------------------------------------------------------------------------- */
@@ -64,8 +64,8 @@ static void await_room(const struct zc_worker *worker)
 		continue;
 }
 
-/* Blocks until the socket can be read, or soon can be, or the thread is to stop; false when none is so in
- * time. */
+/* Blocks until the socket can be read, or soon can be, or the thread shall stop. Returns false if none of
+ * these happens in time. */
 static bool await_socket(struct worker_context *context, int timeout_ms)
 {
 	const struct zc_worker *worker = &context->client->worker;
@@ -91,7 +91,7 @@ static bool await_socket(struct worker_context *context, int timeout_ms)
 	return true;
 }
 
-/* The same for a work, by ring or socket. */
+/* As await_socket(), for a work, through ring or socket. */
 static bool await_work(struct worker_context *context, int timeout_ms)
 {
 	struct zd_endpoint *endpoint = &context->client->worker.endpoint;
@@ -152,8 +152,8 @@ static bool have_retired(struct zerod_client *client, uint64_t count)
 	return client->nretired >= count;
 }
 
-/* Waits until all packets that the daemon has sent over the connection by now have been read. Stops when the
- * connection or the thread ends. With the lock. */
+/* Waits until all packets that the daemon has sent through the connection by now have been read. Stops when
+ * the connection or the thread ends. With the lock. */
 static void read_until(struct zerod_client *client,
                        bool (*has_come)(struct zerod_client *client, uint64_t arg), uint64_t arg)
 {
@@ -250,7 +250,7 @@ static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_
 	return rc;
 }
 
-/* An error is the connection's; that this process cannot is an answer. */
+/* An error ends the connection. If this process cannot do the work, that is an answer. */
 static int handle_work(struct worker_context *context, const Zd__Work *work, struct zd_err *err)
 {
 	struct zerod_client *client = context->client;
@@ -304,7 +304,7 @@ static int take_packet(struct worker_context *context, size_t nbytes, struct zd_
 	return rc;
 }
 
-/* Polls for a packet before the thread sleeps. Returns whether there is one. */
+/* Polls for a packet before the thread sleeps. Returns whether one arrived. */
 static bool spin_for_work(struct worker_context *context)
 {
 	while (zd_spin_may(&context->spin, zc_now_ns()))
@@ -313,13 +313,13 @@ static bool spin_for_work(struct worker_context *context)
 	return false;
 }
 
-/* A GPU that fails under a sum writes no fence, so all waits for the sum would never end. */
+/* A GPU that fails during a sum writes no fence. All waits for the sum would then never end. */
 static int check_interval_ms(const struct zerod_client *client)
 {
 	return client->on_gpus && zc_cuda_offloaded_sums_are_open(client) ? CHECK_MS : -1;
 }
 
-/* 0, ZD_FRAME_AGAIN, or what ends the connection. */
+/* Returns 0, ZD_FRAME_AGAIN, or the status that ends the connection. */
 static int serve_once(struct worker_context *context, struct zd_err *err)
 {
 	struct zerod_client *client = context->client;
@@ -442,7 +442,7 @@ void zc_worker_deinit(struct zerod_client *client)
 		(void)close(worker->endpoint.sock);
 	if (worker->expected >= 0)
 		(void)close(worker->expected);
-	if (worker->running) /* a forked child, where the thread does not exist */
+	if (worker->running) /* a forked child, which does not have the thread */
 		(void)close(worker->stop);
 	if (worker->page)
 		(void)munmap(worker->page, ZD_WORK_PAGE_BYTES);

@@ -2,9 +2,10 @@
 /*
  * accumulate.c - several gradients of one unit that a rank adds up in one entry.
  *
- * The daemon sees one reservation and one submit of the entry. Between the two the client keeps the fences of
- * all streams that have written the entry. The end of the backward sends the submit with these fences before
- * its own request. Until then the entry occupies its slot like any entry that is reserved and not submitted.
+ * The daemon sees one reservation and one submit of the entry. Between the two the client stores the fences
+ * of all streams that have written the entry. The end of the backward sends the submit with these fences
+ * before its own request. Until then the entry occupies its slot like any entry that is reserved and not
+ * submitted.
  */
 #include <math.h>
 
@@ -161,7 +162,7 @@ static int add_fence(struct zc_fence_args *args, struct zc_fence fence, struct z
 	Zd__Fence *to;
 
 	for (size_t i = 0; i < args->count; i++)
-		if (args->fences[i].timeline == fence.timeline) /* taken since */
+		if (args->fences[i].timeline == fence.timeline) /* reserved later */
 			return 0;
 	if (args->count == ZD_MAX_FENCES)
 		return zd_err_set(err, ZEROD_E_LIMIT, "more than %u streams write the gradients",

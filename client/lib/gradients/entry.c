@@ -2,9 +2,10 @@
 /*
  * entry.c - gradients of units on their way into the daemon's buckets: reserve, submit, skip.
  *
- * A bucket lists every reservation from its request until the caller has the entry. So the unit's next
- * reservation finds an answer that arrived after the caller's deadline, or an entry whose memory could not be
- * awaited. One thread at a time continues a listed reservation, which is `claimed` meanwhile.
+ * A bucket lists every reservation from its request until the caller has the entry. The unit's next
+ * reservation therefore finds an answer that arrived after the caller's deadline, or an entry whose memory
+ * was not available in time. One thread at a time continues a listed reservation, which is `claimed` in this
+ * time.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -147,7 +148,7 @@ static int await_request(struct reserving *reserving, struct zc_op *op)
 		rc = zc_wait_own_answer(client, op, zc_answer_ns(reserving->deadline_ns));
 	if (rc) {
 		reserving->late = true;
-		op->stale = true; /* its answer is kept by the reservation alone */
+		op->stale = true; /* only the reservation has its answer */
 		reserved->claimed = false;
 		(void)zd_err_set(
 		        reserving->err, rc,
@@ -182,7 +183,7 @@ static bool resume(struct reserving *reserving, int *rc)
 		*rc = await_request(reserving, op);
 		if (*rc == 0 || reserving->late || reserving->client->broken_status)
 			return true;
-		/* refused after all: it is asked for anew */
+		/* rejected later: it is requested again */
 	}
 }
 
@@ -385,7 +386,7 @@ static struct zc_reserved *find_given(struct zerod_bucket *bucket, uint64_t entr
 	return given;
 }
 
-/* With the lock: nobody but the calling thread ends it meanwhile, as the entry is the caller's. */
+/* With the lock. Only the calling thread can end it, because the entry is the caller's. */
 static struct zc_reserved *ref_given(struct zerod_client *client, struct zerod_bucket *bucket,
                                      uint64_t entry_id, struct zc_unit **unit)
 {
@@ -525,8 +526,8 @@ static int check_data(const struct zerod_bucket *bucket, const zerod_unit *unit,
 	return 0;
 }
 
-/* The stream must be of the kind and GPU of the rank's bucket, whose memory is where its shards are,
- * but for units on the host: map_room() checks the entry itself. */
+/* The stream must be of the kind and GPU of the rank's bucket, which is in the memory of its shards, except
+ * for units on the host. map_room() checks the entry itself. */
 static int check_stream(struct zerod_client *client, const zerod_unit *unit, const zerod_stream *stream,
                         struct zd_err *err)
 {

@@ -181,7 +181,7 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 
 	pthread_mutex_lock(&client->lock);
 	if (group->backward_ending)
-		zc_drain(client); /* the answer may have come */
+		zc_drain(client); /* the answer can have arrived */
 	op = group->backward_ending ? zc_op_find(client, group->backward_ending) : NULL;
 	if (op && op->answered && op->status == ZEROD_E_PEER_LOST) {
 		rc = zd_err_set(err, op->status, "%s", op->error ? op->error : "a rank is gone");

@@ -7,7 +7,7 @@
 #include "client/lib/device/offloaded_sum.h"
 #include "client/lib/gradients/bucket.h"
 
-/* Its op, if there is one, then has no reservation. */
+/* Its op, if any, then has no reservation. */
 void zc_reserved_free(struct zc_reserved *reserved)
 {
 	LIST_REMOVE(reserved, link);

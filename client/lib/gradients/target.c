@@ -3,11 +3,11 @@
  * target.c - this rank's reduced gradients: the target of a step, and its places that are lent before the
  * step.
  *
- * The flat targets are bound to the group between step_begin and step_end; each unit has its place in one.
+ * The flat targets are bound to the group between step_begin and step_end. Each unit has its place in one.
  * zerod_reduce_wait() lends the unit's place until the unit's next contribution or the step. A stream that
- * waited for a lent place is marked. When the place is returned, the fences are behind all work that marked
- * streams have then, and the daemon waits for them before it stores another sum there. So a program need not
- * name its readers.
+ * waited for a lent place is marked. When the place is returned, the fences follow all work that marked
+ * streams have then, and the daemon waits for them before it stores another sum in it. A program therefore
+ * need not name its readers.
  */
 #include "client/lib/gradients/target.h"
 
@@ -31,7 +31,7 @@ void zc_targets_forget(struct zerod_group *group)
 	}
 }
 
-/* Fences behind all work of the streams that may access lent places. */
+/* Makes fences after all work of the streams that can access lent places. */
 static int fence_readers(struct zerod_client *client, struct zc_fence_args *fences, struct zd_err *err)
 {
 	zerod_stream *readers[ZD_MAX_FENCES], *stream;
@@ -108,7 +108,8 @@ int zc_target_return(struct zerod_client *client, struct zc_unit *unit, struct z
 	return lent ? return_places(client, &unit, 1, err) : 0;
 }
 
-/* Whether the loan outlives the end of a backward that skips the rest: no further sum is stored there. */
+/* Whether the loan outlives the end of a backward that skips the rest: no further sum is stored in the
+ * place. */
 static bool outlives_backward(const struct zerod_unit *unit)
 {
 	return unit->shared->untargeted && unit->shared->lent_in == unit->group->nbackwards;
@@ -162,7 +163,7 @@ int zerod_target_return(zerod_unit *unit)
 	return rc ? rc : zc_target_return(unit->group->client, unit->shared, err);
 }
 
-/* After an error the places stay lent, so that no sum is stored there. */
+/* After an error the places remain lent, so that no sum is stored in them. */
 static void end_reader(const zerod_stream *stream)
 {
 	struct zd_err ignored;
@@ -177,7 +178,7 @@ struct lending {
 	struct zerod_client *client;
 	struct zerod_unit *unit;
 	zerod_stream *stream;
-	/* Of the reply: another thread's step may return the unit's place before the call ends. */
+	/* The place in the reply: another thread's step can return the unit's place before the call ends. */
 	struct zc_location place;
 	struct zerod_target target;
 	struct zc_fences fences;
@@ -244,7 +245,7 @@ static int map_place(struct lending *lending)
 	return rc;
 }
 
-/* The stream's work may touch the place, behind the sum. */
+/* The stream's work can access the place, after the sum. */
 static int let_stream_wait(const struct lending *lending)
 {
 	struct zc_fences none = {.count = 0};

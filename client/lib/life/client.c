@@ -99,7 +99,7 @@ int zc_socket_open(struct zerod_client *client, const char *path, uint64_t deadl
 		given_up = error && zc_ask(client, &ask_ns);
 		if (given_up || (error != EINTR && (error != EAGAIN || zc_now_ns() >= deadline_ns)))
 			break;
-		(void)nanosleep(&retry, NULL); /* there is nothing to poll for: the queue is the listener's */
+		(void)nanosleep(&retry, NULL); /* no descriptor to poll: the queue is the listener's */
 	}
 	rc = error ? explain_connect(error, path, err) : let_block(client, opened, err);
 	if (given_up)
@@ -175,14 +175,14 @@ static void free_client(struct zerod_client *client)
 {
 	free_objects(client);
 	if (client->endpoint.sock >= 0 &&
-	    !zc_is_forked(client)) /* children may have the socket, too: the session ends all the same */
+	    !zc_is_forked(client)) /* children can also have the socket: the session ends nevertheless */
 		(void)shutdown(client->endpoint.sock, SHUT_RDWR);
 	if (client->endpoint.sock >= 0)
 		(void)close(client->endpoint.sock);
 	zc_worker_deinit(client);
 	if (client->rings)
 		(void)munmap(client->rings, ZD_RINGS_BYTES);
-	if (!zc_is_forked(client)) { /* in a child, a lock may be held by a thread that is not there */
+	if (!zc_is_forked(client)) { /* in a child, a thread that does not exist can hold a lock */
 		pthread_mutex_destroy(&client->reconnect_lock);
 		pthread_mutex_destroy(&client->send_lock);
 		pthread_mutex_destroy(&client->cuda_lock);
@@ -197,8 +197,8 @@ static void free_client(struct zerod_client *client)
 	free(client);
 }
 
-/* A daemon of GPUs keeps a session's memory until the process has ended, unless the client reports that
- * nothing uses the memory any more. Every daemon warns of ranks that end without a goodbye. */
+/* A daemon of GPUs retains a session's memory until the process has ended, unless the client reports that the
+ * process does not use the memory any more. Every daemon warns of ranks that end without a goodbye. */
 static void say_goodbye(struct zerod_client *client)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
@@ -219,7 +219,7 @@ static void say_goodbye(struct zerod_client *client)
 	(void)rc; /* the session ends in either case */
 }
 
-/* Nothing of the process uses the session's memory any more. */
+/* Called when the process does not use the session's memory any more. */
 static void leave(struct zerod_client *client)
 {
 	say_goodbye(client);
@@ -237,7 +237,7 @@ void zerod_close(zerod_client *client)
 	client->interrupted = NULL;
 	client->deadline_ms = GOODBYE_MS; /* of whatever waits for a daemon that does not answer */
 	if (zc_is_forked(client))
-		client->strict = false; /* a child's views stay as they were at the fork */
+		client->strict = false; /* a child's views remain as at the fork */
 	while ((stream = LIST_FIRST(&client->streams))) {
 		if (zc_is_forked(client))
 			zc_stream_forget(stream);
@@ -334,7 +334,7 @@ int zc_greet(struct zerod_client *client, const char *name)
 	return zc_call(client, &request, 0, take_hello, &greeting);
 }
 
-/* Access is taken away by pages of this machine, and buffers are kept to pages of the protocol. */
+/* Access is revoked by pages of this machine, and buffers are placed in pages of the protocol. */
 static int check_strict(struct zd_err *err)
 {
 	long page_bytes = sysconf(_SC_PAGESIZE);
@@ -352,7 +352,7 @@ static int check_setting(const char *name, struct zd_err *err)
 	return zd_err_set(err, ZEROD_E_INVALID, "%s is '%s': 0 or 1 is expected", name, setting(name));
 }
 
-/* The option, else ZEROD_RECONNECT_MS. */
+/* The option, or otherwise ZEROD_RECONNECT_MS. */
 static int choose_reconnect(uint32_t *reconnect_ms, struct zd_err *err)
 {
 	const char *text = secure_getenv("ZEROD_RECONNECT_MS");
@@ -396,7 +396,7 @@ static int choose_name(const char *given, const char **name, struct zd_err *err)
 	return 0;
 }
 
-/* Why there is no session; `err` outlives the client. */
+/* Writes why the session was not opened. `err` outlives the client. */
 static void explain(const struct zerod_client *client, const char *path, int status, struct zd_err *err)
 {
 	if (status == ZEROD_E_DISCONNECTED)
@@ -441,7 +441,7 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 		rc = choose_reconnect(&options.reconnect_ms, err);
 	if (rc)
 		return rc;
-	err->status = 0; /* what failed before is nothing that the new client's caller asks for */
+	err->status = 0; /* earlier failures do not concern the new client's caller */
 	made = new_client(options.deadline_ms ? options.deadline_ms : DEFAULT_DEADLINE_MS);
 	if (!made)
 		return zd_err_errno(err, ENOMEM, "connecting");

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reconnect.c - a client goes on with the next daemon at its socket, after its own has ended.
+ * reconnect.c - a client continues with the next daemon at its socket, after its own has ended.
  *
- * The caller's handles of the client, its streams, groups, units and buckets stay valid; all else that it has
- * of the former connection has ended. When the connection is lost, every call returns RESTARTED.
- * zerod_group_get() then leaves the former session, connects, and repeats the requests by which the group was
- * joined, its units registered and its buckets created. The caller asks, because it must know the step from
- * which it goes on. Other groups of the client still return RESTARTED, until their own zerod_group_get().
+ * The caller's handles of the client, its streams, groups, units and buckets remain valid. Everything else of
+ * the former connection has ended. When the connection is lost, every call returns RESTARTED.
+ * zerod_group_get() then leaves the former session, connects, and repeats the requests with which the group
+ * was joined, its units registered and its buckets created. The caller has to call it, because it must know
+ * the step from which it continues. Other groups of the client still return RESTARTED, until their own
+ * zerod_group_get().
+ *
  * Invariants:
- *   - the connection is replaced while no other thread is inside of the client, so that no call begins with
- *     one connection and ends with another. Host streams are empty then, and GPUs' streams synchronized;
- *   - the next hello names the former session only when nothing of this process uses its memory any more;
- *   - handles of a group that is not joined have id 0, and no request is sent for them.
+ * - The connection is replaced while no other thread is inside of the client. No call therefore starts with
+ *   one connection and ends with another. Host streams are empty then, and GPUs' streams synchronized.
+ * - The next hello names the former session only when this process does not use its memory any more.
+ * - Handles of a group that is not joined have id 0, and no request is sent for them.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -32,7 +34,7 @@
 #include "client/lib/segments/strict.h"
 #include "proto/limits.h"
 
-#define RETRY_NS 5000000 /* between two connects, as nothing tells when a daemon begins to listen */
+#define RETRY_NS 5000000 /* between two connects, because no event reports that a daemon starts to listen */
 /* ---- Leaving the former session ------------------------------------------------------------------------ */
 
 /* With the lock. */
@@ -107,7 +109,7 @@ static void forget_objects(struct zerod_client *client)
 	pthread_mutex_unlock(&client->lock);
 }
 
-/* Frees the memory and descriptors of the connection. Nothing uses them any more. */
+/* Frees the memory and descriptors of the connection, which must not be in use any more. */
 static void free_connection(struct zerod_client *client)
 {
 	pthread_mutex_lock(&client->lock);
@@ -127,7 +129,7 @@ static void free_connection(struct zerod_client *client)
 	client->worker = (struct zc_worker){.endpoint.sock = -1, .expected = -1};
 }
 
-/* Streams keep their timelines, and go on with the next values. All former values have been written. */
+/* Streams retain their timelines, and continue with the next values. All former values have been written. */
 static void save_timelines(struct zerod_client *client)
 {
 	if (!client->client_page)
@@ -212,12 +214,12 @@ static void undo_greeting(struct zerod_client *client, const struct zd_err *err)
 	client->outstanding = client->abandoned = 0;
 	pthread_mutex_unlock(&client->lock);
 	closed = zc_cuda_close(client);
-	(void)closed; /* what a GPU may still touch stays mapped */
+	(void)closed; /* memory that a GPU can still access remains mapped */
 	client->session = 0;
 	free_connection(client);
 }
 
-/* There is no daemon yet, or this one ends, and the next one has to be waited for. */
+/* Whether no daemon runs yet, or this one is ending: the client waits for the next one. */
 static bool is_early(int rc)
 {
 	return rc == ZEROD_E_CONNECT || rc == ZEROD_E_RESTARTED || rc == ZEROD_E_SHUTDOWN;
@@ -279,7 +281,7 @@ static bool has_joined(const struct zerod_client *client)
 	return false;
 }
 
-/* The daemon drains. A session without a group would only keep it from its end. */
+/* The daemon drains. A session without a group would only delay its end. */
 static int leave_draining(struct zerod_client *client, struct zd_err *err)
 {
 	zc_loss_explain(client, err);

@@ -2,9 +2,9 @@
 /*
  * cuda_segment.c - the daemon's memory on GPUs, mapped into this process.
  *
- * A segment is imported and mapped whole at its first use, for its own GPU, and stays mapped until the client
- * is closed or the daemon retires the segment. Mapping takes 30 us to 10 ms. Revoking a strict client's
- * access, or granting it again, takes 30 to 50 us. None of these calls waits for work in streams.
+ * A segment is imported and mapped whole at its first use, for its own GPU. It remains mapped until the
+ * client is closed or the daemon retires the segment. Mapping takes 30 us to 10 ms. Revoking a strict
+ * client's access, or granting it again, takes 30 to 50 us. None of these calls waits for work in streams.
  */
 #include "client/lib/segments/cuda_segment.h"
 
@@ -51,7 +51,7 @@ free_address:
 	return rc;
 }
 
-/* In the GPU's context. The mapping keeps the memory, so that its handle is of no further use. */
+/* In the GPU's context. The mapping retains the memory: its handle is not needed any more. */
 static int import(const struct zd_cuda *driver, const struct zc_gpu *gpu, const struct zc_segment *segment,
                   zd_cu_ptr *at, struct zd_err *err)
 {
@@ -172,7 +172,7 @@ void zc_cuda_segment_unmap(struct zerod_client *client, struct zc_segment *segme
 {
 	struct zc_cuda *cuda = client->cuda;
 
-	if (cuda) /* else its end has begun */
+	if (cuda) /* otherwise its end has started */
 		unmap(cuda, segment);
 }
 

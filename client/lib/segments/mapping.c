@@ -3,8 +3,9 @@
  * mapping.c - host memory of the daemon that is mapped in this process, with a reference count.
  *
  * A segment has one reference to its mapping. Views of a caller, such as arrays of Python, have further ones.
- * A view can outlive the allocation, the segment and the client. The list is the process', since a caller
- * that drops a view may have closed its client. The fork handlers hold the lock, so a child finds it free.
+ * A view can outlive the allocation, the segment and the client. The list belongs to the process, because a
+ * caller that drops a view can have closed its client. The fork handlers hold the lock, so that it is free in
+ * a child.
  */
 #include "client/lib/segments/mapping.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pages.c - what the daemon's first answer brings: the fence pages, the rings, and the work channel with its
+ * pages.c - the files of the daemon's first answer: the fence pages, the rings, and the work channel with its
  * page of results.
  */
 #include "client/lib/segments/pages.h"
@@ -45,7 +45,7 @@ static int map_file(int fd, size_t bytes, int protection, const char *what, void
 	return rc;
 }
 
-/* Shared, so that no fork makes a copy of what GPUs write to. */
+/* Shared, so that a fork does not copy pages to which GPUs write. */
 static int make_gpu_page(struct zerod_client *client, struct zd_err *err)
 {
 	void *map = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -107,7 +107,7 @@ int zc_pages_take_work(struct zerod_client *client, int sock, int page_fd, struc
 	}
 	worker->endpoint.sock = sock;
 	worker->page = page;
-	/* Without an eventfd, the thread gets no announcements, and sleeps until a request arrives. */
+	/* Without an eventfd, the thread receives no announcements, and sleeps until a request arrives. */
 	worker->expected = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return 0;
 }

@@ -2,10 +2,10 @@
 /*
  * range.c - gathered buffers in place: two frames, with the rank's own shard between them.
  *
- * A range of addresses has the three segments side by side, each mapped whole and a second time. It is made
- * when such a buffer is opened first, and stays: a gather into the same frames needs no call of the system.
- * A range goes with the first of its segments that retires. By then no buffer is in the frames, or nobody
- * reads the shard any more; so nothing uses the range.
+ * A range of addresses has the three segments side by side, each mapped whole and a second time. It is
+ * created when such a buffer is opened first, and remains: a gather into the same frames needs no system
+ * call. A range ends with the first of its segments that retires. By then no buffer is in the frames, or no
+ * stream reads the shard any more. The range is therefore not in use.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* retire.c - the end of segments: those that the daemon retires, and all with their connection. */
+/* retire.c - the end of segments: of segments that the daemon retires, and of all with their connection. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -91,7 +91,7 @@ void zc_segments_free(struct zerod_client *client)
 	struct zc_segment *segment = client->segments;
 
 	zc_ranges_free(client);
-	HASH_CLEAR(hh, client->segments); /* the elements stay chained in the order of their arrival */
+	HASH_CLEAR(hh, client->segments); /* the elements remain chained in the order of their arrival */
 	while (segment) {
 		struct zc_segment *next = segment->hh.next;
 

@@ -2,11 +2,12 @@
 /*
  * segment.c - the daemon's memory in this process: segments, and locations in them.
  *
- * A segment is mapped whole at the first use of a location in it. It stays mapped, at the same address, until
- * the client is closed, or until all its locations were released and the daemon retires it. The daemon's
- * description of a descriptor is not trusted: the size is read from the file, which must be sealed against
- * shrinking, since an access behind the end of a shrunken file would kill the process. A descriptor of GPU
- * memory has no such size and seal; importing any other file fails, and so does mapping with another size.
+ * A segment is mapped whole at the first use of a location in it. It remains mapped, at the same address,
+ * until the client is closed, or until all its locations were released and the daemon retires it. The library
+ * does not trust the daemon's description of a descriptor: it reads the size from the file, which must be
+ * sealed against shrinking, because an access beyond the end of a shrunken file would kill the process. A
+ * descriptor of GPU memory has no such size and seal. Importing any other file fails, as does mapping with
+ * another size.
  */
 #include "client/lib/segments/segment.h"
 
@@ -136,7 +137,7 @@ static int map_location(struct zerod_client *client, const struct zc_location *l
 	struct zc_segment *segment = zc_segment_find(client, location->segment);
 	int rc = 0;
 
-	if (!segment) /* checked when the location was received; another thread has released it since */
+	if (!segment) /* checked when the location was received; another thread has released it since then */
 		return zd_err_set(err, ZEROD_E_STALE, "segment %u has gone back to its device",
 		                  location->segment);
 	if (!segment->map) {

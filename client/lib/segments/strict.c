@@ -61,8 +61,8 @@ static int take_pages(struct zerod_client *client, const struct zc_hold *hold, s
 	return 0;
 }
 
-/* Closes each run of pages without holders. A failure cannot be returned here: the next wait returns an error
- * that says that stale views may not fault. With the pages' lock. */
+/* Revokes access to each run of pages without holders. This function cannot return a failure. The next wait
+ * returns an error instead: stale views may not fault. With the pages' lock. */
 static void give_pages(struct zerod_client *client, const struct zc_hold *hold)
 {
 	uint32_t *holders = hold->segment->page_holders + hold->page;
@@ -174,7 +174,7 @@ int zc_strict_hold_segment(struct zerod_client *client, struct zc_segment *segme
 
 /* ---- Leases and units ---------------------------------------------------------------------------------- */
 
-/* A persistent copy has one place; a former one is none any more. */
+/* A persistent copy has one place. A former place is no longer one. */
 int zc_strict_keep(struct zerod_client *client, struct zc_unit *unit, const struct zc_hold *place,
                    struct zd_err *err)
 {

@@ -25,7 +25,7 @@
 #include "client/lib/segments/cuda_segment.h"
 #include "client/lib/streams/stream.h"
 
-#define BATCH 64u /* operations of one call; the driver takes fewer than 256 */
+#define BATCH 64u /* operations per call; the driver accepts fewer than 256 */
 
 struct gpu_stream {
 	struct zerod_stream base;
@@ -35,14 +35,14 @@ struct gpu_stream {
 	zd_cu_ptr gpu_page, daemon_page; /* in the context */
 
 	pthread_mutex_t lock; /* all that follows */
-	uint64_t value;       /* last taken */
+	uint64_t value;       /* last reserved */
 	bool unmarked;        /* waits were enqueued since */
 	struct zc_open_waits open;
 };
 
 static struct gpu_stream *gpu_of(zerod_stream *stream)
 {
-	return (struct gpu_stream *)stream; /* `base` comes first */
+	return (struct gpu_stream *)stream; /* `base` is the first member */
 }
 
 static const struct zd_cuda *driver_of(const struct gpu_stream *stream)
@@ -54,7 +54,7 @@ static const struct zd_cuda *driver_of(const struct gpu_stream *stream)
 
 /* ---- Enqueueing ---------------------------------------------------------------------------------------- */
 
-/* A graph is replayed; fences are passed once. */
+/* A graph can be replayed, but fences pass once. */
 static int check_capture(const struct gpu_stream *stream, struct zd_err *err)
 {
 	const struct zd_cuda *driver = driver_of(stream);
@@ -380,8 +380,8 @@ static int find_gpu(struct zc_cuda *cuda, struct gpu_stream *stream, struct zd_e
 	return rc;
 }
 
-/* A last value behind the waits that no fence has followed: the pages must outlive what the GPU has still to
- * do with them. */
+/* A last value after the waits without a later fence: the pages must outlive the GPU's remaining work with
+ * them. */
 static void mark_end(struct gpu_stream *stream)
 {
 	const struct zd_cuda *driver = driver_of(stream);

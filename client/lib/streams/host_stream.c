@@ -51,19 +51,19 @@ struct host_stream {
 	pthread_t thread;
 
 	pthread_mutex_t lock; /* all that follows */
-	pthread_cond_t wake;  /* there is work, or the stream ends */
+	pthread_cond_t wake;  /* work was queued, or the stream ends */
 	pthread_cond_t ran;   /* a piece of work has ended */
 	STAILQ_HEAD(, work) queue;
 	bool ending;
 	unsigned epoch;
 	uint64_t appended, completed; /* pieces of work */
-	uint64_t value;               /* last taken */
-	struct zd_err failure;        /* of a wait; status 0: none */
+	uint64_t value;               /* last reserved */
+	struct zd_err failure;        /* failure of a wait; status 0: none */
 };
 
 static struct host_stream *host_of(zerod_stream *stream)
 {
-	return (struct host_stream *)stream; /* `base` comes first */
+	return (struct host_stream *)stream; /* `base` is the first member */
 }
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */

@@ -2,11 +2,11 @@
 /*
  * lag.c - fences that pass late, for tests of programs on emulated devices.
  *
- * The CPU does the work of an emulated device, so a program that names no stream has its publishes, releases
- * and gradients complete when the call returns. On a GPU they complete later. With $ZEROD_LAG=SEED each such
- * call names one more stream of the client's, which sleeps before its fence passes. The call chooses one of
- * several streams, and fences of two streams pass in any order. Delays and choices follow from the seed and
- * the order of the calls.
+ * The CPU does the work of an emulated device. If a program names no stream, its publishes, releases and
+ * gradients are therefore complete when the call returns. On a GPU they complete later. With $ZEROD_LAG=SEED
+ * each of these calls names one more stream of the client, which sleeps before its fence passes. The call
+ * chooses one of several streams, and fences of two streams pass in any order. Delays and choices follow from
+ * the seed and the order of the calls.
  */
 #include <errno.h>
 #include <stdlib.h>

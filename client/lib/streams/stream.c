@@ -2,9 +2,9 @@
 /*
  * stream.c - the part that streams of every kind share: their timelines, and the client's list of them.
  *
- * Invariant: a timeline's values are written in the order in which they were reserved. So another stream gets
- * a timeline only when its last value has been written, which for a GPU's stream may be long after its handle
- * was freed.
+ * Invariant: a timeline's values are written in the order in which they were reserved. Another stream
+ * therefore receives a timeline only when its last value has been written. For a GPU's stream this can be
+ * long after its handle was freed.
  */
 #include "client/lib/streams/stream.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * call.c - the way to the daemon, and how its failures are told.
+ * call.c - calls of the daemon, and the messages of their failures.
  */
 #include "ctl.h"
 
@@ -37,7 +37,7 @@ int zd_ctl_fail(int status, const char *format, ...)
 		kept = text;
 		return status;
 	}
-	fflush(stdout); /* what was printed before the failure stands before its message */
+	fflush(stdout); /* output from before the failure must precede its message */
 	fputs("zeroctl: ", stderr);
 	zd_ctl_print_shown(stderr, text ? text : "out of memory");
 	fputc('\n', stderr);

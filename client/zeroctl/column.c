@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * column.c - columns of tables: what a cell says, which columns are shown, and sorting by one of them.
+ * column.c - columns of tables: the texts of cells, the choice of columns, and sorting by one of them.
  */
 #include "ctl.h"
 
@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 
-/* The value at "a.b.c", NULL when there is none. */
+/* The value at "a.b.c", or NULL. */
 static const json_t *value_at(const json_t *row, const char *path)
 {
 	while (row && path) {
@@ -38,7 +38,7 @@ static double percent_of(const json_t *row, const char *keys)
 static char *percent_text(const json_t *row, const char *keys)
 {
 	const double percent = percent_of(row, keys);
-	/* A little is not nothing, and not quite all is not all. */
+	/* A small share must not read as 0, nor a large one as 100. */
 	if (percent > 0 && percent < 1)
 		return zd_ctl_text("<1%%");
 	return percent < 0 ? zd_ctl_text("-") : zd_ctl_text("%d%%", (int)percent);
@@ -113,7 +113,7 @@ size_t zd_ctl_count_columns(const struct zd_ctl_column *columns)
 
 /* ---- Choosing ------------------------------------------------------------------------------------------ */
 
-/* Finds the column with this title or key; NULL after a message that lists all: `what` is an option. */
+/* Returns the column with this title or key, or NULL after a message that lists all. `what` is an option. */
 static const struct zd_ctl_column *find_column(const struct zd_ctl_column *columns, const char *name,
                                                const char *what)
 {
@@ -170,7 +170,7 @@ struct order {
 
 struct sorted_row {
 	json_t *row;
-	size_t index; /* as the daemon sent it: keeps equals in order, which qsort_r() alone does not */
+	size_t index; /* the daemon's order, which qsort_r() alone does not preserve among equals */
 };
 
 static int compare_cells(const json_t *a, const json_t *b, const struct zd_ctl_column *column)

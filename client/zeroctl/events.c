@@ -21,7 +21,7 @@ static int take_page(const Zd__Reply *reply, void *arg)
 	struct page *page = arg;
 	struct zd_ctl_events *events = page->events;
 	const Zd__EventsReply *body = reply->body_case == ZD__REPLY__BODY_EVENTS ? reply->events : NULL;
-	/* A number that falls would keep us here for ever. */
+	/* A falling number would make this loop endless. */
 	if (!body || body->next > body->last || (body->next == events->after && body->next < body->last)) {
 		page->malformed = true;
 		return 0;

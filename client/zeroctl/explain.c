@@ -192,7 +192,7 @@ bool zd_ctl_reads(const json_t *session, const char *job, const char *group)
 	       strcmp(zd_ctl_string(reads, "job"), job) == 0;
 }
 
-/* Of a wait for transfers that read a shard. Those of gathers are left out. */
+/* For a wait for transfers that read a shard. Omits those of gathers. */
 static void say_copies(const struct zd_ctl_facts *facts, const char *job, const char *group)
 {
 	size_t i;

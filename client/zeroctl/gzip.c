@@ -46,6 +46,6 @@ FILE *zd_ctl_gzip_open(int fd)
 	struct gzip *gzip = zd_calloc(1, sizeof(*gzip));
 	gzip->file = file;
 	FILE *out = fopencookie(gzip, "w", functions);
-	zd_assert(out); /* it fails for want of memory alone */
+	zd_assert(out); /* it fails only for lack of memory */
 	return out;
 }

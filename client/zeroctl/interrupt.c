@@ -30,7 +30,7 @@ bool zd_ctl_interrupted(void)
 	return stopped;
 }
 
-/* Signals are let in only by ppoll(), so that none falls between the check and the wait. */
+/* Only ppoll() unblocks signals, so that none arrives between the check and the wait. */
 void zd_ctl_wait(double seconds, int out)
 {
 	struct timespec interval = {.tv_sec = (time_t)seconds};

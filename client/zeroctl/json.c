@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * json.c - what --json prints.
+ * json.c - the output of --json.
  */
 #include "ctl.h"
 

@@ -61,7 +61,7 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 		request.body_case = ZD__REQUEST__BODY_LIST;
 		request.list = &list;
 		status = zd_ctl_call(ctl, &request, take_page, &page);
-		/* A cursor that does not rise would keep us here for ever. */
+		/* A cursor that does not rise would make this loop endless. */
 		if (!status && (page.malformed || (page.next && page.next <= cursor)))
 			status = zd_ctl_fail(ZEROD_E_PROTOCOL,
 			                     "PROTOCOL: the daemon's listing makes no sense");
@@ -91,7 +91,7 @@ int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *lis
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 {
 	json_t *rows;
-	/* Wrong usage is told before the daemon is asked, and whatever it has. */
+	/* Wrong usage is reported before the daemon is asked, regardless of its state. */
 	int status = zd_ctl_choose_columns(ctl, listing->columns, NULL);
 	if (status)
 		return status;

@@ -2,8 +2,8 @@
 /*
  * main.c - the command line of zeroctl: a table of verbs, a table of options, and help made from both.
  *
- * Options may stand before or after the verb. Each verb names the options that it takes; any other is an
- * error, so that nobody believes in a filter that does nothing.
+ * Options can stand before or after the verb. Each verb names the options that it accepts. Any other is an
+ * error, so that nobody relies on a filter without effect.
  */
 #include "ctl.h"
 
@@ -340,7 +340,7 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	return 0;
 }
 
-/* Fills `ctl`, with the verb and its arguments moved to the front of argv; `given` gets a bit for each
+/* Fills `ctl`, with the verb and its arguments moved to the front of argv. Sets a bit in `given` for each
  * option. */
 static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 {
@@ -351,7 +351,7 @@ static int parse(struct zd_ctl *ctl, int argc, char **argv, unsigned *given)
 		                           .val = 256 + (int)i};
 	unsigned seen = 0;
 	int nwords = 0, code;
-	/* '-' hands out words as option 1, wherever they stand and whatever POSIXLY_CORRECT says. */
+	/* '-' returns words as option 1, at any position and regardless of POSIXLY_CORRECT. */
 	while ((code = getopt_long(argc, argv, "-hVo:", table, NULL)) != -1) {
 		if (code == 1) {
 			argv[nwords++] = optarg;
@@ -455,7 +455,7 @@ int main(int argc, char **argv)
 	/* A full disk must not look like an empty table. */
 	if (fflush(stdout) && status == 0)
 		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot write the output: %s", strerror(errno));
-	else if (ferror(stdout) && status == 0) /* before: its reason is gone */
+	else if (ferror(stdout) && status == 0) /* an earlier failure, whose reason is lost */
 		status = zd_ctl_fail(ZEROD_E_SYSTEM, "cannot write the output");
 	return -status;
 }

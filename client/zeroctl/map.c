@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * map.c - the arenas of devices as segments, blocks and holes, made of the daemon's listings.
+ * map.c - the arenas of devices as segments, blocks and holes, made from the daemon's listings.
  *
- * The segments of a device, those of other users as one sum, and what is in none of them add up to its
- * arena, and the blocks and holes of a segment to the segment. Memory that changes its owner between two
- * pages of the daemon's is a hole of kind "changed".
+ * The segments of a device, the sum of other users' segments, and the rest add up to its arena. The blocks
+ * and holes of a segment add up to the segment. Memory that changes its owner between two pages of the
+ * daemon's is a hole of kind "changed".
  */
 #include "ctl.h"
 
@@ -72,12 +72,12 @@ static void count_block(struct census *census, const json_t *block)
 	if (i == census->npurposes)
 		census->purposes[census->npurposes++].purpose = purpose;
 	census->purposes[i].count++;
-	/* These are free as soon as what they wait for has passed. */
+	/* These are free as soon as their waits have ended. */
 	census->purposes[i].quarantined += strcmp(state, "QUARANTINED") == 0 || strcmp(state, "FREED") == 0 ||
 	                                   strcmp(state, "DROPPED") == 0 || strcmp(state, "DYING") == 0;
 }
 
-/* "shard×3, gathered×1 (1 in quarantine)"; what the daemon says of a segment that retires. */
+/* "shard×3, gathered×1 (1 in quarantine)", or the daemon's text for a segment that retires. */
 static char *segment_pins(const json_t *segment, const struct census *census)
 {
 	const char *pins = json_string_value(json_object_get(segment, "pins"));
@@ -113,7 +113,7 @@ static void add_changed(json_t *rows, const json_t *segment, uint64_t from, uint
 		                  ZD_CTL_INT(to - from)));
 }
 
-/* Adds the segment and its blocks. A segment that has gone since it was listed has none. */
+/* Adds the segment and its blocks. A segment that was freed after its listing has none. */
 static int add_segment(struct zd_ctl *ctl, json_t *segment, json_t *rows)
 {
 	struct census census = {.npurposes = 0};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * metrics_http.c - HTTP/1.1 for one connection, or for those of a listening socket, as a socket unit hands
- * it over.
+ * metrics_http.c - HTTP/1.1 for one connection, or for the connections of a listening socket that a socket
+ * unit passes.
  *
- * A connection ends after the answer, so a body that follows the headers is not read. What a peer sends is
- * bounded in bytes and in time. A connection that sends no request keeps nobody else from an answer: where
- * all places are taken, the oldest one gives way.
+ * A connection ends after the answer. A body after the headers is therefore not read. The input of a peer is
+ * limited in bytes and in time. A connection that sends no request cannot prevent answers to others: if all
+ * places are taken, the oldest one is closed.
  */
 #include "metrics.h"
 
@@ -44,7 +44,7 @@ static const char *const types[] = {
 
 /* ---- The request --------------------------------------------------------------------------------------- */
 
-/* Whether the text, up to `end`, begins with the words and ends behind them or, with `query`, at a '?'. */
+/* Whether the text, up to `end`, starts with the word and ends after it or, with `query`, at a '?'. */
 static bool is_word(const char *text, const char *end, const char *word, bool query)
 {
 	size_t nbytes = strlen(word);
@@ -86,7 +86,7 @@ int zd_ctl_http_status(const char *request, size_t nbytes, bool *head)
 	return status;
 }
 
-/* The weight that an Accept header's value gives to a type: that of its first entry for it, 0 without one. */
+/* The weight of a type in an Accept header's value: that of its first entry, or 0 without one. */
 static double weight_of(const char *accept, const char *end, const char *type)
 {
 	const size_t nbytes = strlen(type);
@@ -173,7 +173,7 @@ static void begin_lingering(const struct server *server, struct connection *conn
 		begin_state(connection, LINGERING, LINGER_MS);
 }
 
-/* A socket's peer that has gone raises no SIGPIPE. */
+/* If a socket's peer has closed, no SIGPIPE is raised. */
 static void write_some(struct server *server, struct connection *connection)
 {
 	const char *bytes = connection->answer + connection->written_bytes;
@@ -237,7 +237,7 @@ static void read_some(struct server *server, struct connection *connection)
 	bool head = false;
 	if (nbytes < 0 && (errno == EINTR || errno == EAGAIN))
 		return;
-	if (nbytes < 0 || (nbytes == 0 && connection->request_bytes == 0)) { /* the peer has gone */
+	if (nbytes < 0 || (nbytes == 0 && connection->request_bytes == 0)) { /* the peer has closed */
 		close_connection(server, connection);
 		return;
 	}
@@ -270,8 +270,7 @@ static void go_on(struct server *server, struct connection *connection)
 
 /* ---- The server ---------------------------------------------------------------------------------------- */
 
-/* Finds a free place, or frees one: that of the oldest connection that has no answer under way, if there is
- * one. */
+/* Finds a free place, or frees the place of the oldest connection without an answer in progress. */
 static struct connection *find_place(struct server *server)
 {
 	struct connection *oldest = NULL;
@@ -299,7 +298,8 @@ static void add_connection(struct server *server, int in, int out)
 	begin_state(connection, READING, REQUEST_MS);
 }
 
-/* Ends the states whose time is over. Returns until when the others may wait, -1 without a connection. */
+/* Ends the states whose time has passed. Returns the time until which the others can wait, or -1 without a
+ * connection. */
 static int64_t expire(struct server *server)
 {
 	const int64_t at_ms = now_ms();
@@ -316,8 +316,8 @@ static int64_t expire(struct server *server)
 	return next_ms;
 }
 
-/* Waits for connections, requests and room, and goes on with those that are ready. Returns false when
- * nothing was ready in time. */
+/* Waits for connections, requests and room, and continues those that are ready. Returns false if none was
+ * ready in time. */
 static bool serve_some(struct server *server, int64_t wait_ms)
 {
 	struct pollfd ready[CONNECTIONS + 1];

@@ -47,8 +47,8 @@ static bool is_valid(const Zd__Metric *metric)
 	return true;
 }
 
-/* Label values and help texts have these characters escaped; the older format's help has quotes as they
- * are. */
+/* Label values and help texts have these characters escaped. The help of the older format does not escape
+ * quotes. */
 static void print_escaped(FILE *out, const char *text, const char *escaped)
 {
 	for (; *text; text++) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * name.c - what a name on the command line means: users, jobs, and names that are near to it.
+ * name.c - the meaning of a name on the command line: users, jobs, and similar names.
  *
- * A job's name is unique among its user's. Where two users have jobs of one name, USER/NAME or UID/NAME says
- * which; names may have a '/' themselves.
+ * A job's name is unique among its user's jobs. If two users have jobs of one name, USER/NAME or UID/NAME
+ * selects one. Names themselves can have a '/'.
  */
 #include "ctl.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- Near names ---------------------------------------------------------------------------------------- */
 
-/* How many single letters must be added, taken away or replaced to make `a` into `b`. */
+/* The number of letters to add, remove or replace to change `a` into `b`. */
 static size_t edit_distance(const char *a, const char *b)
 {
 	size_t row[256], nb = strlen(b);
@@ -98,7 +98,7 @@ void zd_ctl_add_users(json_t *rows)
 
 /* ---- Jobs ---------------------------------------------------------------------------------------------- */
 
-/* Whether `text` is `name`, or continues behind it with a '/'. */
+/* Whether `text` is `name`, or continues after it with a '/'. */
 static const char *behind(const char *text, const char *name)
 {
 	const size_t bytes = strlen(name);
@@ -192,7 +192,7 @@ static json_t *jobs_called(const json_t *jobs, const char *text)
 	return found;
 }
 
-/* UID/NAME or USER/NAME of a job that is not there any more. */
+/* UID/NAME or USER/NAME of a job that does not exist any more. */
 static void keep_past_job(struct zd_ctl *ctl, const char *text)
 {
 	const char *slash = strchr(text, '/');

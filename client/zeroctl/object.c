@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * object.c - a message of the protocol's as a JSON object, by the message's descriptor: every field is there.
+ * object.c - a protocol message as a JSON object with all fields, made by the message's descriptor.
  */
 #include "ctl.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * output.c - a file that is there as a whole, or not at all.
+ * output.c - a file that exists either as a whole or not at all.
  *
  * A handler of the signals that end programs removes the unfinished file. A path that names a pipe, a
- * terminal or another file that is not regular is opened and written directly, so that it is not replaced.
+ * terminal or another file that is not regular is opened and written directly. It is therefore not replaced.
  */
 #include "output.h"
 
@@ -38,7 +38,7 @@ static void catch_signals(void)
 {
 	struct sigaction action = {.sa_handler = remove_unfinished, .sa_flags = (int)SA_RESETHAND}, before;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(ending_signals); i++) {
-		/* A signal that the parent ignores, as nohup does, stays ignored. */
+		/* A signal that the parent ignores, as nohup does, remains ignored. */
 		if (!sigaction(ending_signals[i], NULL, &before) && before.sa_handler != SIG_IGN)
 			(void)sigaction(ending_signals[i], &action, NULL);
 	}
@@ -51,7 +51,7 @@ static int fail(const char *path, const char *reason)
 
 /* ---- The path ------------------------------------------------------------------------------------------ */
 
-/* Replaces output->path, a symbolic link, by what it names. */
+/* Replaces output->path, a symbolic link, by its target. */
 static int follow_link(struct zd_ctl_output *output)
 {
 	char target[PATH_MAX];
@@ -105,7 +105,7 @@ static int create_temporary(struct zd_ctl_output *output)
 		unfinished = output->temporary;
 		fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (fd < 0)
-			unfinished = NULL; /* if it is there, it is another program's */
+			unfinished = NULL; /* if it exists, it is another program's */
 		if (fd < 0 && errno != EEXIST)
 			break;
 	}
@@ -164,7 +164,7 @@ static int end_stream(struct zd_ctl_output *output)
 	return written ? 0 : fail(path, error ? strerror(error) : "an earlier write has failed");
 }
 
-/* A file that another program has made at this place meanwhile stays. */
+/* A file that another program has created at this place in the meantime remains. */
 static int move(const struct zd_ctl_output *output)
 {
 	if (output->replaces)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * process.c - whether processes of sessions run, and for how long, as the kernel says.
+ * process.c - whether processes of sessions run, and for how long, according to the kernel.
  *
- * The daemon is not asked: /proc is read for the pids that it lists. That needs its pid namespace, in which
- * it sees this process under the pid that this process has here.
+ * This program reads /proc for the pids that the daemon lists. That needs the daemon's pid namespace, in
+ * which the daemon sees this process under the pid that this process has here.
  */
 #include "ctl.h"
 
@@ -77,8 +77,7 @@ static const char *process_of(const json_t *session, const char **why)
 	struct process process;
 	*why = "";
 	if (!read_process(pid, &process))
-		/* A process that is younger than the session has got its pid. A tick may be lost by
-		 * rounding. */
+		/* A process that is younger than the session has reused its pid. Rounding can lose a tick. */
 		return process.started_ns + age_ns > since_boot_ns() + 100000000u ? "gone"
 		                                                                  : state_name(process.state);
 	if (kill((pid_t)pid, 0) && errno == ESRCH)

@@ -3,8 +3,8 @@
  * snapshot_fetch.c - the rows of the daemon's listings that concern memory, and the events of blocks and
  * segments, as one object.
  *
- * The daemon works on between its answers. The events are read last: an event that is newer than a listing
- * says how the listing has changed since, and the page prefers the event.
+ * The daemon continues between its answers. The events are read last: an event that is newer than a listing
+ * shows a later change, and the page prefers the event.
  */
 #include "snapshot.h"
 
@@ -63,7 +63,7 @@ static int take_event(const Zd__Event *event, void *arg)
 	return 0;
 }
 
-/* Reads all pages. Where events were overwritten before a page was made, the rows begin with that page. */
+/* Reads all pages. If events were overwritten before a page was made, the rows start with that page. */
 static int read_pages(struct zd_ctl *ctl, struct history *history, bool *whole)
 {
 	struct zd_ctl_events *at = &history->at;
@@ -101,7 +101,7 @@ static int fetch_events(struct zd_ctl *ctl, json_t **out)
 	bool whole;
 	int status = zd_ctl_events_read(ctl, at, take_event, &history);
 	json_decref(history.page);
-	history.last_ns = at->now_ns; /* later events are read only as far as the last page goes */
+	history.last_ns = at->now_ns; /* later events are read only up to the end of the last page */
 	if (!status) {
 		const bool all = at->last - at->overwritten <= ZD_CTL_SNAPSHOT_EVENTS;
 		at->after = all ? 0 : at->last - ZD_CTL_SNAPSHOT_EVENTS;

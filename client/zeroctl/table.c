@@ -29,7 +29,7 @@ struct table {
 	struct zd_ctl_column *columns;
 	size_t ncolumns, nrows;
 	char **cells;   /* by row, then by column */
-	size_t *widths; /* of the columns; of a column that is left out SIZE_MAX */
+	size_t *widths; /* of the columns; SIZE_MAX for a column that is left out */
 };
 
 static const char *state_colour(const char *state)
@@ -73,7 +73,7 @@ static bool is_shown(const struct table *table, size_t column)
 	return table->widths[column] != SIZE_MAX;
 }
 
-/* The columns that this one is cut to if texts get at most `most`. */
+/* The width to which this column is cut if texts have at most `most` columns. */
 static size_t cut_width(const struct table *table, size_t column, size_t most)
 {
 	const size_t width = table->widths[column], title = strlen(table->columns[column].title);
@@ -144,7 +144,8 @@ static void make_cells(struct table *table, const json_t *rows)
 			char *cell = zd_ctl_cell_text(table->ctl, json_array_get(rows, r),
 			                              &table->columns[c]);
 			cell = zd_ctl_shown(cell);
-			if (table->ctl->raw && !*cell) { /* else the next column would be taken for it */
+			if (table->ctl->raw && !*cell) { /* otherwise the next column would be read as this
+			                                    one */
 				free(cell);
 				cell = zd_ctl_text("-");
 			}

@@ -64,7 +64,7 @@ static void draw_keys(struct zd_top_picture *picture, size_t line, const struct 
 	}
 }
 
-/* The end of what is typed is shown, with the cursor behind it. */
+/* Shows the end of the typed text, with the cursor after it. */
 void zd_top_draw_bottom(struct zd_top_picture *picture, const struct zd_top_view *view)
 {
 	const size_t line = picture->nlines - 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_keys.c - what the keys of `zeroctl top` change in the view.
+ * top_keys.c - the effects of the keys of `zeroctl top` on the view.
  */
 #include "top.h"
 
@@ -43,7 +43,7 @@ static void edit(char text[ZD_TOP_ENTRY], int key)
 		append(text, key);
 }
 
-/* An entry that is no delay changes nothing. */
+/* An entry that is not a delay has no effect. */
 static void take_delay(struct zd_top_view *view)
 {
 	char *end;

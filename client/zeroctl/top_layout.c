@@ -20,9 +20,9 @@ struct pane {
 	struct zd_top_picture *picture;
 	struct zd_top_view *view;
 	enum zd_top_pane number;
-	size_t line, nlines; /* the head's, and how many there are with it */
+	size_t line, nlines; /* the head's line, and the number of lines including it */
 	const struct zd_top_table_column *columns;
-	size_t ncolumns, nrows; /* rows of all, not only of those in the window */
+	size_t ncolumns, nrows; /* all rows, not only those in the window */
 	char **cells;           /* by row, then by column */
 	size_t *widths;
 };
@@ -92,7 +92,7 @@ static char **row_of(const struct pane *pane, size_t row)
 	return &pane->cells[row * pane->ncolumns];
 }
 
-/* The row in this line of the window; SIZE_MAX: there is none. */
+/* The row in this line of the window, or SIZE_MAX. */
 static size_t row_in(const struct pane *pane, size_t line)
 {
 	const size_t row = pane->view->scroll[pane->number] + line;
@@ -122,7 +122,7 @@ static uint64_t used_bytes(const struct zd_top_device *device)
 	return device->gathered_bytes + device->kept_bytes + device->other_bytes;
 }
 
-/* Rounded up: a little is not nothing. */
+/* Rounded up: a small share must not read as 0. */
 static char *share_text(const struct zd_top_device *device)
 {
 	const uint64_t used = used_bytes(device);
@@ -156,7 +156,7 @@ static void make_device_row(const struct zd_top_device *device, char **cells)
 	cells[SHARE] = share_text(device);
 	cells[USED] = used_text(device);
 	cells[RATE] = rate_text(device);
-	cells[MEMORY] = zd_ctl_text("%s", ""); /* drawn, as wide as it gets */
+	cells[MEMORY] = zd_ctl_text("%s", ""); /* drawn, with the available width */
 	cells[HISTORY] = zd_ctl_text("%s", "");
 }
 
@@ -168,7 +168,7 @@ static void draw_repeated(struct pane *pane, size_t line, enum zd_top_style styl
 	zd_top_add(pane->picture, line, style, text);
 }
 
-/* A part that is not empty is at least one character wide, as far as there is room. */
+/* A part that is not empty is at least one character wide, if there is room. */
 static void draw_bar(struct pane *pane, size_t line, const struct zd_top_device *device, size_t width)
 {
 	const struct {
@@ -198,7 +198,7 @@ static void draw_bar(struct pane *pane, size_t line, const struct zd_top_device 
 	zd_top_add(pane->picture, line, ZD_TOP_PLAIN, zd_ctl_text("]"));
 }
 
-/* The latest rate is at the right, beside the highest one's height. */
+/* The latest rate is at the right, next to the height of the highest. */
 static void draw_history(struct pane *pane, size_t line, const struct zd_top_device *device, size_t width)
 {
 	static const char *const levels[] = {"\u2581", "\u2582", "\u2583", "\u2584",

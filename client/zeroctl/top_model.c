@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_model.c - what `zeroctl top` knows: devices with their rates, and sessions in the order in which they
- * are shown.
+ * top_model.c - the data of `zeroctl top`: devices with their rates, and sessions in display order.
  *
- * The model owns copies of all texts, escaped. A rate is the difference of a counter between two samples over
- * the time between them; a counter that has fallen gives none.
+ * The model owns copies of all texts, escaped. A rate is the difference of a counter between two samples,
+ * divided by the time between them. A counter that has fallen has no rate.
  */
 #include "top.h"
 
@@ -103,7 +102,7 @@ static void add_rate(struct zd_top_device *device, double rate)
 	device->rates[device->nrates++] = rate;
 }
 
-/* `seconds`: since the last sample; 0: there is none. */
+/* `seconds`: since the last sample; 0: no sample before. */
 static void update_device(struct zd_top_device *device, const struct zd_top_sample *sample, const json_t *row,
                           double seconds)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_screen.c - the terminal of `zeroctl top`, by ncurses.
+ * top_screen.c - the terminal of `zeroctl top`, with ncurses.
  *
- * SIGINT, SIGTERM and SIGWINCH are blocked but inside ppoll(), so that none falls between a check and the
- * wait. ncurses handles SIGWINCH; a get_wch() after it returns KEY_RESIZE.
+ * SIGINT, SIGTERM and SIGWINCH are blocked except inside ppoll(), so that none arrives between a check and
+ * the wait. ncurses handles SIGWINCH. A get_wch() after it returns KEY_RESIZE.
  */
 #include "top.h"
 
@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "ctl.h"
 
-#define ESCAPE_DELAY_MS 25 /* so long the rest of a key's sequence may take behind ESC */
+#define ESCAPE_DELAY_MS 25 /* the time in which the rest of a key's sequence can follow ESC */
 
 static SCREEN *screen;
 static sigset_t signals_before;
@@ -54,7 +54,7 @@ static void restore_signals(void)
 	sigprocmask(SIG_SETMASK, &signals_before, NULL);
 }
 
-/* Without colours the characters alone tell the parts apart. */
+/* Without colours only the characters distinguish the parts. */
 static void choose_styles(void)
 {
 	static const struct {
@@ -174,7 +174,7 @@ static int translate(wint_t key)
 	}
 }
 
-/* Returns the next key that has arrived, NONE: there is none. */
+/* Returns the next key that has arrived, or NONE. */
 static int read_key(void)
 {
 	wint_t key;

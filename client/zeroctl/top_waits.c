@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * top_waits.c - what waits for what: of sessions, of groups without all their ranks, and of buffers for which
- * no request waits.
+ * top_waits.c - the waits of sessions, of groups without all their ranks, and of buffers for which no request
+ * waits.
  *
- * The texts are the daemon's. Where a text names a rank, the session that is this rank stands behind it.
+ * The texts are the daemon's. If a text names a rank, the session of this rank follows it.
  */
 #include "top.h"
 
@@ -61,7 +61,7 @@ static bool is_stopped(const json_t *session)
 	return strcmp(string_of(session, "process"), "stopped") == 0;
 }
 
-/* Returns the text, and behind it the session of the first rank that it names. */
+/* Returns the text, followed by the session of the first rank that it names. */
 static char *with_rank(const struct zd_top_sample *sample, const char *job, const char *group,
                        const char *text)
 {
@@ -163,7 +163,7 @@ static void add_group(struct zd_top_model *model, const json_t *group)
 	free(text);
 }
 
-/* A gather that waits is a request of its session, which says so. */
+/* A waiting gather is a request of its session, whose text reports it. */
 static void add_buffer(struct zd_top_model *model, const struct zd_top_sample *sample, const json_t *buffer)
 {
 	const char *job = string_of(buffer, "job"), *group = string_of(buffer, "group");

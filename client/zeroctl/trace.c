@@ -2,16 +2,14 @@
 /*
  * trace.c - lifecycle events as a timeline for Perfetto.
  *
- * Events come when something ends, with the time of its begin. A slice goes to the first track of its kind
- * whose last slice had ended by then, so that slices of a track neither overlap nor go back in time. When all
- * tracks of a kind are busy, the slice begins where the first free one ends.
+ * An event is reported when something ends, with the time of its start. A slice is placed on the first track
+ * of its kind whose last slice had ended by then. Slices of a track therefore neither overlap nor go back in
+ * time. If all tracks of a kind are busy, the slice starts at the end of the first free one. A lease is a
+ * slice. The first lease of a buffer that ends is also a flow from the gather that filled the buffer. The
+ * gathers of the last transfers are stored by number. A lease whose gather is not among them has no flow.
  *
- * A lease is a slice; the first one of a buffer that ends is also a flow from the gather that filled the
- * buffer. The gathers of the last transfers are kept by number; a lease whose gather is not among them has no
- * flow.
- *
- * A busy device makes more copies than all else has events: copies of one session to one device that follow
- * each other without a gap are one slice.
+ * A busy device makes more copies than all other events: consecutive copies of one session to one device
+ * without a gap are one slice.
  */
 #include "trace.h"
 
@@ -46,7 +44,7 @@ struct copies {
 struct process {
 	uint64_t id;
 	enum process_kind kind;
-	bool has_job; /* its name says the job */
+	bool has_job; /* its name has the job */
 	/* the end of each track's last slice; NULL: no track of the kind yet */
 	uint64_t *ends[NTRACK_KINDS];
 	struct copies *copies; /* of a device, by destination: of TRACKS, not written yet */
@@ -145,7 +143,8 @@ static void name_process(struct zd_ctl_trace *trace, uint32_t process, const Zd_
 	put_metadata(trace, process, 0, "process_name", name);
 }
 
-/* Finds the process from the end: most events are of the last sessions. NO_PLACE: there are too many. */
+/* Finds the process from the end, because most events are of the last sessions. NO_PLACE: there are too
+ * many. */
 static uint32_t find_process(struct zd_ctl_trace *trace, enum process_kind kind, uint64_t id,
                              const Zd__Event *event)
 {
@@ -268,7 +267,7 @@ static void put_flow(struct zd_ctl_trace *trace, char phase, uint64_t id, uint32
 	trace->count++;
 }
 
-/* The last nanosecond of a slice: an arrow there belongs to the slice. */
+/* The last nanosecond of a slice: an arrow at this time belongs to the slice. */
 static uint64_t inside(uint64_t begin_ns, uint64_t end_ns)
 {
 	return end_ns > begin_ns ? end_ns - 1 : end_ns;
@@ -406,7 +405,7 @@ static void begin_wait(struct zd_ctl_trace *trace, const Zd__Event *event)
 	trace->nwaits++;
 }
 
-/* Several waits of one begin are alike, so any of them is taken. */
+/* Several waits with the same start are alike: any of them is used. */
 static void end_wait(struct zd_ctl_trace *trace, const Zd__Event *event)
 {
 	for (uint32_t i = trace->nwaits; i-- > 0;) {

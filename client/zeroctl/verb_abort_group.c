@@ -21,7 +21,7 @@ static int add_group(struct zd_ctl *ctl, const json_t *job, const char *rest, vo
 		return status;
 	json_array_foreach(groups, i, group)
 	{
-		/* Nobody can come back to a group that is OVER. */
+		/* No rank can join a group again that is OVER. */
 		if (strcmp(json_string_value(json_object_get(group, "name")), rest) != 0 ||
 		    strcmp(json_string_value(json_object_get(group, "state")), "OVER") == 0)
 			continue;

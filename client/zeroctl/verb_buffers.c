@@ -25,7 +25,7 @@ static char *holders_text(const json_t *row)
 	return text;
 }
 
-/* The reason why the buffer stays without holders. */
+/* The reason why the buffer remains without holders. */
 static char *kept_text(const json_t *row)
 {
 	if (json_is_true(json_object_get(row, "persistent")))

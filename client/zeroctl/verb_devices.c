@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_devices.c - zeroctl devices: what each device's arena holds, and which devices have failed.
+ * verb_devices.c - zeroctl devices: the content of each device's arena, and the devices that have failed.
  */
 #include "ctl.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_drain.c - zeroctl drain and undrain: whether jobs may begin, and ranks may join; and what still
- * runs.
+ * verb_drain.c - zeroctl drain and undrain: whether jobs can start, and ranks can join; and the jobs that
+ * still run.
  */
 #include "ctl.h"
 

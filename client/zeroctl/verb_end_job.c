@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_end_job.c - zeroctl end-job: ends a durable job; its shards are freed, nothing can re-attach.
+ * verb_end_job.c - zeroctl end-job: ends a durable job and frees its shards. No process can re-attach.
  */
 #include "explain.h"
 

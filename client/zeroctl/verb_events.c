@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_events.c - zeroctl events: what has happened to sessions, jobs, gathers, leases and memory, a line an
- * event; with --follow also what happens from now on.
+ * verb_events.c - zeroctl events: past events of sessions, jobs, gathers, leases and memory, one per line;
+ * with --follow also future events.
  *
- * A line is made of an event's fields, whatever kind it is of: a daemon may have kinds that zeroctl does not
- * know.
+ * A line is made of an event's fields, for any kind: a daemon can have kinds that zeroctl does not know.
  */
 #include "events.h"
 #include "interrupt.h"
@@ -29,13 +28,13 @@ struct printing {
 	struct zd_ctl_events at;
 	int64_t offset_ns; /* of the clock of this machine's time to that of the events */
 	uint64_t printed;
-	bool job_ended; /* an event says so of --job's */
+	bool job_ended; /* an event has reported the end of --job's job */
 	int status;
 };
 
 /* ---- Texts --------------------------------------------------------------------------------------------- */
 
-/* A line under construction. What does not fit is cut. */
+/* A line under construction. Text that does not fit is cut. */
 struct line {
 	char text[LINE_TEXT];
 	size_t used;
@@ -180,7 +179,7 @@ static int print_event(const Zd__Event *event, void *arg)
 
 /* ---- The verb ------------------------------------------------------------------------------------------ */
 
-/* Reads the pages up to the newest event. `tells`: of the events that are missing. */
+/* Reads the pages up to the newest event. `tells`: reports missing events. */
 static int read_on(struct printing *printing, bool tells)
 {
 	uint64_t until = 0;
@@ -200,7 +199,7 @@ static int read_on(struct printing *printing, bool tells)
 	return 0;
 }
 
-/* Whether --job names a job whose last event has been printed. Another job may have the name since. */
+/* Whether --job names a job whose last event has been printed. Another job can have the name now. */
 static bool is_over(struct printing *printing)
 {
 	json_t *jobs;
@@ -222,7 +221,7 @@ static int follow(struct printing *printing)
 {
 	struct zd_ctl *ctl = printing->ctl;
 	int status = zd_ctl_check_job(ctl);
-	if (!status && !ctl->has_since) { /* a page behind the newest event has none */
+	if (!status && !ctl->has_since) { /* a page after the newest event has none */
 		printing->at.after = UINT64_MAX;
 		status = zd_ctl_events_read(ctl, &printing->at, print_event, printing);
 	}
@@ -248,7 +247,7 @@ int zd_ctl_events(struct zd_ctl *ctl)
 		status = read_on(&printing, ctl->has_since);
 	if (status || printing.printed > 0)
 		return status;
-	/* Where a job has left no event there may be none of that name. */
+	/* If a job has no stored event, its name may not exist. */
 	zd_ctl_keep_job(ctl, NULL);
 	ctl->job = job;
 	return zd_ctl_check_job(ctl);

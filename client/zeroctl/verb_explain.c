@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_explain.c - zeroctl explain: who holds a unit's buffers, a job's memory, or what a session holds; what
- * they wait for; and what would free them.
+ * verb_explain.c - zeroctl explain: the holders of a unit's buffers or a job's memory, or the objects of a
+ * session; the reasons of their waits; and how to free them.
  */
 #include "explain.h"
 
@@ -14,7 +14,7 @@
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* Whether `rest`, behind the job's name, names the unit; *rank: the one behind '@', or -1 for all. */
+/* Whether `rest`, after the job's name, names the unit. *rank: the number after '@', or -1 for all. */
 static bool names_unit(const json_t *unit, const char *rest, json_int_t *rank)
 {
 	char *name = zd_ctl_text("%s/%s", zd_ctl_string(unit, "group"), zd_ctl_string(unit, "name"));
@@ -457,7 +457,7 @@ static void note(struct search *search, const json_t *job, json_t *group, json_t
 	search->job = json_array_get(search->jobs, json_array_size(search->jobs) - 1);
 }
 
-/* Adds what `rest` names in the job: itself, groups, units. */
+/* Adds the objects that `rest` names in the job: itself, groups, units. */
 static int search_job(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg)
 {
 	struct search *search = arg;

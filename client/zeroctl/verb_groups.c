@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_groups.c - zeroctl groups: which ranks are there, the last committed step, and why a group over
- * several daemons has ended.
+ * verb_groups.c - zeroctl groups: the joined ranks, the last committed step, and why a group that spans
+ * daemons has ended.
  */
 #include "ctl.h"
 
 #include <stdlib.h>
 
-/* "3/4": ranks that are there, of those that this daemon has. */
+/* "3/4": joined ranks, of the ranks of this daemon. */
 static char *present_text(const json_t *row)
 {
 	size_t index, present = 0;
@@ -34,7 +34,7 @@ static char *ranks_text(const json_t *row)
 	                   first, first + here - 1, world_size);
 }
 
-/* Why it has ended; "step 42 is in doubt: " in front where it ended inside that commit. */
+/* Why it has ended, preceded by "step 42 is in doubt: " if it ended inside that commit. */
 static char *why_text(const json_t *row)
 {
 	const char *why = json_string_value(json_object_get(row, "why"));
@@ -45,7 +45,7 @@ static char *why_text(const json_t *row)
 	return zd_ctl_text("step %" JSON_INTEGER_FORMAT " is in doubt%s%s", doubt, why[0] ? ": " : "", why);
 }
 
-/* "0:7@0 1:8@1": rank, session, device. A rank that nobody has taken reads "2:-@2". */
+/* "0:7@0 1:8@1": rank, session, device. A rank without a session reads "2:-@2". */
 static char *members_text(const json_t *row)
 {
 	char *text = zd_ctl_text("%s", "");

@@ -2,7 +2,7 @@
 /*
  * verb_holders.c - zeroctl holders: the processes that hold durable state while no daemon runs.
  *
- * They are found in /proc, since a holder serves its daemon alone: `zerod --hold NUMBER SOCKET`. Root sees
+ * They are found in /proc, because a holder serves only its daemon: `zerod --hold NUMBER SOCKET`. Root sees
  * the descriptors of all holders, other users those of their own.
  */
 #include "ctl.h"
@@ -42,7 +42,7 @@ struct holder {
 	bool has_daemon;
 };
 
-/* Returns the bytes of the file below /proc/PID, with a zero behind them. */
+/* Returns the bytes of the file below /proc/PID, followed by a zero. */
 static size_t read_of(pid_t pid, const char *name, char *text, size_t room)
 {
 	char path[64];
@@ -69,7 +69,8 @@ static bool is_holder(pid_t pid, char socket_path[PATH_BYTES])
 	return true;
 }
 
-/* Beside what it holds the process has its listening socket, one for its daemon, and /dev/null. */
+/* In addition to the held descriptors, the process has its listening socket, one for its daemon, and
+ * /dev/null. */
 static void count_descriptors(struct holder *holder)
 {
 	char path[64], link[PATH_BYTES];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_jobs.c - zeroctl jobs: whose they are, the bytes that each is charged, and how much of the daemon's
- * own memory all jobs and sessions of its user take.
+ * verb_jobs.c - zeroctl jobs: their users, the bytes that each is charged, and the daemon's own memory for
+ * all jobs and sessions of its user.
  */
 #include "ctl.h"
 

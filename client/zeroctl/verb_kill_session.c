@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_kill_session.c - zeroctl kill-session: ends a session; all that it holds goes as if its process had
+ * verb_kill_session.c - zeroctl kill-session: ends a session, and frees its objects as if its process had
  * died.
  */
 #include "explain.h"

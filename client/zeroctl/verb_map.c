@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_map.c - zeroctl map: what lies where in a device's arena, and what keeps it there.
+ * verb_map.c - zeroctl map: the content of a device's arena, and why it remains.
  */
 #include "ctl.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_scopes.c - zeroctl scopes: forward scopes, claims and user contexts, and what they hold.
+ * verb_scopes.c - zeroctl scopes: forward scopes, claims and user contexts, and their buffers.
  */
 #include "ctl.h"
 

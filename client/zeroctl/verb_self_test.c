@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_self_test.c - zeroctl self-test: whether this installation works, as a trainer would find it.
+ * verb_self_test.c - zeroctl self-test: whether this installation works for a trainer.
  *
  * Two ranks, each a client of its own in this process, make every step at the same time on one device. After
- * the first step that fails both close, and the daemon frees what they held.
+ * the first step that fails, both close, and the daemon frees their objects.
  */
 #include "ctl.h"
 #include "explain.h"
@@ -22,7 +22,7 @@
 #define NUMEL       1000u
 #define SUM         3 /* of the gradients, 1 and 2 times the elements' indices */
 #define DEADLINE_MS 2000u
-#define PAUSE_NS    2000000L /* between two looks at whether the job has gone */
+#define PAUSE_NS    2000000L /* between two checks whether the job has ended */
 
 struct self_test {
 	struct zd_ctl *ctl;
@@ -237,7 +237,7 @@ static void *run_part(void *arg)
 	return NULL;
 }
 
-/* Both ranks make the step at once. Of two failures the lower rank's is told. */
+/* Both ranks make the step at the same time. If both fail, the lower rank's failure is reported. */
 static int run_step(struct self_test *test, struct rank *ranks, const char *step,
                     int (*run)(struct rank *rank), const char *detail)
 {
@@ -261,7 +261,7 @@ static int run_step(struct self_test *test, struct rank *ranks, const char *step
 	return note(test, step, begin_ns, status, detail);
 }
 
-/* Whether this user gets memory of the device. Host memory beside GPUs is no place for a rank. */
+/* Whether this user can allocate on the device. Ranks cannot join on host memory of GPUs. */
 static int try_device(struct self_test *test, const struct zerod_device_info *info, struct zd_err *err)
 {
 	struct zerod_alloc_options options = ZEROD_INIT(options);
@@ -282,7 +282,8 @@ static int try_device(struct self_test *test, const struct zerod_device_info *in
 	return 0;
 }
 
-/* Chooses --device, or the first of which this user gets memory. Of several failures the first is told. */
+/* Chooses --device, or the first device on which this user can allocate. Reports the first of several
+ * failures. */
 static int choose_device(struct self_test *test)
 {
 	const long long only = test->ctl->device;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_sessions.c - zeroctl sessions: connected processes, and what each one's requests wait for, and
- * whether it runs; zeroctl readers: those that read commits.
+ * verb_sessions.c - zeroctl sessions: connected processes, the waits of their requests, and whether they run;
+ * zeroctl readers: processes that read commits.
  */
 #include "ctl.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_snapshot.c - zeroctl snapshot: one page of HTML with everything in it, or its data alone as JSON.
+ * verb_snapshot.c - zeroctl snapshot: one self-contained HTML page, or only its data as JSON.
  *
- * The page is snapshot/page.html, in which "@NAME@" stands for a file beside it, or for the data. Names that
- * users choose are in the data alone. Their hidden characters are escaped there as in tables, because a
- * browser does not show them as escapes; and no '<' of a name ends the element that the data is in.
+ * The page is snapshot/page.html, in which "@NAME@" stands for a file next to it, or for the data. Only the
+ * data has names that users choose. Their hidden characters are escaped as in tables, because a browser does
+ * not show them as escapes. No '<' of a name can end the element with the data.
  */
 #include "output.h"
 #include "snapshot.h"
@@ -40,7 +40,7 @@ static void show_strings(json_t *value)
 	}
 }
 
-/* The three characters that HTML gives a meaning. Outside of strings JSON has none of them. */
+/* The three characters with a meaning in HTML. Outside of strings JSON has none of them. */
 static int write_escaped(const char *text, size_t bytes, void *file)
 {
 	for (size_t i = 0; i < bytes; i++) {

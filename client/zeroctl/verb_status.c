@@ -25,7 +25,7 @@ bool zd_ctl_status_ends(const json_t *row)
 {
 	const char *by = json_string_value(json_object_get(row, "drained_by"));
 	bool draining = strcmp(json_string_value(json_object_get(row, "state")), "DRAINING") == 0;
-	/* An older daemon does not say who drains it, and drains only to end. */
+	/* An older daemon does not report the requester of a drain, and drains only to end. */
 	return draining && (!*by || json_integer_value(json_object_get(row, "ends_in_ns")) > 0);
 }
 

@@ -15,7 +15,7 @@
 
 #include "base/mem.h"
 
-#define REQUEST_DEADLINE_MS 2000 /* keys are not read while a request is under way */
+#define REQUEST_DEADLINE_MS 2000 /* keys are not read while a request is in progress */
 
 struct top {
 	struct zd_ctl *ctl;
@@ -115,7 +115,7 @@ static int wait_for_key(const struct top *top)
 	return zd_top_screen_wait(top->next_ns > now ? (int64_t)(top->next_ns - now) : 0);
 }
 
-/* Returns whether the terminal is still there. */
+/* Returns whether the terminal still exists. */
 static bool run(struct top *top)
 {
 	for (;;) {

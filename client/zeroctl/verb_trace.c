@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_trace.c - zeroctl trace: a timeline of what happens in the next seconds, as a file for Perfetto.
+ * verb_trace.c - zeroctl trace: a timeline of the events of the next seconds, as a file for Perfetto.
  *
- * The file is written while the events are read, under another name, and is complete after an interrupt too.
- * Perfetto reads it compressed as well.
+ * The file is written while the events are read, under another name. It is also complete after an interrupt.
+ * Perfetto also reads it compressed.
  */
 #include "events.h"
 #include "interrupt.h"
@@ -75,7 +75,7 @@ static bool is_compressed(const char *path)
 	return end && strcmp(end, ".gz") == 0;
 }
 
-/* The events before the trace are skipped. Nothing is written before the daemon has answered. */
+/* Events from before the trace are skipped. No output is written before the daemon has answered. */
 static int begin(struct tracing *tracing)
 {
 	struct zd_ctl *ctl = tracing->ctl;
@@ -105,7 +105,7 @@ int zd_ctl_trace(struct zd_ctl *ctl)
 	status = run(&tracing);
 	const uint64_t count = zd_ctl_trace_count(tracing.trace);
 	zd_ctl_trace_end(tracing.trace, tracing.at.now_ns);
-	/* The part that was read before the daemon ended is a trace, too. */
+	/* The part from before the daemon's end is also a trace. */
 	int written = zd_ctl_output_close(&tracing.output, 0);
 	if (written)
 		return written;

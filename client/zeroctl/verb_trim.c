@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_trim.c - zeroctl trim: empty memory goes back to the devices.
+ * verb_trim.c - zeroctl trim: releases unused memory to the devices.
  *
- * A device whose memory somebody keeps is told as a failure, and the others are trimmed all the same. Where
- * nothing was freed, the device's map says why.
+ * If a process prevents the release on a device, this is reported as a failure, and the other devices are
+ * trimmed nevertheless. If no memory was freed, the device's map shows the reason.
  */
 #include "ctl.h"
 
@@ -42,7 +42,7 @@ static int trim(struct zd_ctl *ctl, json_int_t device, uint64_t *freed_bytes)
 	return zd_ctl_call(ctl, &request, take_freed, freed_bytes);
 }
 
-/* "segment 3 of job 'lm' has shard×3, gathered×2"; the segments of other users are counted only. */
+/* "segment 3 of job 'lm' has shard×3, gathered×2". Other users' segments are only counted. */
 static char *add_reason(char *text, const json_t *segment)
 {
 	const char *job = json_string_value(json_object_get(segment, "job"));
@@ -105,7 +105,7 @@ static int tell_why(struct zd_ctl *ctl, json_int_t index, json_t *row)
 	return 0;
 }
 
-/* Fills `rows`; the first failure is returned when all have been tried. */
+/* Fills `rows`. Returns the first failure when all have been tried. */
 static int trim_all(struct zd_ctl *ctl, const json_t *devices, json_t *rows)
 {
 	int first = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_units.c - zeroctl units: what is registered, which versions, how many ranks hold a gathered buffer.
+ * verb_units.c - zeroctl units: the registered units, their versions, and the number of ranks with a gathered
+ * buffer.
  */
 #include "ctl.h"
 

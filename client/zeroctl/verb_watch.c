@@ -41,7 +41,7 @@ static int draw(struct zd_ctl *ctl, bool terminal)
 		if (!terminal)
 			putchar('\n');
 	}
-	/* A session that stays would hold up its end. */
+	/* A remaining session would delay its end. */
 	if (!status && zd_ctl_status_ends(status_row))
 		status = zd_ctl_fail(ZEROD_E_SHUTDOWN, "SHUTDOWN: the daemon is draining");
 	json_decref(status_row);
@@ -64,7 +64,7 @@ int zd_ctl_watch(struct zd_ctl *ctl)
 		int status = draw(ctl, terminal);
 		if (status)
 			return status;
-		if (ferror(stdout) || picture == ctl->count) /* main() tells of an output that is gone */
+		if (ferror(stdout) || picture == ctl->count) /* main() reports a closed output */
 			break;
 		zd_ctl_wait(ctl->interval_s, -1);
 	}

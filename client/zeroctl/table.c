@@ -144,8 +144,7 @@ static void make_cells(struct table *table, const json_t *rows)
 			char *cell = zd_ctl_cell_text(table->ctl, json_array_get(rows, r),
 			                              &table->columns[c]);
 			cell = zd_ctl_shown(cell);
-			if (table->ctl->raw && !*cell) { /* otherwise the next column would be read as this
-			                                    one */
+			if (table->ctl->raw && !*cell) { /* an empty cell would shift the columns */
 				free(cell);
 				cell = zd_ctl_text("-");
 			}

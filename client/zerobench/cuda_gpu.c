@@ -197,7 +197,7 @@ int zd_gpu_await(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned 
 		if (result != ZD_CU_SUCCESS && result != ZD_CU_NOT_READY)
 			return zd_cuda_err(gpu->cuda, result, err, "a stream that was waited for");
 		if (waited_ns > AWAIT_DEADLINE_NS)
-			return zd_err_set(err, ZEROD_E_DEADLINE, "a stream did not come to its mark in %d s",
+			return zd_err_set(err, ZEROD_E_DEADLINE, "a stream did not reach its mark in %d s",
 			                  (int)(AWAIT_DEADLINE_NS / 1000000000));
 	}
 }

@@ -118,7 +118,7 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 	const bool unwanted = run->steps || (path && strcmp(path, "none") == 0);
 	if (unwanted || run->ranks == 1 || run->ranks > run->devices) {
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s",
-		         unwanted ? "not wanted" : "it takes two ranks or more, on a GPU each");
+		         unwanted ? "not wanted" : "it needs at least two ranks, each on its own GPU");
 		return 0;
 	}
 	if (zd_nccl_rank_new(path, run->bench->options.copy_engines, &trainer->nccl, &err)) {

@@ -106,8 +106,8 @@ static const struct argp_option argp_options[] = {
         {"iters", 'n', "N", 0,
          "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000; step: 10)", 0},
         {"warmup_iters", 'w', "N", 0, "iterations before them (default: 5; alloc: 20; rpc: 1000)", 0},
-        {"check", 'c', "0|1", 0, "compare all bytes, in an iteration of its own (default: 1)", 0},
-        {"ranks", 'r', "N", 0, "processes, one a rank (default: 4; GPUs: one each; scale: 16)", 0},
+        {"check", 'c', "0|1", 0, "compare all bytes, in a separate iteration (default: 1)", 0},
+        {"ranks", 'r', "N", 0, "processes, one per rank (default: 4; GPUs: one each; scale: 16)", 0},
         {"ngpus", 'g', NULL, OPTION_ALIAS, NULL, 0},
         {"datatype", 'd', "TYPE", 0, "float, bfloat16 or half (default: float)", 0},
         {"units", KEY_UNITS, "N", 0,
@@ -118,7 +118,7 @@ static const struct argp_option argp_options[] = {
         {"socket", KEY_SOCKET, "PATH", 0, "measure the daemon on this socket (default: $ZEROD_SOCKET)", 0},
         {"start", KEY_START, NULL, 0, "measure a private daemon: the default without a socket", 0},
         {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
-        {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: beside bf16 products of N x N matrices", 0},
+        {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: while bf16 products of N x N matrices run", 0},
         {"alone", KEY_ALONE, NULL, 0, "on GPUs: rank 0 gathers, the others do not", 0},
         {"on-host", KEY_ON_HOST, NULL, 0, "on GPUs: gather units whose shards are in host memory", 0},
         {"nodes", KEY_NODES, "N", 0, "on GPUs: N private daemons, each with its part of them (default: 1)",
@@ -126,7 +126,7 @@ static const struct argp_option argp_options[] = {
         {"collectives", KEY_COLLECTIVES, "NAME", 0,
          "on GPUs: between a daemon's ranks, copies or nccl (default: copies)", 0},
         {"backward", KEY_BACKWARD, "SIZE", 0,
-         "on GPUs: reduce so many bytes of gradients, too, in buckets of up to 64 MiB", 0},
+         "on GPUs: also reduce this many bytes of gradients, in buckets of up to 64 MiB", 0},
         {"nccl", KEY_NCCL, "PATH", 0,
          "on GPUs: libnccl.so.2 to compare with, or none (default: searched for)", 0},
         {"peer", KEY_PEER, "NAME", 0,
@@ -138,12 +138,12 @@ static const struct argp_option argp_options[] = {
 };
 
 static const char doc[] =
-        "Measures zerod: gathers, reductions and requests, each against a baseline taken in the same run."
+        "Measures zerod: gathers, reductions and requests, each against a baseline from the same run."
         "\vSIZE is in bytes, or with K, M, G in powers of 1024. Times are medians. rpc and scale have no "
         "sizes; "
-        "alloc, rpc and scale have no contents to check. Figures that zerod promises end the output, in "
-        "lines that "
-        "begin with \"# target:\". The exit code is 0, 1 if a target was missed and --strict was given, 2 "
+        "alloc, rpc and scale have no contents to check. The output ends with the figures that zerod "
+        "promises, in lines that start with \"# target:\". The exit code is 0, 1 if a target was missed and "
+        "--strict was given, 2 "
         "for "
         "wrong usage, 28 when elements are wrong, or the "
         "number of "
@@ -247,18 +247,18 @@ static void complete_options(struct argp_state *state, struct zd_bench_options *
 	if (o->op == ZD_BENCH_STEP && (o->nodes > 1 || o->alone))
 		argp_error(state, "step measures the ranks of one daemon: it takes no --nodes or --alone");
 	if (o->socket_path && (o->start || o->backend_given))
-		argp_error(state, "--socket names a daemon, --%s wants a new one: give one of them",
+		argp_error(state, "--socket names a daemon, --%s needs a new one: use one of them",
 		           o->start ? "start" : "backend");
 	if (o->socket_path && o->op == ZD_BENCH_SCALE)
 		argp_error(state, "scale compares two daemons of its own: it takes no --socket");
 	if (o->nodes > 1 && (o->socket_path || !o->cuda))
-		argp_error(state, "--nodes wants private daemons on GPUs: it goes with --backend=cuda");
+		argp_error(state, "--nodes needs private daemons on GPUs: use --backend=cuda");
 	if (o->alone && (o->nodes > 1 || o->collectives == ZEROD_COLLECTIVES_NCCL))
 		argp_error(state, "a rank that leaves something to NCCL cannot gather alone");
 	if (o->json && o->csv)
-		argp_error(state, "--json and --csv: give one of them");
+		argp_error(state, "--json and --csv: use one of them");
 	if (o->step_bytes && o->factor)
-		argp_error(state, "--stepbytes and --stepfactor: give one of them");
+		argp_error(state, "--stepbytes and --stepfactor: use one of them");
 	if (o->copy_engines && (o->op != ZD_BENCH_GATHER || o->nodes > 1))
 		argp_error(state,
 		           "--peer=nccl-ce gathers within a node: it takes no --nodes and no other --op");
@@ -357,7 +357,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 		o->cublas_path = arg;
 		return 0;
 	case ARGP_KEY_ARG:
-		argp_error(state, "there are only options, found '%s'", arg);
+		argp_error(state, "expected only options, found '%s'", arg);
 		return 0;
 	case ARGP_KEY_END:
 		complete_options(state, o);

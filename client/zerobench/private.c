@@ -174,7 +174,7 @@ int zd_private_start(const struct zd_private_options *options, struct zd_private
 	if (!mkdtemp(daemon->dir)) {
 		int failure = errno;
 		daemon->dir[0] = '\0';
-		return zd_err_errno(err, failure, "cannot make a folder in %s", base);
+		return zd_err_errno(err, failure, "cannot create a folder in %s", base);
 	}
 	snprintf(daemon->socket_path, sizeof(daemon->socket_path), "%s/zerod.sock", daemon->dir);
 	int status = write_key(daemon, err);

@@ -203,7 +203,7 @@ int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), 
 	int status = 0;
 	int failure = init_barrier(team);
 	if (failure)
-		status = zd_err_errno(err, failure, "cannot make a barrier of %u processes", count);
+		status = zd_err_errno(err, failure, "cannot create a barrier of %u processes", count);
 	const pid_t parent = getpid();
 	fflush(NULL); /* else each child would write what waits in our buffers */
 	for (unsigned i = 0; i < count && !status; i++) {

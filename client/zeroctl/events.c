@@ -51,7 +51,7 @@ int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
 	request.events = &body;
 	int status = zd_ctl_call(ctl, &request, take_page, &page);
 	if (!status && page.malformed)
-		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
+		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events are invalid");
 	return status ? status : page.status;
 }
 

@@ -203,8 +203,8 @@ static void say_copies(const struct zd_ctl_facts *facts, const char *job, const 
 		if (copies == 0 || !zd_ctl_reads(session, job, group))
 			continue;
 		char *text = zd_ctl_session_text(facts, zd_ctl_integer(session, "id"));
-		zd_ctl_say("  Copies to %s are under way: %" JSON_INTEGER_FORMAT
-		           ". The wait ends with them, whatever that process does.",
+		zd_ctl_say("  Copies to %s are in progress: %" JSON_INTEGER_FORMAT
+		           ". The wait ends with them, regardless of that process.",
 		           text, copies);
 		free(text);
 	}
@@ -313,14 +313,15 @@ void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffe
 	           ": a buffer of %s%s, version %" JSON_INTEGER_FORMAT ", has been %s for %s.",
 	           zd_ctl_integer(buffer, "rank"), zd_ctl_integer(buffer, "device"),
 	           zd_ctl_bytes(zd_ctl_integer(buffer, "padded_bytes")),
-	           json_is_true(json_object_get(buffer, "in_place")) ? " beside the rank's own shard" : "",
+	           json_is_true(json_object_get(buffer, "in_place")) ? " in addition to the rank's own shard"
+	                                                             : "",
 	           zd_ctl_integer(buffer, "version"), state, zd_ctl_age(zd_ctl_integer(buffer, "age_ns")));
 	json_array_foreach((json_t *)holders, i, holder) say_holder(facts, holder);
 	if (json_is_true(json_object_get(buffer, "persistent")))
-		zd_ctl_say("  Its unit is persistent for this rank: it stays without leases until the rank "
+		zd_ctl_say("  Its unit is persistent for this rank: it remains without leases until the rank "
 		           "leaves.");
 	else if (json_array_size(holders) == 0 && json_is_true(json_object_get(buffer, "prefetched")))
-		zd_ctl_say("  It was prefetched, and no gather has asked for it: `zeroctl trim` frees it.");
+		zd_ctl_say("  It was prefetched, and no gather has joined it: `zeroctl trim` frees it.");
 	if (*wait && strcmp(state, "QUARANTINED") == 0)
 		zd_ctl_say("  No lease holds it, and it is not charged. Its memory waits for %s.", wait);
 	else if (*wait)
@@ -354,16 +355,16 @@ static const char *state_meaning(const char *state)
 	} meanings[] = {
 	        {"FORMING", "it waits for ranks that have not joined"},
 	        {"CONNECTING", "it waits for the ranks of other daemons"},
-	        {"FAILED", "it has lost ranks, and goes on when they have joined again"},
+	        {"FAILED", "it has lost ranks, and continues when they have joined again"},
 	        {"LEFT", "ranks have ended normally, and the others can gather"},
-	        {"PARKED", "all ranks have left, and the job keeps their shards for the next join"},
-	        {"ABORTED", "it has ended; its ranks may leave, and join again"},
+	        {"PARKED", "all ranks have left, and the job retains their shards for the next join"},
+	        {"ABORTED", "it has ended; its ranks can leave, and join again"},
 	        {"OVER", "all ranks have left, and operations still use its memory"},
 	};
 	for (size_t i = 0; i < ZD_ARRAY_LEN(meanings); i++)
 		if (strcmp(state, meanings[i].state) == 0)
 			return meanings[i].meaning;
-	return "all ranks are there";
+	return "all ranks have joined";
 }
 
 void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group)
@@ -396,7 +397,7 @@ void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, j
 		    (uid >= 0 && zd_ctl_integer(session, "uid") != uid))
 			continue;
 		char *text = zd_ctl_session_text(facts, zd_ctl_integer(session, "id"));
-		zd_ctl_say("Memory of %s is kept, although its connection has ended.", text);
+		zd_ctl_say("Memory of %s is retained, although its connection has ended.", text);
 		free(text);
 		json_array_foreach(json_object_get(session, "waits"), j, wait)
 		        zd_ctl_say("  It waits for %s.", json_string_value(wait));

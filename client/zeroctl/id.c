@@ -88,8 +88,8 @@ int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, 
 	if (found && named && found != (uint64_t)id_of(named)) {
 		char *other = id_text(named);
 		status = zd_ctl_fail(ZEROD_E_INVALID,
-		                     "INVALID: '%s' is the id of one, and the name of another, whose id is "
-		                     "%s: give that, or the first one's name",
+		                     "INVALID: '%s' is the id of one object and the name of another, whose "
+		                     "id is %s: use that id, or the first object's name",
 		                     text, other);
 		free(other);
 		return status;

@@ -63,8 +63,7 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 		status = zd_ctl_call(ctl, &request, take_page, &page);
 		/* A cursor that does not rise would make this loop endless. */
 		if (!status && (page.malformed || (page.next && page.next <= cursor)))
-			status = zd_ctl_fail(ZEROD_E_PROTOCOL,
-			                     "PROTOCOL: the daemon's listing makes no sense");
+			status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's listing is invalid");
 	} while (!status && page.next);
 	if (status) {
 		json_decref(page.rows);

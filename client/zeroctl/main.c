@@ -61,20 +61,20 @@ static const struct {
         {"json", NULL, OPT_JSON, "an object with a schema version instead of a table"},
         {"bytes", NULL, OPT_BYTES, "exact bytes instead of KiB, MiB, GiB"},
         {"columns", "A,B,...", OPT_COLUMNS, "only these columns, in this order"},
-        {"wide", NULL, OPT_WIDE, "whole lines, also where the terminal is narrower"},
+        {"wide", NULL, OPT_WIDE, "whole lines, even if the terminal is narrower"},
         {"raw", NULL, OPT_RAW, "one blank between columns, others as \\x20; exact bytes and nanoseconds"},
         {"no-headings", NULL, OPT_NO_HEADINGS, "rows without the titles of the columns"},
-        {"job", "NAME", OPT_JOB, "only what belongs to this job"},
+        {"job", "NAME", OPT_JOB, "only rows of this job"},
         {"sort", "COLUMN", OPT_SORT, "sort by this column; -COLUMN: from the highest"},
         {"interval", "SECONDS", OPT_INTERVAL, "time between two pictures (default: 2)"},
         {"delay", "SECONDS", OPT_DELAY, "time between two samples of top (default: 2)"},
         {"count", "N", OPT_COUNT, "end after N pictures (default: until interrupted)"},
         {"device", "N", OPT_DEVICE, "only this device (default: all)"},
-        {"keep", "BYTES", OPT_KEEP, "so much may stay on each device, 2G for instance (default: 0)"},
+        {"keep", "BYTES", OPT_KEEP, "bytes that may remain on each device, such as 2G (default: 0)"},
         {"http", NULL, OPT_HTTP, "answer HTTP requests for /metrics from standard input"},
         {"format", "NAME", OPT_FORMAT, "openmetrics, or prometheus: the text format 0.0.4"},
         {"follow", NULL, OPT_FOLLOW, "only events from now on, until interrupted or until --job's job ends"},
-        {"since", "SEQ", OPT_SINCE, "only events behind this number"},
+        {"since", "SEQ", OPT_SINCE, "only events after this number"},
         {"seconds", "N", OPT_SECONDS, "how long (default: 10)"},
         {"output", "FILE", OPT_OUTPUT, "the file to write, -o for short; -: standard output"},
         {"end", "SOCKET", OPT_END, "end the holder of this daemon's socket, and free the memory"},
@@ -94,40 +94,41 @@ static const struct verb {
         {"self-test", zd_ctl_self_test, "two ranks gather and reduce, compare the bytes and free all",
          OPT_JSON | OPT_DEVICE, NULL},
         {"devices", zd_ctl_devices, "arenas, blocks and budgets of each device", OPT_LIST, NULL},
-        {"jobs", zd_ctl_jobs, "jobs and what they are charged", OPT_LIST | OPT_JOB, NULL},
-        {"sessions", zd_ctl_sessions, "connected processes and what they wait for", OPT_LIST | OPT_JOB, NULL},
-        {"readers", zd_ctl_readers, "processes that read commits of a job, and the steps that they have",
+        {"jobs", zd_ctl_jobs, "jobs and their charged memory", OPT_LIST | OPT_JOB, NULL},
+        {"sessions", zd_ctl_sessions, "connected processes and the reasons of their waits",
+         OPT_LIST | OPT_JOB, NULL},
+        {"readers", zd_ctl_readers, "processes that read commits of a job, and their last steps",
          OPT_LIST | OPT_JOB, NULL},
         {"groups", zd_ctl_groups, "groups, their ranks and last committed step", OPT_LIST | OPT_JOB, NULL},
         {"units", zd_ctl_units, "registered units, versions and gathered buffers", OPT_LIST | OPT_JOB, NULL},
         {"buffers", zd_ctl_buffers, "every live gathered buffer, who holds it and why", OPT_LIST | OPT_JOB,
          NULL},
-        {"scopes", zd_ctl_scopes, "forward scopes, claims and contexts, and what they hold",
+        {"scopes", zd_ctl_scopes, "forward scopes, claims and contexts, and their buffers",
          OPT_LIST | OPT_JOB, NULL},
-        {"buckets", zd_ctl_buckets, "gradient buckets and what they wait for", OPT_LIST | OPT_JOB, NULL},
+        {"buckets", zd_ctl_buckets, "gradient buckets and the reasons of their waits", OPT_LIST | OPT_JOB,
+         NULL},
         {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
-        {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners, what pins them",
+        {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners and pins",
          OPT_LIST | OPT_DEVICE, NULL},
         {"snapshot", zd_ctl_snapshot, "an HTML page of all memory: the map, its history, holders and waits",
          OPT_OUTPUT | OPT_JSON | OPT_JOB | OPT_DEVICE, NULL},
-        {"explain", zd_ctl_explain, "who holds it, what it waits for, and what would free it", OPT_JSON,
-         "OBJECT"},
+        {"explain", zd_ctl_explain, "an object's holders, its wait, and how to free it", OPT_JSON, "OBJECT"},
         {"watch", zd_ctl_watch, "status and buffers, again and again",
          OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
         {"top", zd_ctl_top, "devices, sessions and waits, live on the terminal",
          OPT_JOB | OPT_SORT | OPT_DELAY, NULL},
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as text for Prometheus",
          OPT_HTTP | OPT_FORMAT, NULL},
-        {"events", zd_ctl_events, "what has happened to sessions, jobs, gathers, leases and memory",
+        {"events", zd_ctl_events, "past events of sessions, jobs, gathers, leases and memory",
          OPT_JSON | OPT_BYTES | OPT_JOB | OPT_FOLLOW | OPT_SINCE, NULL},
         {"trace", zd_ctl_trace, "a timeline of gathers, copies, leases and waits, for Perfetto",
          OPT_JOB | OPT_SECONDS | OPT_OUTPUT, NULL},
-        {"trim", zd_ctl_trim, "give empty memory of the daemon's back to the devices",
+        {"trim", zd_ctl_trim, "release unused memory of the daemon to the devices",
          OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL},
-        {"drain", zd_ctl_drain, "no job begins and no rank joins any more; running jobs go on", 0, NULL},
-        {"undrain", zd_ctl_undrain, "end a drain: jobs begin and ranks join again", 0, NULL},
-        {"kill-session", zd_ctl_kill_session, "end a session; its leases, buckets and allocations go", 0,
-         "SESSION"},
+        {"drain", zd_ctl_drain, "let no further job start and no rank join; running jobs continue", 0, NULL},
+        {"undrain", zd_ctl_undrain, "end a drain: jobs can start and ranks can join again", 0, NULL},
+        {"kill-session", zd_ctl_kill_session, "end a session, and free its leases, buckets and allocations",
+         0, "SESSION"},
         {"abort-group", zd_ctl_abort_group, "abort a group: all that waits in it fails with ABORTED", 0,
          "GROUP"},
         {"end-job", zd_ctl_end_job, "end a durable job without sessions, and free its shards", 0, "JOB"},
@@ -152,7 +153,7 @@ static void print_options(FILE *out, unsigned mask)
 static void print_help(FILE *out)
 {
 	fputs("Usage: zeroctl [OPTION...] VERB [ARGUMENT]\n"
-	      "Shows what the zerod daemon of this node holds, and administers it.\n\nVerbs\n",
+	      "Shows and administers the memory of this node's zerod daemon.\n\nVerbs\n",
 	      out);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(verbs); i++) {
 		char left[32];
@@ -164,7 +165,7 @@ static void print_help(FILE *out)
 	fputs("\n`zeroctl VERB --help` lists the options of one verb. The exit code is 0, 2 for wrong usage, "
 	      "or the\n"
 	      "number of the daemon's status: 3 NOT_FOUND, 21 PERMISSION, 25 no daemon listens; zeroctl(1) "
-	      "has all.\n",
+	      "lists all.\n",
 	      out);
 }
 
@@ -174,7 +175,7 @@ static void print_verb_help(const struct verb *verb)
 	       verb->arg ? verb->arg : "");
 	printf("%c%s.\n", toupper((unsigned char)verb->help[0]), verb->help + 1);
 	if (verb->arg && strcmp(verb->arg, "SESSION") == 0)
-		puts("SESSION is an id of `zeroctl sessions`, or USER/ID where several users have it.");
+		puts("SESSION is an id of `zeroctl sessions`, or USER/ID if several users have it.");
 	if (verb->arg && strcmp(verb->arg, "GROUP") == 0)
 		puts("GROUP is an id of `zeroctl groups`, or JOB/GROUP by their names.");
 	if (verb->arg && strcmp(verb->arg, "JOB") == 0)

@@ -59,7 +59,7 @@ static int take_event(const Zd__Event *event, void *arg)
 	                                    "job", event->job, "group", event->group, "name", event->name,
 	                                    "rank", ZD_CTL_INT(event->rank), "session",
 	                                    ZD_CTL_INT(event->session), "uid", ZD_CTL_INT(event->owner) - 1)))
-		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
+		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events are invalid");
 	return 0;
 }
 

@@ -41,7 +41,7 @@ int zd_ctl_drain(struct zd_ctl *ctl)
 	else
 		fputs("drained: no job runs", stdout);
 	if (kept)
-		printf("; jobs without sessions, whose memory is kept: %" JSON_INTEGER_FORMAT, kept);
+		printf("; jobs without sessions, whose memory is retained: %" JSON_INTEGER_FORMAT, kept);
 	putchar('\n');
 	return 0;
 }

@@ -157,7 +157,7 @@ static int print_json(const struct printing *printing, const Zd__Event *event)
 	        ZD_CTL_INT(event->bytes), "begin_ns", ZD_CTL_INT(event->begin_ns), "number",
 	        ZD_CTL_INT(event->number));
 	if (!row)
-		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events make no sense");
+		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events are invalid");
 	if (event->owner)
 		(void)json_object_set_new(row, "uid", json_integer(ZD_CTL_INT(event->owner - 1)));
 	int status = zd_ctl_print_json_text(stdout, row, JSON_COMPACT);

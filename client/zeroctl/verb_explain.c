@@ -82,7 +82,7 @@ static void say_shard(const json_t *block, bool asked)
 	if (*pins)
 		zd_ctl_say("  In use: %s.", pins);
 	if (detached)
-		zd_ctl_say("  The job keeps it for the next process that joins as this rank; `zeroctl "
+		zd_ctl_say("  The job retains it for the next process that joins as this rank; `zeroctl "
 		           "end-job` frees it.");
 	else if (dying)
 		zd_ctl_say("  Its rank has left: it is freed when that has ended.");
@@ -124,7 +124,8 @@ static int explain_unit(const struct zd_ctl_facts *facts, const json_t *unit, js
 		count++;
 	}
 	if (count == 0 && rank >= 0)
-		zd_ctl_say("Rank %" JSON_INTEGER_FORMAT " has no gathered buffer of it, and waits for none.",
+		zd_ctl_say("Rank %" JSON_INTEGER_FORMAT
+		           " has no gathered buffer of it, and does not wait for one.",
 		           rank);
 	else if (count == 0)
 		zd_ctl_say("No rank has a gathered buffer of it, or waits for one.");
@@ -228,7 +229,7 @@ static void say_reads(const json_t *session, const char *who)
 {
 	const json_t *reads = json_object_get(session, "reads");
 	zd_ctl_say("%s reads group '%s' of job '%s': step %" JSON_INTEGER_FORMAT
-	           " last, %s in all, %" JSON_INTEGER_FORMAT " copies under way.",
+	           " last, %s in all, %" JSON_INTEGER_FORMAT " copies in progress.",
 	           who, zd_ctl_string(reads, "group"), zd_ctl_string(reads, "job"),
 	           zd_ctl_integer(reads, "step"), zd_ctl_bytes(zd_ctl_integer(reads, "bytes")),
 	           zd_ctl_integer(reads, "copies"));
@@ -285,14 +286,15 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	zd_ctl_explain_processes(facts, name);
 	zd_ctl_explain_closing(facts, name, uid);
 	if (durable && nsessions == 0)
-		zd_ctl_say(
-		        "No session uses it. `zeroctl end-job %s` frees it; else durable_ttl of zerod.conf.",
-		        name);
-	else if (durable)
-		zd_ctl_say("Its shards and durable allocations stay when its sessions end. `zeroctl kill-job "
-		           "%s` ends "
-		           "the sessions and frees all of it.",
+		zd_ctl_say("No session uses it. `zeroctl end-job %s` frees it; otherwise durable_ttl of "
+		           "zerod.conf does.",
 		           name);
+	else if (durable)
+		zd_ctl_say(
+		        "Its shards and durable allocations remain when its sessions end. `zeroctl kill-job "
+		        "%s` ends "
+		        "the sessions and frees all of it.",
+		        name);
 	else
 		zd_ctl_say("All of it is freed with its sessions, which `zeroctl kill-job %s` ends.", name);
 	return 0;
@@ -351,9 +353,8 @@ static void say_scopes_and_allocations(const struct zd_ctl_facts *facts, json_in
 	json_array_foreach(facts->scopes, i, row)
 	{
 		if (zd_ctl_integer(row, "session") == id && count++ < MOST_LINES)
-			zd_ctl_say("Its scope '%s' has been there for %s, and is %s.",
-			           zd_ctl_string(row, "tag"), zd_ctl_age(zd_ctl_integer(row, "age_ns")),
-			           zd_ctl_string(row, "state"));
+			zd_ctl_say("Its scope '%s' has existed for %s, and is %s.", zd_ctl_string(row, "tag"),
+			           zd_ctl_age(zd_ctl_integer(row, "age_ns")), zd_ctl_string(row, "state"));
 	}
 	count = 0;
 	json_array_foreach(facts->allocations, i, row)
@@ -389,15 +390,14 @@ static int explain_session(const struct zd_ctl_facts *facts, const json_t *sessi
 	say_leases(facts, id);
 	say_scopes_and_allocations(facts, id);
 	if (closing)
-		zd_ctl_say("Its connection has ended. Memory that its process may still use is freed when "
+		zd_ctl_say("Its connection has ended. Memory that its process can still use is freed when "
 		           "the process has "
 		           "left the devices.");
 	else if (strcmp(state, "POISONED") == 0)
 		zd_ctl_say("Its streams have waited for work that failed: the program has to reset the "
 		           "session.");
 	if (!closing)
-		zd_ctl_say("`zeroctl kill-session %" JSON_INTEGER_FORMAT
-		           "` ends it, and frees what it holds.",
+		zd_ctl_say("`zeroctl kill-session %" JSON_INTEGER_FORMAT "` ends it, and frees its memory.",
 		           zd_ctl_number(id));
 	return 0;
 }

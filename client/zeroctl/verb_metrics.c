@@ -31,7 +31,7 @@ static int make(FILE *out, enum zd_ctl_metrics_format format, void *arg)
 	struct printing printing = {.out = out, .format = format, .status = ZEROD_E_PROTOCOL};
 	int status = zd_ctl_call(arg, &request, print_reply, &printing);
 	if (!status && printing.status)
-		status = zd_ctl_fail(printing.status, "PROTOCOL: the daemon's metrics make no sense");
+		status = zd_ctl_fail(printing.status, "PROTOCOL: the daemon's metrics are invalid");
 	return status;
 }
 

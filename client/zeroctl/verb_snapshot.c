@@ -94,7 +94,7 @@ int zd_ctl_snapshot(struct zd_ctl *ctl)
 	struct zd_ctl_output output;
 	json_t *snapshot;
 	if (!ctl->output && !ctl->json)
-		return zd_ctl_fail(ZD_CTL_USAGE, "snapshot takes -o FILE, which it writes, or --json");
+		return zd_ctl_fail(ZD_CTL_USAGE, "snapshot needs -o FILE, the file to write, or --json");
 	/* Before the daemon is asked: a path that cannot be written is an error at once. */
 	int status = zd_ctl_output_open(&output, ctl->output ? ctl->output : "-", false);
 	if (status)

@@ -73,7 +73,7 @@ int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row)
 	json_t *taken = NULL;
 	int status = zd_ctl_call(ctl, &request, take_status, &taken);
 	if (!status && !taken)
-		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's status makes no sense");
+		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's status is invalid");
 	if (status)
 		return status;
 	*row = taken;

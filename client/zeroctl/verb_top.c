@@ -158,5 +158,5 @@ int zd_ctl_top(struct zd_ctl *ctl)
 	zd_ctl_keep_failures(false);
 	zd_top_screen_close();
 	zd_top_model_deinit(&top.model);
-	return there ? 0 : zd_ctl_fail(ZEROD_E_SYSTEM, "the terminal has gone");
+	return there ? 0 : zd_ctl_fail(ZEROD_E_SYSTEM, "the terminal has closed");
 }

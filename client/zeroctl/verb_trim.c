@@ -26,7 +26,7 @@ static int take_freed(const Zd__Reply *reply, void *arg)
 {
 	uint64_t *freed_bytes = arg;
 	if (reply->body_case != ZD__REPLY__BODY_TRIM)
-		return zd_ctl_fail(ZEROD_E_PROTOCOL, "the daemon answered a trim with something else");
+		return zd_ctl_fail(ZEROD_E_PROTOCOL, "the daemon answered a trim with another reply");
 	*freed_bytes = reply->trim->freed_bytes;
 	return 0;
 }
@@ -76,7 +76,7 @@ static char *why_nothing(const struct zd_ctl *ctl, const json_t *map)
 	if (nsegments == 0)
 		why = zd_ctl_text("no memory of it is in segments");
 	else if (bytes <= ctl->keep_bytes)
-		why = zd_ctl_text("no more than --keep is in segments");
+		why = zd_ctl_text("segments have at most --keep bytes");
 	else if (nnamed > MOST_SEGMENTS)
 		why = zd_ctl_text("%s; and %zu more segments", text, nnamed - MOST_SEGMENTS);
 	else

@@ -116,7 +116,7 @@ int zd_nccl_err(const struct zd_nccl *nccl, int result, struct zd_err *err, cons
 	text = nccl->getErrorString(result);
 	last = nccl->getLastError(NULL);
 	if (last && *last)
-		zd_log(ZD_LOG_WARNING, "%s: %s; the last error that NCCL has noted in this process: %s",
+		zd_log(ZD_LOG_WARNING, "%s: %s; the last error that NCCL has recorded in this process: %s",
 		       place, text ? text : "no text", last);
 	return zd_err_set(err, status_of(result), "%s: %s", place, text ? text : "no text");
 }

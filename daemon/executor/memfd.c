@@ -32,7 +32,7 @@ int zd_memfd_new(const char *name, uint64_t bytes, int *fd, struct zd_err *err)
 		int error = errno;
 		close(made);
 		if (error == EFBIG || error == EINVAL)
-			return zd_err_set(err, ZEROD_E_NO_MEMORY, "%s of %s is larger than any file may be",
+			return zd_err_set(err, ZEROD_E_NO_MEMORY, "%s of %s exceeds the largest file size",
 			                  name, zd_bytes_text(bytes, text));
 		return zd_err_errno(err, error, "%s of %s", name, zd_bytes_text(bytes, text));
 	}

@@ -691,9 +691,8 @@ static void check_section_line(struct file *file, char *line, char *end)
 		                 what.text);
 		add_error(file, &err);
 	} else if (!is_blank_or_comment(end + 1)) {
-		(void)zd_err_set(&err, ZEROD_E_INVALID,
-		                 "%s:%d: [%s]: expected nothing behind it, or a comment", file->path,
-		                 file->line, line + 1);
+		(void)zd_err_set(&err, ZEROD_E_INVALID, "%s:%d: [%s]: expected only a comment after it",
+		                 file->path, file->line, line + 1);
 		add_error(file, &err);
 	} else {
 		file->skips_keys = false;
@@ -755,7 +754,7 @@ static int check_owner(const struct file *file, struct zd_err *err)
 		                  file->path, (unsigned)geteuid(), (unsigned)found.st_uid);
 	if (found.st_mode & 022)
 		return zd_err_set(err, ZEROD_E_PERMISSION,
-		                  "%s: expected a file that its owner alone may write, found mode %04o",
+		                  "%s: expected a file that only its owner can write, found mode %04o",
 		                  file->path, (unsigned)found.st_mode & 07777);
 	return 0;
 }

@@ -218,11 +218,10 @@ int zd_config_check_sockets(const struct zd_config *config, struct zd_err *err)
 		for (unsigned k = 0; k < i; k++)
 			twice |= strcmp(at->path, config->sockets[k].path) == 0;
 		if (twice)
-			return zd_err_set(
-			        err, ZEROD_E_INVALID,
-			        "[socket %s] path: expected a path of its own, found that of another "
-			        "socket, %s",
-			        at->name, at->path);
+			return zd_err_set(err, ZEROD_E_INVALID,
+			                  "[socket %s] path: expected a unique path, found the path of "
+			                  "another socket, %s",
+			                  at->name, at->path);
 	}
 	return 0;
 }

@@ -116,8 +116,8 @@ void zd_marker_write(const struct zd_marker *marker, enum zd_kept kept)
 	make_line(marker, kept, line);
 	if (write_new(path, line) < 0 || rename(path, marker->path) < 0) {
 		zd_log(ZD_LOG_WARNING,
-		       "writing %s: %s; the next daemon will not know if durable jobs are lost", marker->path,
-		       strerror(errno));
+		       "writing %s: %s; the next daemon cannot tell whether durable jobs are lost",
+		       marker->path, strerror(errno));
 		remove_own(path);
 	}
 }

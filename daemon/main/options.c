@@ -40,27 +40,25 @@ static const struct argp_option argp_options[] = {
         {"nccl", OPT_NCCL, "FILE", 0, "NCCL's library, for groups that span daemons (default: libnccl.so.2)",
          0},
         {"keep-state", OPT_KEEP_STATE, "WHERE", 0,
-         "Where durable jobs outlive the daemon: systemd, holder (a process of its own), none, or auto", 0},
+         "Store of durable jobs across restarts: systemd, holder (a separate process), none, or auto", 0},
         {"exit-when-idle", OPT_EXIT_WHEN_IDLE, "SECONDS", 0,
-         "End when there has been no session for so long (default: never)", 0},
-        {"discard-state", OPT_DISCARD_STATE, NULL, 0, "Begin without the durable jobs of the daemon before",
+         "End after this time without a session (default: never)", 0},
+        {"discard-state", OPT_DISCARD_STATE, NULL, 0, "Start without the durable jobs of the former daemon",
          0},
         {"key-file", OPT_KEY_FILE, "FILE", 0,
-         "Key that the daemons of groups over several nodes share (default: none)", 0},
-        {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even where stderr is the journal's", 0},
+         "Common key of the daemons of groups across nodes (default: none)", 0},
+        {"foreground", OPT_FOREGROUND, NULL, 0, "Log to stderr, even if stderr is connected to the journal",
+         0},
         {NULL, 0, NULL, 0, NULL, 0},
 };
 
 static const char doc[] =
         "Owns the memory of sharded training on this node, and gathers and reduces it for the training "
-        "processes that "
-        "connect to its socket."
-        "\vThe command line wins over the file. The program never puts itself into the background; it logs "
-        "to the "
-        "journal when a service manager has connected its stderr to it, and to stderr otherwise.\n\n"
-        "SIGHUP reads the limits again; SIGTERM and SIGINT end the daemon when the last session has ended, "
-        "or after "
-        "drain_timeout_s; a second one ends it at once.\n\n"
+        "processes that connect to its socket."
+        "\vThe command line overrides the file. The program always runs in the foreground. If a service "
+        "manager has connected its stderr to the journal, it logs to the journal, otherwise to stderr.\n\n"
+        "At SIGHUP the daemon reads the limits again. At SIGTERM and SIGINT it ends when the last session "
+        "has ended, or after drain_timeout_s. At a second signal it ends at once.\n\n"
         "Exit status: 0 ended in order, 1 failure, 2 usage or configuration.";
 
 static error_t take_option(int key, char *text, struct argp_state *state)

@@ -204,7 +204,7 @@ static void warn_of_part(uint32_t index, const struct zd_device_config *device, 
 	char part[ZD_BYTES_TEXT], arena[ZD_BYTES_TEXT];
 
 	if (bytes > device->arena_bytes)
-		zd_log(ZD_LOG_WARNING, "%s, %s, limits nothing on device %u, whose arena has %s", key,
+		zd_log(ZD_LOG_WARNING, "%s, %s, has no effect on device %u, whose arena has %s", key,
 		       zd_bytes_text(bytes, part), index, zd_bytes_text(device->arena_bytes, arena));
 }
 
@@ -231,7 +231,7 @@ static void use_key(struct service *service, const struct zd_config *config)
 	if (!key.shared && !service->api.id_key.shared)
 		return;
 	if (!key.shared && zd_id_key_make(&key, &err) != 0) {
-		zd_log(ZD_LOG_ERROR, "%s; the former key stays", err.text);
+		zd_log(ZD_LOG_ERROR, "%s; the former key remains", err.text);
 		return;
 	}
 	zd_api_set_id_key(&service->api, &key);
@@ -296,7 +296,7 @@ static void reload_done(uv_work_t *work, int status)
 		return;
 	}
 	if (service->reload.status)
-		zd_log(ZD_LOG_ERROR, "reload: %s; the former limits stay", service->reload.err.text);
+		zd_log(ZD_LOG_ERROR, "reload: %s; the former limits remain", service->reload.err.text);
 	else
 		apply(service, &service->reload.config);
 	notify_serving(service);
@@ -402,7 +402,7 @@ static const struct zd_backend_ops *choose_backend(const struct zd_config *confi
 		return config->backend;
 	chosen = zd_backend_auto(&why);
 	if (why.status == 0)
-		zd_log(ZD_LOG_NOTICE, "backend %s, since there are GPUs", chosen->name);
+		zd_log(ZD_LOG_NOTICE, "backend %s, because the machine has GPUs", chosen->name);
 	else
 		zd_log(ZD_LOG_NOTICE, "backend %s: %s", chosen->name, why.text);
 	return chosen;
@@ -470,7 +470,7 @@ static void log_ready(const struct service *service)
 	       device_count(service) == 1 ? "" : "s", zd_bytes_text(device.arena_bytes, arena),
 	       zd_sockets_path(&service->sockets), (double)(zd_loop_now_ns() - service->started_ns) / 1e6);
 	if (service->config.host_arena_bytes)
-		zd_log(ZD_LOG_NOTICE, "host memory of %s for units on the host: %u device%s behind these",
+		zd_log(ZD_LOG_NOTICE, "host memory of %s for units on the host: %u device%s after these",
 		       zd_bytes_text(service->config.host_arena_bytes, arena), hosts, hosts == 1 ? "" : "s");
 }
 
@@ -538,7 +538,7 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 		zd_log(ZD_LOG_ERROR, "%s", err.text);
 	else
 		zd_log(ZD_LOG_NOTICE,
-		       service.kept ? "ended; durable jobs kept for the next daemon: %u"
+		       service.kept ? "ended; durable jobs stored for the next daemon: %u"
 		                    : "ended, and with it durable jobs: %u",
 		       service.njobs_left);
 	if (rc == 0)

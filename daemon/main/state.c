@@ -48,7 +48,7 @@ static uint32_t room_at_manager(void)
 	if (room > 0 && room < UINT32_MAX)
 		return (uint32_t)room;
 	zd_log(ZD_LOG_WARNING,
-	       "FDSTORE= is no number in the environment: FileDescriptorStoreMax= is taken to be %u",
+	       "FDSTORE= in the environment is not a number: assuming FileDescriptorStoreMax=%u",
 	       MANAGER_ROOM);
 	return MANAGER_ROOM;
 }

@@ -49,12 +49,12 @@ static int probe_stale(const struct sockaddr_un *address, struct zd_err *err)
 	if (connect(sock, (const struct sockaddr *)address, sizeof(*address)) == 0)
 		rc = already_running(sock, path, err);
 	else if (errno == EAGAIN)
-		rc = zd_err_set(err, ZEROD_E_EXISTS, "%s: already running, and too busy to say which process",
-		                path);
+		rc = zd_err_set(err, ZEROD_E_EXISTS,
+		                "%s: already running, and too busy to report its process", path);
 	else if (errno == EPROTOTYPE)
-		rc = zd_err_set(err, ZEROD_E_EXISTS, "%s: another kind of server listens there", path);
+		rc = zd_err_set(err, ZEROD_E_EXISTS, "%s: another kind of server listens on it", path);
 	else if (errno != ECONNREFUSED && errno != ENOENT)
-		rc = zd_err_errno(err, errno, "%s: asking whether a daemon listens there", path);
+		rc = zd_err_errno(err, errno, "%s: checking whether a daemon listens on it", path);
 	(void)close(sock);
 	return rc;
 }
@@ -133,7 +133,7 @@ static int lock_name(struct lock *lock, const struct sockaddr_un *address, struc
 			return rc < 0 ? rc : 0;
 		(void)nanosleep(&retry, NULL);
 	}
-	return zd_err_set(err, ZEROD_E_BUSY, "%s: another daemon keeps it locked", lock->path);
+	return zd_err_set(err, ZEROD_E_BUSY, "%s: another daemon has locked it", lock->path);
 }
 
 /* The file is removed first: a daemon that waits for it finds that it has lost its name. */

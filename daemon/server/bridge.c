@@ -306,7 +306,7 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	zd_delegates_init(&bridge->delegates, bridge);
 	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
 	if (rc)
-		return zd_loop_error(err, rc, "making the handle by which executors wake the loop");
+		return zd_loop_error(err, rc, "creating the handle with which executors wake the loop");
 	bridge->wake.data = bridge;
 	bridge->poll_source = (struct zd_poll_source){
 	        .has = has_arrived, .take = take_arrived, .arg = bridge, .polling = &bridge->polling};

@@ -719,7 +719,7 @@ bool zd_conns_make_way(struct zd_conns *conns, uid_t uid)
 		oldest = TAILQ_NEXT(oldest, link);
 	if (!oldest || count_silent(conns, oldest->creds.uid) <= count_silent(conns, uid))
 		return false;
-	(void)zd_err_set(&err, ZEROD_E_LIMIT, "%u connections are open, and this one has not said hello",
+	(void)zd_err_set(&err, ZEROD_E_LIMIT, "%u connections are open, and this one has not sent a hello",
 	                 conns->count);
 	zd_conn_refuse(oldest, &err);
 	conns->ends_at_once = true; /* the new connection takes its place */

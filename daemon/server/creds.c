@@ -121,7 +121,7 @@ int zd_creds_check(const struct zd_creds *creds, struct zd_err *err)
 	if (creds->uid == overflow_uid() && !all_uids_are_mapped())
 		return zd_err_set(err, ZEROD_E_PERMISSION,
 		                  "the client's user has no uid in the daemon's user namespace (uid %u), so "
-		                  "the daemon cannot tell it from others",
+		                  "the daemon cannot distinguish it from others",
 		                  (unsigned)creds->uid);
 	return 0;
 }

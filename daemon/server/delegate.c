@@ -371,7 +371,7 @@ static void sum_ended(struct zd_delegate_sum *sum)
 static int take_fence(const Zd__WorkDone *done, struct zd_fence *fence, struct zd_err *err)
 {
 	if (!done->fence)
-		return zd_err_set(err, ZEROD_E_PROTOCOL, "work %" PRIu64 " was begun without a fence",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "work %" PRIu64 " was started without a fence",
 		                  done->id);
 	if (done->fence->timeline >= ZD_TIMELINES)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
@@ -428,7 +428,8 @@ static int take_answer(struct zd_delegate *delegate, const Zd__WorkDone *done, s
 	HASH_FIND(hh, delegate->delegates->sums, &done->id, sizeof(done->id), sum);
 	if (!sum || sum->delegate != delegate || sum->state == QUEUED)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
-		                  "an answer to work %" PRIu64 ", which this session has not been asked for",
+		                  "an answer to work %" PRIu64
+		                  ", which the daemon has not sent to this session",
 		                  done->id);
 	if (sum->state == LAUNCHED)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second answer to work %" PRIu64, done->id);

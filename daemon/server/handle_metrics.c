@@ -149,7 +149,7 @@ static void add_requests(struct figures *f)
 			(void)add_sample(f, f->view.metrics->errors[i], zerod_status_name(-(int)i), NULL);
 	}
 	(void)add_family(f, ZD__METRIC_TYPE__COUNTER, "rejected_requests", "",
-	                 "Requests that are not counted by kind, since they were unknown or wrong", NULL,
+	                 "Requests that are not counted by kind, because they were unknown or wrong", NULL,
 	                 NULL, 1);
 	(void)add_sample(f, f->api->rejected, NULL, NULL);
 }
@@ -157,7 +157,7 @@ static void add_requests(struct figures *f)
 static void add_durations(struct figures *f)
 {
 	set_bounds(f, add_family(f, ZD__METRIC_TYPE__HISTOGRAM, "gather_duration", "seconds",
-	                         "From a gather to the end of the transfer that it began", NULL, NULL, 1));
+	                         "From a gather to the end of the transfer that it started", NULL, NULL, 1));
 	add_histogram(f, &f->view.metrics->gathers, NULL);
 	set_bounds(f, add_family(f, ZD__METRIC_TYPE__HISTOGRAM, "request_wait", "seconds",
 	                         "How long requests waited, by reason", "reason", NULL, f->view.nwaits));
@@ -195,15 +195,14 @@ static const struct {
 	uint64_t (*get)(const struct device *device);
 	const char *help;
 } device_families[] = {
-        {"arena", "bytes", ZD__METRIC_TYPE__GAUGE, get_arena,
-         "Memory that the daemon may take of the device"},
-        {"segments", "bytes", ZD__METRIC_TYPE__GAUGE, get_segments, "Memory that it has taken"},
+        {"arena", "bytes", ZD__METRIC_TYPE__GAUGE, get_arena, "Limit of the daemon's memory on the device"},
+        {"segments", "bytes", ZD__METRIC_TYPE__GAUGE, get_segments, "Memory of the daemon on the device"},
         {"gather_budget", "bytes", ZD__METRIC_TYPE__GAUGE, get_budget, "Limit of gathered buffers"},
         {"memory_peak", "bytes", ZD__METRIC_TYPE__GAUGE, get_peak, "Highest sum of memory by purpose"},
         {"waiting_requests", "", ZD__METRIC_TYPE__GAUGE, get_waiting, "Requests that wait now"},
         {"copied", "bytes", ZD__METRIC_TYPE__COUNTER, get_copied, "Bytes of copies by the device's executor"},
         {"copying", "seconds", ZD__METRIC_TYPE__COUNTER, get_copying,
-         "Time in which the device's executor had a copy or fill under way"},
+         "Time in which the device's executor had a copy or fill in progress"},
 };
 
 static const struct {
@@ -269,7 +268,7 @@ static void add_daemon(struct figures *f)
 	(void)add_sample(f, 1, ZEROD_VERSION_TEXT, f->api->bridge.ops->name);
 	add_gauge(f, "uptime", "seconds", zd_loop_now_ns() - f->api->started_ns, "Since the daemon's start");
 	add_gauge(f, "draining", "", f->api->draining, "Whether the daemon drains");
-	add_gauge(f, "sessions", "", totals->sessions, "Open sessions, with the one that asks");
+	add_gauge(f, "sessions", "", totals->sessions, "Open sessions, including the requester's");
 	add_gauge(f, "jobs", "", totals->jobs, "Jobs that have anything");
 	add_gauge(f, "durable_jobs", "", totals->durable_jobs, "Durable ones of these");
 	add_gauge(f, "groups", "", totals->groups, "Groups");

@@ -47,11 +47,10 @@ static int check_file(int fd, const char *path, struct zd_err *err)
 		                  "found one of uid %u",
 		                  path, (unsigned)geteuid(), (unsigned)found.st_uid);
 	if (found.st_mode & 077)
-		return zd_err_set(
-		        err, ZEROD_E_PERMISSION,
-		        "key_file %s: expected a file that its owner alone may read and write, such "
-		        "as of mode 0400, found mode %04o",
-		        path, (unsigned)found.st_mode & 07777);
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "key_file %s: expected a file that only its owner can read and write, such "
+		                  "as of mode 0400, found mode %04o",
+		                  path, (unsigned)found.st_mode & 07777);
 	return 0;
 }
 

@@ -66,11 +66,10 @@ static int check_key(const struct zd_id_key *key, const struct stamp *stamp, str
 	if (memcmp(stamp->key_name, key->name, sizeof(key->name)) == 0)
 		return 0;
 	if (!key->shared)
-		return zd_err_set(
-		        err, ZEROD_E_PERMISSION,
-		        "the unique id was made on another node, or by another user's daemon; this daemon "
-		        "has no key_file and accepts those of its own node only: %s",
-		        advice);
+		return zd_err_set(err, ZEROD_E_PERMISSION,
+		                  "the unique id was made on another node, or by another user's daemon; this "
+		                  "daemon has no key_file and accepts only ids of its own node: %s",
+		                  advice);
 	if (!le32toh(stamp->shared))
 		return zd_err_set(err, ZEROD_E_PERMISSION,
 		                  "the unique id was made by a daemon without a key_file: %s", advice);

@@ -155,7 +155,9 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 		former->pidfd = -1;
 	}
 	if (former->pidfd < 0 || uv_poll_start(&former->poll, UV_READABLE, on_process_ended) != 0)
-		zd_log(ZD_LOG_ERROR, "the end of process %u cannot be watched: memory of its session stays",
+		zd_log(ZD_LOG_ERROR,
+		       "the daemon cannot watch the end of process %u: memory of its session remains "
+		       "allocated",
 		       pid);
 	return true;
 }
@@ -494,9 +496,9 @@ static void tell_without_registry(struct zd_keeper *keeper)
 	for (size_t i = 0; i < store->nfound; i++)
 		nsegments += store->found[i].fd >= 0;
 	if (store->expected == ZD_KEPT_JOBS)
-		tell_lost(keeper, "the daemon before has kept durable jobs, and nothing is left of them");
+		tell_lost(keeper, "the former daemon has stored durable jobs, and all of them are lost");
 	else if (store->expected == ZD_KEPT_LOST)
-		tell_lost(keeper, "the daemon before could not keep its durable jobs any more");
+		tell_lost(keeper, "the former daemon could not store its durable jobs any more");
 	else if (nsegments > 0)
 		tell_lost(keeper,
 		          "the store has segments of durable jobs, and no registry that describes them");
@@ -531,7 +533,7 @@ static int open_former(struct zd_keeper *keeper, bool *found, struct zd_err *err
 	if (rc != ZEROD_E_ABORTED)
 		return rc;
 	*found = false;
-	(void)zd_err_set(err, rc, "the daemon before could not keep its durable jobs any more: %s",
+	(void)zd_err_set(err, rc, "the former daemon could not store its durable jobs any more: %s",
 	                 err->text);
 	tell_lost(keeper, err->text);
 	keeper->store->remove(keeper->store->arg, REGISTRY);
@@ -549,7 +551,7 @@ static int restore(struct zd_keeper *keeper, struct zd_err *err)
 	zd_registry_records_free(&records);
 	if (rc)
 		return rc;
-	zd_log(ZD_LOG_NOTICE, "restored durable jobs of the daemon before: %u",
+	zd_log(ZD_LOG_NOTICE, "restored durable jobs of the former daemon: %u",
 	       zd_engine_durable_jobs(keeper->bridge->engine));
 	return 0;
 }
@@ -577,11 +579,10 @@ static int open_store(struct zd_keeper *keeper, struct zd_err *err)
 	if (rc == 0)
 		return write_all(keeper, err);
 	keeper->store = NULL; /* the store retains its content, although this engine has no durable job */
-	return zd_err_set(
-	        err, ZEROD_E_STATE,
-	        "the state of the daemon before cannot be restored: %s (zerod --discard-state begins "
-	        "without it)",
-	        why.text);
+	return zd_err_set(err, ZEROD_E_STATE,
+	                  "the state of the former daemon cannot be restored: %s (zerod --discard-state "
+	                  "starts without it)",
+	                  why.text);
 }
 
 int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd_store *store,

@@ -45,7 +45,7 @@ static void log_began(const struct zd_notice *notice)
 	add(&fields, "MESSAGE_ID", "%s", ZD_MESSAGE_JOB_BEGAN);
 	add(&fields, "ZEROD_JOB", "%s", notice->job);
 	add(&fields, "ZEROD_UID", "%u", notice->uid);
-	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) began", notice->job,
+	zd_log_with(ZD_LOG_INFO, fields.all, fields.count, "job '%s' (uid %u) started", notice->job,
 	            notice->uid);
 }
 

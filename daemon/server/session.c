@@ -205,7 +205,7 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 		(void)zd_err_set(err, ZEROD_E_LIMIT,
 		                 "the daemon is full: %u sessions are open, max_sessions is %u%s",
 		                 zd_api_session_count(api), api->limits.max_sessions,
-		                 session->admin ? "" : ", some of which are kept for administrators");
+		                 session->admin ? "" : ", some of which are reserved for administrators");
 		log_full(session, err->text);
 		return ZEROD_E_LIMIT;
 	}

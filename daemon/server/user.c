@@ -309,7 +309,8 @@ static void tell_blocked(struct zd_user *user)
 		return;
 	user->told_ns = now_ns;
 	zd_log(ZD_LOG_WARNING,
-	       "clients of uid %u have %s of replies to read: none of its requests is handled",
+	       "clients of uid %u have %s of unread replies: the daemon handles none of their requests until "
+	       "they are read",
 	       (unsigned)user->uid, zd_bytes_text(user->unsent_bytes, bytes));
 }
 

@@ -6,7 +6,7 @@ complete -c zerod -s b -l backend -x -a 'host cuda auto' -d 'Emulated devices or
 complete -c zerod -l check-config -d 'Check configuration and command line, then end'
 complete -c zerod -s c -l config -r -F -d Configuration
 complete -c zerod -s d -l devices -x -d 'Number of emulated devices'
-complete -c zerod -l discard-state -d 'Begin without the durable jobs of the daemon before'
+complete -c zerod -l discard-state -d 'Start without the durable jobs of the former daemon'
 complete -c zerod -l exit-when-idle -x -d 'End after so many seconds without a session'
 complete -c zerod -s f -l foreground -d 'Log to stderr'
 complete -c zerod -s g -l gpus -x -d 'GPUs by UUID or number'

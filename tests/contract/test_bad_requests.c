@@ -101,7 +101,7 @@ static void expect_told(const struct freeing *f)
 	struct zerod_device_info info = ZEROD_INIT(info);
 
 	FAILS(f->rank->client, zerod_device_get(f->rank->client, 0, &info), ZEROD_E_NOT_HELD,
-	      "rank 0 does not hold unit 'v' under tag 'default'; the present call was not carried out");
+	      "rank 0 does not hold unit 'v' under tag 'default'; the present call had no effect");
 	OK(f->rank->client, zerod_device_get(f->rank->client, 0, &info));
 }
 

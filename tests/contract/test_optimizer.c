@@ -347,7 +347,7 @@ CONTRACT_TEST(test_wrong_calls)
 	REFUSED(m, part.m, ZEROD_E_STATE, "not under update");
 	begin(&state, &unit);
 	write_values(&state, gradient, 1);
-	REFUSED(offset_numel, 1, ZEROD_E_INVALID, "end behind the shard's");
+	REFUSED(offset_numel, 1, ZEROD_E_INVALID, "end beyond the shard's");
 	REFUSED(low, NULL, ZEROD_E_INVALID, "low is NULL");
 	REFUSED(m, NULL, ZEROD_E_INVALID, "m is NULL");
 	REFUSED(v, (float *)(void *)((char *)part.v + 2), ZEROD_E_INVALID, "v is not aligned");

@@ -290,7 +290,7 @@ CONTRACT_TEST(test_a_publish_comes_behind_the_wait_for_its_update)
 	contract_publish_all(c, &unit);
 	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, &ticket));
 	FAILS(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL), ZEROD_E_STATE,
-	      "unit 'w': nobody has waited for the ticket of its update yet");
+	      "unit 'w': call zerod_wait() on the ticket of its update first");
 	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
 	contract_write_shard(rank, &unit, NULL);
 	OK(rank->client, zerod_publish(unit.at, 1, NULL, 0, NULL, NULL));

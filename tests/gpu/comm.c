@@ -229,7 +229,7 @@ static int play_missing(struct rank *rank)
 		rc = run_all(rank);
 	if (!rc && rank->index != world - 1)
 		rc = expect(rank, run(rank, &call, SOON_NS), ZEROD_E_DEADLINE,
-		            "some rank has not come, or is behind");
+		            "a rank has not launched it, or is late");
 	if (rc)
 		return rc;
 	(void)pthread_barrier_wait(&rank->party->barrier);
@@ -471,7 +471,7 @@ static const char *reason_to_skip(struct zd_gpu_list *gpus, struct zd_err *err)
 	if (zd_gpu_list(gpus, err))
 		return err->text;
 	if (gpus->count < 2)
-		return "there is one GPU, and NCCL takes one rank a GPU";
+		return "there is one GPU, and NCCL supports one rank per GPU";
 	pid = fork();
 	if (pid == 0) {
 		status = load_nccl(&nccl, err);

@@ -83,18 +83,16 @@ TEST(test_bad_options)
 	options = cluster_options(NULL);
 	REFUSED(&scene, &options,
 	        "group 'world': unique_id is NULL, and 2 of 4 ranks are in other daemons: "
-	        "zerod_group_unique_id() makes one");
+	        "zerod_group_unique_id() creates one");
 	options = cluster_options(&id);
 	options.local_world_size = WORLD;
 	REFUSED(&scene, &options,
-	        "group 'world': unique_id is given, and all 4 ranks are in this daemon: local_world_size "
-	        "says "
-	        "how many are");
+	        "group 'world': unique_id is set, and all 4 ranks are in this daemon: local_world_size is "
+	        "the number of ranks in each daemon");
 	options.local_world_size = 0;
 	REFUSED(&scene, &options,
-	        "group 'world': unique_id is given, and all 4 ranks are in this daemon: local_world_size "
-	        "says "
-	        "how many are");
+	        "group 'world': unique_id is set, and all 4 ranks are in this daemon: local_world_size is "
+	        "the number of ranks in each daemon");
 	options = cluster_options(&id);
 	options.flags = ZEROD_GROUP_HYBRID;
 	options.collectives = ZEROD_COLLECTIVES_NCCL;
@@ -108,7 +106,7 @@ TEST(test_bad_options)
 	id = whole_id(LOCAL - 1);
 	options = cluster_options(&id);
 	REFUSED(&scene, &options,
-	        "group 'world': unique_id was made for fewer than 2 local ranks, or did not arrive whole");
+	        "group 'world': unique_id was made for fewer than 2 local ranks, or is incomplete");
 	id = whole_id(LOCAL + 1);
 	REFUSED(&scene, &options,
 	        "group 'world': unique_id was made for more than 2 local ranks, or for other collectives");

@@ -356,7 +356,7 @@ TEST(test_environment_is_checked)
 	zerod_client *client = NULL;
 
 	expect_refused("ZEROD_LAG", "late",
-	               "ZEROD_LAG is 'late': a seed is expected, or 0, by which no stream lags");
+	               "ZEROD_LAG is 'late': expected a seed, or 0 for streams that do not lag");
 	expect_refused("ZEROD_POISON", "yes", "ZEROD_POISON is 'yes': 0 or 1 is expected");
 	options.socket_path = "/nonexistent/s";
 	/* An older program's structure ends before it. */

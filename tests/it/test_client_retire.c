@@ -243,7 +243,7 @@ TEST(test_before_its_first_use)
 	assert_status(scene.client, zerod_gather_begin(scene.unit, NULL, &ticket), ZEROD_OK);
 	assert_status(scene.client, zerod_session_reset(scene.client, NULL), ZEROD_OK);
 	assert_status(scene.client, zerod_wait(scene.client, ticket, NULL, &data), ZEROD_E_STALE);
-	assert_non_null(strstr(zerod_last_error(scene.client), "segment 7 has gone back to its device"));
+	assert_non_null(strstr(zerod_last_error(scene.client), "segment 7 was released to its device"));
 	scene_close(&scene);
 }
 

@@ -22,7 +22,7 @@ static void test_what_cannot_be_wrapped(void **state)
 	FAILS(client, zerod_cuda_stream_wrap(client, ZD_CU_STREAM_PER_THREAD, &stream), ZEROD_E_INVALID,
 	      "CU_STREAM_PER_THREAD");
 	assert_int_equal(scene_driver()->ctxSetCurrent(NULL), 0);
-	FAILS(client, zerod_cuda_stream_wrap(client, NULL, &stream), ZEROD_E_INVALID, "none is current");
+	FAILS(client, zerod_cuda_stream_wrap(client, NULL, &stream), ZEROD_E_INVALID, "has no current one");
 	FAILS(client, zerod_cuda_stream_wrap(client, NULL, NULL), ZEROD_E_INVALID, NULL);
 	scene_make_current(0);
 	OK(client, zerod_cuda_stream_wrap(client, NULL, &stream));

@@ -69,14 +69,14 @@ report $? "a list of GPUs, and arenas of 80 % by default"
 stop
 
 zerod --backend cuda --arena 5G
-[ $? -eq 2 ] && grep -q "an arena of 5 GiB asked for, device 0 ($(gpu 0)) has 4 GiB" "$dir/log"
+[ $? -eq 2 ] && grep -q "requested an arena of 5 GiB, device 0 ($(gpu 0)) has 4 GiB" "$dir/log"
 report $? "an arena larger than the GPU is refused, with both sizes"
 
 zerod --backend cuda --arena 64M --host-arena 512T
 [ $? -eq 2 ] && grep -q "host_arena: 512 TiB for each of [0-9]* NUMA nodes, and the machine has [0-9]" "$dir/log"
 report $? "a host arena larger than the machine's memory is refused, with both sizes"
 zerod --backend host --arena 64M --host-arena 512T
-[ $? -eq 2 ] && grep -q "a host arena of 512 TiB asked for, [0-9.]* [KMGT]iB of memory present" "$dir/log"
+[ $? -eq 2 ] && grep -q "requested a host arena of 512 TiB, found [0-9.]* [KMGT]iB of memory" "$dir/log"
 report $? "so it is where the devices are emulated"
 
 # The group where the daemon runs, and the file of its limit. Only root may make one, and not everywhere.
@@ -85,7 +85,7 @@ group=/sys/fs/cgroup/memory/zerod-test-$$ limit=memory.limit_in_bytes
 what="a host arena larger than the control group's limit is refused, with both sizes"
 if mkdir "$group" && echo 512M >"$group/$limit" && (echo "$BASHPID" >"$group/cgroup.procs"); then
 	(echo "$BASHPID" >"$group/cgroup.procs" && zerod --backend cuda --arena 64M --host-arena 1G)
-	[ $? -eq 2 ] && grep -q "host_arena: 1 GiB for each of [0-9]* NUMA nodes, and the daemon's control group may have 512 MiB ($group/$limit; " "$dir/log"
+	[ $? -eq 2 ] && grep -q "host_arena: 1 GiB for each of [0-9]* NUMA nodes, and the daemon's control group is limited to 512 MiB ($group/$limit; " "$dir/log"
 	report $? "$what"
 	rmdir "$group"
 else
@@ -94,7 +94,7 @@ else
 fi 2>"$dir/group"
 
 ZD_DOUBLE_COMPUTE_MODE=3 zerod --backend cuda
-[ $? -eq 2 ] && grep -q 'EXCLUSIVE_PROCESS: a trainer cannot start beside the daemon' "$dir/log"
+[ $? -eq 2 ] && grep -q 'EXCLUSIVE_PROCESS: trainers cannot use the GPU while the daemon runs' "$dir/log"
 report $? "a GPU for one process is refused"
 
 ZD_DOUBLE_VERSION=11080 zerod --backend cuda
@@ -112,7 +112,7 @@ report $? "auto without a GPU is host, and says why"
 stop
 
 ZD_DOUBLE_NO_PEER=0-1 start --backend cuda --gpus 0,1
-grep -q "device 0 ($(gpu 0)) cannot reach the memory of device 1 ($(gpu 1)): copies go by way of the host" "$dir/log"
+grep -q "device 0 ($(gpu 0)) cannot reach the memory of device 1 ($(gpu 1)): copies pass through the host" "$dir/log"
 report $? "GPUs that do not reach each other are named"
 stop
 finish

@@ -119,7 +119,8 @@ static void test_more_than_the_control_group_may_have(void **state)
 		skip();
 	}
 	FAILS(rank->client, alloc_on_host(rank, limit_bytes, &made), ZEROD_E_NO_MEMORY,
-	      "a segment of 512 MiB of host memory does not fit: the daemon's control group may have 512 MiB "
+	      "a segment of 512 MiB of host memory does not fit: the daemon's control group is limited to "
+	      "512 MiB "
 	      "and uses ");
 	assert_non_null(strstr(zerod_last_error(rank->client), group));
 	expect_alloc(rank, SEGMENT_BYTES);

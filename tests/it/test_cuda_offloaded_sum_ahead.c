@@ -306,12 +306,12 @@ static const struct bad_case {
 	const char *text;
 	struct mistakes mistakes;
 } bad_cases[] = {
-        {{ZD_TIMELINES, 1}, 1, "a sum behind timeline 1024, value 1", {0}},
-        {{UINT32_MAX, 1}, 1, "a sum behind timeline 4294967295, value 1", {0}},
-        {{3, 0}, 1, "a sum behind timeline 3, value 0", {0}},
-        {{3, ZD_FENCE_ABORTED}, 1, "a sum behind timeline 3, value 9223372036854775807", {0}},
-        {{3, UINT64_MAX}, 1, "a sum behind timeline 3, value 18446744073709551615", {0}},
-        {{3, 1}, ZD_MAX_WORLD + 1, "a sum behind 1025 fences", {0}},
+        {{ZD_TIMELINES, 1}, 1, "a sum after timeline 1024, value 1", {0}},
+        {{UINT32_MAX, 1}, 1, "a sum after timeline 4294967295, value 1", {0}},
+        {{3, 0}, 1, "a sum after timeline 3, value 0", {0}},
+        {{3, ZD_FENCE_ABORTED}, 1, "a sum after timeline 3, value 9223372036854775807", {0}},
+        {{3, UINT64_MAX}, 1, "a sum after timeline 3, value 18446744073709551615", {0}},
+        {{3, 1}, ZD_MAX_WORLD + 1, "a sum after 1025 fences", {0}},
         {{3, 1}, 1, "1 offsets for 2 inputs, 1 values for 1 fences", {.more_segments = true}},
         {{3, 1}, 1, "2 offsets for 1 inputs, 1 values for 1 fences", {.more_offsets = true}},
         {{3, 1}, 1, "1 offsets for 1 inputs, 1 values for 2 fences", {.more_timelines = true}},

@@ -150,9 +150,8 @@ static void test_bad_key_files(void **state)
 	(void)snprintf(path, sizeof(path), "%s/key", folder);
 	expect_no_start(path, "key: no such file");
 	write_key(path, 'k', 0644);
-	expect_no_start(path,
-	                "expected a file that its owner alone may read and write, such as of mode 0400, "
-	                "found mode 0644");
+	expect_no_start(path, "expected a file that only its owner can read and write, such as of mode 0400, "
+	                      "found mode 0644");
 	write_key(path, 'k', 0600);
 	assert_int_equal(truncate(path, KEY_BYTES - 1), 0);
 	expect_no_start(path, "key: expected 32 to 4096 bytes, found 31");

@@ -132,7 +132,7 @@ TEST(test_refuses_to_start)
 	expect_end((const char *const[]){"--check-config", "--config", config, NULL}, 2, "zerod.conf:2:");
 	assert_int_equal(chmod(config, 0666), 0);
 	expect_end((const char *const[]){"--socket", path, "--config", config, NULL}, 2,
-	           "zerod.conf: expected a file that its owner alone may write, found mode 0666");
+	           "zerod.conf: expected a file that only its owner can write, found mode 0666");
 	expect_end((const char *const[]){"--config", "/nonexistent/zerod.conf", NULL}, 2, "no such file");
 	expect_end((const char *const[]){"--bogus", NULL}, 2, "unrecognized option");
 	expect_end((const char *const[]){"--devices", "many", NULL}, 2,
@@ -222,11 +222,10 @@ TEST(test_parts_that_limit_nothing)
 	struct zd_daemon daemon;
 
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "staging, 1 PiB, limits nothing on device 1"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "staging, 1 PiB, has no effect on device 1"), 0);
 	assert_int_equal(write_config(&daemon, "[devices]\ngather_budget = 512T\n"), 0);
 	assert_int_equal(reload(&daemon), 0);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "gather_budget, 512 TiB, limits nothing on device 0"),
-	                 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "gather_budget, 512 TiB, has no effect on device 0"), 0);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 

@@ -305,7 +305,7 @@ HOSTILE_BEFORE_TEST(test_unread_replies)
 	for (size_t i = 0; i < FLOODS; i++)
 		while (raw_try_send(&flood[i], packet_bytes, nbytes))
 			continue;
-	assert_int_equal(zd_daemon_wait_log(&hostile.daemon, "of replies to read"), 0);
+	assert_int_equal(zd_daemon_wait_log(&hostile.daemon, "of unread replies"), 0);
 	id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
 	after = raw_expect(&other, id, 0)->daemon_status->resident_bytes;
 	assert_in_range(after, 0, before + MOST_RESIDENT);

@@ -237,7 +237,7 @@ TEST(test_daemon_is_killed_with_descriptors_that_wait)
 	zerod_close(trainer.client);
 	zerod_close(other.client);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "job 'lm' (uid "), 0);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the daemon before: 1"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the former daemon: 1"), 0);
 	assert_true(says(&daemon, "incomplete jobs: 1, the last one"));
 	expect_step(&daemon, "other", 2);
 	join(&daemon, "lm", &trainer);
@@ -293,7 +293,7 @@ TEST(test_manager_is_gone)
 	                       "durable jobs will not outlive this daemon: giving segment-"));
 	kill_and_restart(&daemon);
 	zerod_close(trainer.client);
-	assert_true(says(&daemon, "the daemon before could not keep its durable jobs any more"));
+	assert_true(says(&daemon, "the former daemon could not store its durable jobs any more"));
 	expect_step(&daemon, "lm", 0);
 	end(&daemon, "lm");
 }

@@ -176,7 +176,7 @@ TEST(test_idle)
 	restart(&keeps);
 	for (unsigned i = 0; i < NRANKS; i++) {
 		assert_int_equal(update(&ranks[i], UNDONE), ZEROD_E_RESTARTED);
-		assert_non_null(strstr(zerod_last_error(ranks[i].client), "zerod_group_get() goes on"));
+		assert_non_null(strstr(zerod_last_error(ranks[i].client), "zerod_group_get() reconnects"));
 	}
 	go_on_and_end();
 }
@@ -213,7 +213,7 @@ TEST(test_a_stopped_daemon)
 {
 	begin();
 	stop_and_restart();
-	assert_int_equal(zd_daemon_wait_log(&daemon_, "durable jobs kept for the next daemon: 1"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon_, "durable jobs stored for the next daemon: 1"), 0);
 	assert_int_equal(update(&ranks[0], UNDONE), ZEROD_E_RESTARTED);
 	assert_non_null(strstr(zerod_last_error(ranks[0].client), "drained by SIGTERM"));
 	go_on_and_end();

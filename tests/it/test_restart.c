@@ -236,7 +236,7 @@ TEST(test_other_jobs_end)
 	assert_int_equal(zerod_alloc(trainer.client, &alloc, &trainer.allocation, (void **)&trainer.bytes),
 	                 0);
 	kill_and_restart(&daemon);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the daemon before: 0"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the former daemon: 0"), 0);
 	zerod_close(trainer.client);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
@@ -251,7 +251,7 @@ TEST(test_a_stopped_daemon)
 	train(&daemon, &trainer);
 	zerod_close(trainer.client);
 	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs kept for the next daemon: 1"), 0);
+	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs stored for the next daemon: 1"), 0);
 	assert_int_equal(zd_daemon_kill(&daemon), 0);
 	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
 	assert_int_equal(join(&daemon, &trainer), 0);
@@ -357,9 +357,9 @@ TEST(test_the_holder_ends_with_the_daemon)
 	assert_int_equal(zd_daemon_kill(&daemon), 0);
 	kill_holder(holder);
 	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "error: durable state is lost: the daemon before has"),
+	assert_int_equal(zd_daemon_wait_log(&daemon, "error: durable state is lost: the former daemon has"),
 	                 0);
-	assert_true(says_lost(&daemon, "the daemon before has kept durable jobs"));
+	assert_true(says_lost(&daemon, "the former daemon has stored durable jobs"));
 	assert_int_equal(zd_daemon_zeroctl(&daemon, "status | grep -q 'SERVING; durable state is lost'"), 0);
 	kill_and_restart(&daemon);
 	assert_true(says_lost(&daemon, "\""));
@@ -401,7 +401,7 @@ TEST(test_no_holder_comes)
 	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs will not outlive this daemon"), 0);
 	assert_int_equal(rmdir(path), 0);
 	kill_and_restart(&daemon);
-	assert_true(says_lost(&daemon, "the daemon before could not keep"));
+	assert_true(says_lost(&daemon, "the former daemon could not store"));
 	end_all(&daemon, false);
 }
 
@@ -426,7 +426,7 @@ TEST(test_a_holder_is_ended)
 	assert_int_equal(zd_daemon_zeroctl(&daemon, command), 0);
 	assert_int_equal(waitpid(holder, NULL, 0), holder);
 	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
-	assert_true(says_lost(&daemon, "the daemon before has kept durable jobs"));
+	assert_true(says_lost(&daemon, "the former daemon has stored durable jobs"));
 	end_all(&daemon, false);
 }
 

@@ -237,7 +237,7 @@ TEST(a_backend_is_a_private_daemons)
 	program_start(&program, both, NULL);
 	program_wait(&program);
 	assert_int_equal(program.status, 2);
-	assert_non_null(strstr(program.err_text, "--backend wants a new one"));
+	assert_non_null(strstr(program.err_text, "--backend needs a new one"));
 	program_free(&program);
 }
 

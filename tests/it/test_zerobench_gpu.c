@@ -293,7 +293,7 @@ TEST(gathers_between_daemons_slow_products_down)
 	json_decref(report);
 }
 
-/* NCCL takes one rank a GPU. */
+/* NCCL supports one rank per GPU. */
 TEST(ranks_share_a_gpu)
 {
 	const char *const shared[] = {"-r", "3", "-b", "4K", "-e", "4K", "--json", NULL};
@@ -368,7 +368,7 @@ TEST(what_cannot_be_is_named)
 	expect_failure(many, 25, "an arena of");
 	expect_failure(odd, 1, "3 ranks on");
 	expect_failure(nobody, 3, "4 GPUs for 8 daemons");
-	expect_failure(emulated, 2, "--nodes wants private daemons on GPUs");
+	expect_failure(emulated, 2, "--nodes needs private daemons on GPUs");
 	expect_failure(together, 2, "cannot gather alone");
 	expect_failure(collectives, 2, "pigeons");
 	expect_failure(engines, 22, "has no ncclMemAlloc");

@@ -654,7 +654,7 @@ TEST(a_number_may_be_a_name)
 	json_decref(object);
 	join(&numbered, name, 0);
 	snprintf(line, sizeof(line), "end-job %s", name);
-	expect_status(line, 1, "is the id of one, and the name of another");
+	expect_status(line, 1, "is the id of one object and the name of another");
 	assert_int_equal(count_rows("buffers --job alpha", "buffers"), 2); /* it is still there */
 	zerod_close(numbered.client);
 }

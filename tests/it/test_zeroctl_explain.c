@@ -147,7 +147,7 @@ TEARDOWN_TEST(a_gather_waits_for_a_version)
 	publish(0);
 	EXPECT_EXPLAINED("two/world/w@0", "Rank 0, device 0: ", session,
 	                 "It waits for rank 1 to publish version 1 of unit 'w' (has 0).", rank1);
-	EXPECT_EXPLAINED("two/world/w@1", "Rank 1 has no gathered buffer of it, and waits for none.");
+	EXPECT_EXPLAINED("two/world/w@1", "Rank 1 has no gathered buffer of it, and does not wait for one.");
 	EXPECT_EXPLAINED("two", "Job 'two' of uid ", " is not durable, with 2 sessions and 1 group.",
 	                 "It is charged 4 KiB of shards.", "gathers that wait: 1.",
 	                 " waits: gather: rank 1 to publish version 1", rank1,
@@ -198,13 +198,13 @@ TEARDOWN_TEST(a_lost_rank_is_named)
 	assert_int_equal(program.status, 0);
 	program_free(&program);
 	EXPECT_EXPLAINED("two/world/w", "Rank 1, device 1: its shard of 2 KiB is DETACHED.",
-	                 "The job keeps it for the next process that joins as this rank",
+	                 "The job retains it for the next process that joins as this rank",
 	                 "Group 'world' of job 'two' is FAILED: it has lost ranks",
 	                 "Ranks without a session: 1.");
 	EXPECT_EXPLAINED("two/world/w@0", "Rank 0, device 0: its shard of 2 KiB is IDLE.");
 	EXPECT_EXPLAINED("two", "is durable, with 1 session", "It is charged 4 KiB of shards.",
 	                 "Ranks without a session: 1.",
-	                 "Its shards and durable allocations stay when its sessions end.");
+	                 "Its shards and durable allocations remain when its sessions end.");
 	close_both();
 	EXPECT_EXPLAINED("two", "with 0 sessions", "is PARKED: all ranks have left",
 	                 "No session uses it. `zeroctl end-job two` frees it");

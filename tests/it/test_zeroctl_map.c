@@ -142,7 +142,7 @@ SETUP_TEST(trim_says_why_it_freed_nothing)
 	expect_shown("trim --device 0", " of job 'maps' has shard\u00d72; segment ");
 	expect_shown("trim --device 0", " of job 'maps' has gathered\u00d71");
 	expect_shown("trim --device 1", "no memory of it is in segments");
-	expect_shown("trim --device 0 --keep 64M", "no more than --keep is in segments");
+	expect_shown("trim --device 0 --keep 64M", "segments have at most --keep bytes");
 	assert_status(me.client, zerod_release(a, NULL, 0, NULL, NULL), ZEROD_OK);
 }
 

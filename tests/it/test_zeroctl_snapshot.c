@@ -234,7 +234,7 @@ SETUP_TEST(what_cannot_be_written_is_named)
 {
 	char line[256];
 
-	zeroctl_fails(daemon_.socket_path, "snapshot", 2, "snapshot takes -o FILE");
+	zeroctl_fails(daemon_.socket_path, "snapshot", 2, "snapshot needs -o FILE");
 	zeroctl_fails(daemon_.socket_path, "snapshot -o /dev/full", 30,
 	              "cannot write '/dev/full': No space left on device");
 	snprintf(line, sizeof(line), "snapshot -o %s/none/page.html", folder);

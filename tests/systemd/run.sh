@@ -88,7 +88,7 @@ inside systemctl reload zerod && until_true said 'reloaded the limits'
 report $? "a reload takes the limits over"
 
 configure '[limits]' 'max_session = 3'
-inside systemctl reload zerod && until_true said 'max_session: unknown key' && said 'the former limits stay' && status && is zerod service active
+inside systemctl reload zerod && until_true said 'max_session: unknown key' && said 'the former limits remain' && status && is zerod service active
 report $? "a reload of what makes no sense changes nothing"
 
 # It is not served, and does not get better by itself; whoever comes starts it once.
@@ -99,7 +99,7 @@ report $? "the service does not start with it, and is not started again"
 turned_away=0
 for _ in 1 2 3 4 5 6 7 8; do
 	status
-	[ $? -eq 26 ] && grep -q 'before its first answer; its log says why' "$dir/status" && turned_away=$((turned_away + 1))
+	[ $? -eq 26 ] && grep -q 'before its first answer; its log has the reason' "$dir/status" && turned_away=$((turned_away + 1))
 done
 inside sh -c 'for i in $(seq 60); do zeroctl status; done' >"$dir/status" 2>&1
 [ $turned_away -eq 8 ] && [ "$(grep -c 'before its first answer' "$dir/status")" -eq 60 ] && is zerod socket active
@@ -117,7 +117,7 @@ as_nobody /opt/zerod/commits >"$dir/commits"
 keeps_job() {
 	status && inside zeroctl jobs | grep -q 'commits-.* 65534 *yes'
 }
-keeps_job && inside kill -KILL "$(property MainPID)" && until_true restarts 2 && keeps_job && said 'restored durable jobs of the daemon before: 1'
+keeps_job && inside kill -KILL "$(property MainPID)" && until_true restarts 2 && keeps_job && said 'restored durable jobs of the former daemon: 1'
 report $? "a durable job outlives a daemon that is killed"
 inside systemctl restart zerod && keeps_job && [ "$(property NFileDescriptorStore)" -eq 2 ]
 report $? "and a restart"
@@ -150,7 +150,7 @@ configure '[devices]' 'backend = host' 'count = 2' 'arena = 64M' '[socket a]' 'p
 inside systemctl daemon-reload
 inside systemctl stop zerod.service zerod.socket 2>"$dir/out"
 inside systemctl start zerod.socket zerod-a.socket && is zerod service inactive &&
-	[ "$(as_nobody /opt/zerod/hello_gather /run/zerod-tenants/a/zerod.sock | grep -c 'sees 0 to 127$')" -eq 2 ] && said '(uid 12345) began' &&
+	[ "$(as_nobody /opt/zerod/hello_gather /run/zerod-tenants/a/zerod.sock | grep -c 'sees 0 to 127$')" -eq 2 ] && said '(uid 12345) started' &&
 	is zerod service active && status && inside systemctl restart zerod.service &&
 	inside zeroctl --socket /run/zerod-tenants/a/zerod.sock sessions --json | grep -q '"uid": 12345'
 report $? "a tenant's socket unit starts the service, whose path names the tenant"

@@ -30,11 +30,10 @@ void zc_detached_fail(struct zerod_client *client, int status, const char *what,
 		error = zerod_status_name(status);
 	if (is_kept(detached, status) && !unit)
 		(void)zd_err_set(&detached->first, status,
-		                 "a detached %s failed: %s; the present call was not carried out", what,
-		                 error);
+		                 "a detached %s failed: %s; the present call had no effect", what, error);
 	else if (is_kept(detached, status))
 		(void)zd_err_set(&detached->first, status,
-		                 "a %s %s of unit '%s' failed: %s; the present call was not carried out",
+		                 "a %s %s of unit '%s' failed: %s; the present call had no effect",
 		                 what ? "detached" : "released", what ? what : "gather", unit->name, error);
 	detached->nfailures++;
 	client->detached_failed = true;

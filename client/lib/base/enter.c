@@ -16,7 +16,7 @@ int zc_enter_quietly(const struct zerod_client *client, struct zd_err **err)
 	if (!client)
 		return zd_err_set(*err, ZEROD_E_INVALID, "the handle is NULL");
 	if (zc_is_forked(client))
-		return zd_err_set(*err, ZEROD_E_FORKED, "the client was made before fork()");
+		return zd_err_set(*err, ZEROD_E_FORKED, "the client was created before fork()");
 	broken_status = client->broken_status;
 	return broken_status ? zd_err_set(*err, broken_status, "%s", client->broken_text) : 0;
 }
@@ -37,7 +37,7 @@ int zc_enter_check(int rc, const struct zerod_group *group, struct zd_err *err)
 	if (!group->joined)
 		return zd_err_set(err, ZEROD_E_RESTARTED,
 		                  "the daemon has ended, and the group with it: only durable groups in one "
-		                  "daemon are joined again; leave the group");
+		                  "daemon can be joined again; leave the group");
 	return zd_err_set(err, ZEROD_E_RESTARTED,
 	                  "the daemon has ended; zerod_group_get() joins the group in the next one");
 }
@@ -72,6 +72,6 @@ void zc_loss_explain(const struct zerod_client *client, struct zd_err *err)
 	if (client->reconnect_ms == 0 ||
 	    (err->status != ZEROD_E_DISCONNECTED && err->status != ZEROD_E_SHUTDOWN))
 		return;
-	(void)zd_err_set(err, ZEROD_E_RESTARTED, "%s; zerod_group_get() goes on with the next daemon",
+	(void)zd_err_set(err, ZEROD_E_RESTARTED, "%s; zerod_group_get() reconnects to the next daemon",
 	                 err->text);
 }

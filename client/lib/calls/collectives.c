@@ -61,22 +61,22 @@ static int check_unique_id(const struct zerod_group_options *options, struct zd_
 
 	if (needed == 0 && options->unique_id)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "group '%s': unique_id is given, and all %u ranks are in this daemon: "
-		                  "local_world_size says how many are",
+		                  "group '%s': unique_id is set, and all %u ranks are in this daemon: "
+		                  "local_world_size is the number of ranks in each daemon",
 		                  options->group, options->world_size);
 	if (needed == 0)
 		return 0;
 	if (!options->unique_id)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "group '%s': unique_id is NULL, and %u of %u ranks are in other daemons: "
-		                  "zerod_group_unique_id() makes one",
+		                  "zerod_group_unique_id() creates one",
 		                  options->group, options->world_size - options->local_world_size,
 		                  options->world_size);
 	if (!has_id(options->unique_id, needed - 1))
-		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "group '%s': unique_id was made for fewer than %u local ranks, or did not "
-		                  "arrive whole",
-		                  options->group, needed / ZD_UNIQUE_IDS_PER_RANK);
+		return zd_err_set(
+		        err, ZEROD_E_INVALID,
+		        "group '%s': unique_id was made for fewer than %u local ranks, or is incomplete",
+		        options->group, needed / ZD_UNIQUE_IDS_PER_RANK);
 	if (has_id(options->unique_id, needed))
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "group '%s': unique_id was made for more than %u local ranks, or for other "

@@ -38,7 +38,7 @@ static int take_gather_options(const struct zerod_client *client, const struct z
 	if (!rc && options->scope.id &&
 	    (options->tag || options->uses > 1 || options->flags & ZEROD_GATHER_PREFETCH))
 		rc = zd_err_set(err, ZEROD_E_INVALID,
-		                "a gather in scope %llu has no tag, uses or prefetch of its own",
+		                "a gather in scope %llu must not set tag, uses or prefetch",
 		                ZD_ID_NUMBER(options->scope.id));
 	if (!rc)
 		rc = zc_flags(options->flags, ZEROD_GATHER_PREFETCH | ZEROD_GATHER_NO_SLOT,

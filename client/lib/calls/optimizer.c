@@ -140,12 +140,12 @@ static int check_part(const struct zerod_optimizer_part *part, const struct zc_u
 		                  zerod_dtype_name(unit->dtype));
 	if (part->offset_numel > unit->true_numel || part->numel > unit->true_numel - part->offset_numel)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "unit '%s': %llu elements at %llu end behind the shard's %llu", unit->name,
+		                  "unit '%s': %llu elements at %llu end beyond the shard's %llu", unit->name,
 		                  (unsigned long long)part->numel, (unsigned long long)part->offset_numel,
 		                  (unsigned long long)unit->true_numel);
 	if ((!unit->updating || unit->unawaited) && update->kind != ZC_UPDATE_JOIN)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is not under update%s", unit->name,
-		                  unit->unawaited ? " yet: zerod_wait() for the ticket comes first" : "");
+		                  unit->unawaited ? " yet: call zerod_wait() on the ticket first" : "");
 	if (part->numel == 0)
 		return 0;
 	rc = check_array(part->low, is_split, sizeof(*part->low), unit, "low", err);
@@ -214,7 +214,8 @@ static int check_reach(const struct updates *updates, const struct zc_update *up
 	for (size_t i = 0; i < ZD_ARRAY_LEN(arrays) && updates->client->on_gpus; i++) {
 		if (arrays[i] && updates->by_cpu && zc_cuda_is_gpu_address(updates->client, arrays[i]))
 			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "%s is memory of a GPU: without a stream of it the CPU updates",
+			                  "%s is memory of a GPU, which the CPU cannot update: pass a stream "
+			                  "of the GPU",
 			                  names[i]);
 		if (arrays[i] && !updates->by_cpu && zc_cuda_is_unreachable(updates->client, arrays[i]))
 			return zd_err_set(

@@ -318,8 +318,8 @@ static int post_update(const struct zc_unit_list *list, zerod_unit *const *units
 
 	if (list->count < count)
 		return zd_err_set(err, ZEROD_E_STATE,
-		                  "an update of some of these units has begun in a call that failed: begin "
-		                  "it without a ticket");
+		                  "a call that failed has started an update of some of these units: begin it "
+		                  "again without a ticket");
 	mine = units_new(list->client, units, count, err);
 	if (!mine)
 		return ZEROD_E_SYSTEM;
@@ -468,7 +468,7 @@ static int check_awaited(struct zerod_client *client, zerod_unit *const *units, 
 	for (size_t i = 0; i < count && !rc; i++)
 		if (units[i]->shared->unawaited)
 			rc = zd_err_set(err, ZEROD_E_STATE,
-			                "unit '%s': nobody has waited for the ticket of its update yet",
+			                "unit '%s': call zerod_wait() on the ticket of its update first",
 			                units[i]->shared->name);
 	pthread_mutex_unlock(&client->lock);
 	return rc;

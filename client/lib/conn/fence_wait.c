@@ -79,8 +79,8 @@ static int explain(struct zerod_client *client, int rc, struct zc_fence fence, c
 	case ZEROD_E_ABORTED:
 		client->poisoned = true;
 		return zd_err_set(err, rc,
-		                  "the wait for %s was freed by an abort: discard what followed, then reset "
-		                  "the session",
+		                  "an abort has ended the wait for %s: discard the results since then, and "
+		                  "reset the session",
 		                  what);
 	case ZEROD_E_DEADLINE:
 	case ZEROD_E_INTERRUPTED:

@@ -133,7 +133,7 @@ static int wait_call(struct zerod_client *client, struct zc_op *op, uint64_t dea
 	pthread_mutex_unlock(&client->lock);
 	if (rc)
 		return zd_err_set(err, rc,
-		                  "the daemon did not answer in time; it may still do what was asked");
+		                  "the daemon did not answer in time; it can still execute the request");
 	if (!op->reply)
 		return zd_err_set(err, op->status, "%s",
 		                  client->broken_status ? client->broken_text

@@ -64,7 +64,7 @@ static int check_gpu(const struct zc_cuda *cuda, const struct zc_gpu *gpu, struc
 	int rc = zd_cuda_err(
 	        cuda->driver,
 	        cuda->driver->deviceGetAttribute(&can, ZD_CU_ATTR_CAN_USE_64_BIT_MEM_OPS, gpu->device), err,
-	        "asking what %s can do", gpu->name);
+	        "querying the abilities of %s", gpu->name);
 
 	if (!rc && !can)
 		rc = zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s has no 64-bit memory operations in streams",

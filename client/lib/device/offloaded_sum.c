@@ -117,7 +117,7 @@ static int receive_packet(struct worker_context *context, size_t *nbytes, struct
 	for (unsigned i = 0; i < nfds; i++)
 		(void)close(fds[i]);
 	return nfds > 0 ? zd_err_set(err, ZEROD_E_PROTOCOL,
-	                             "the daemon sent %u descriptors over the work channel", nfds)
+	                             "the daemon sent %u descriptors through the work channel", nfds)
 	                : 0;
 }
 
@@ -168,20 +168,20 @@ static int check_sum(const Zd__Sum *from, struct zd_err *err)
 {
 	if (!zd_dtype_reducible(from->input_dtype) || !zd_dtype_holds_sums(from->target_dtype))
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
-		                  "the daemon asks for a sum of dtype %u into dtype %u", from->input_dtype,
+		                  "the daemon requests a sum of dtype %u into dtype %u", from->input_dtype,
 		                  from->target_dtype);
 	if (from->numel == 0 || from->numel > ZD_MAX_BYTES / sizeof(float))
-		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum of %llu elements",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon requests a sum of %llu elements",
 		                  (unsigned long long)from->numel);
 	if (from->n_input_segments == 0 || from->n_input_segments > ZD_MAX_WORLD ||
 	    from->slot >= ZD_WORK_SLOTS)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
-		                  "the daemon asks for a sum of %zu inputs, its result into slot %u",
+		                  "the daemon requests a sum of %zu inputs, its result into slot %u",
 		                  from->n_input_segments, from->slot);
 	if (from->target_segment == 0)
-		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum without a target");
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon requests a sum without a target");
 	if (from->n_fence_timelines > ZD_MAX_WORLD)
-		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon asks for a sum behind %zu fences",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon requests a sum after %zu fences",
 		                  from->n_fence_timelines);
 	if (from->n_input_offsets != from->n_input_segments ||
 	    from->n_fence_values != from->n_fence_timelines)
@@ -202,7 +202,7 @@ static int take_fences(const struct zerod_client *client, const Zd__Sum *from, s
 		if (fence.timeline >= client->ntimelines || fence.value == 0 ||
 		    fence.value >= (uint64_t)ZD_FENCE_ABORTED)
 			return zd_err_set(err, ZEROD_E_PROTOCOL,
-			                  "the daemon asks for a sum behind timeline %u, value %llu",
+			                  "the daemon requests a sum after timeline %u, value %llu",
 			                  fence.timeline, (unsigned long long)fence.value);
 		sum->fences[i] = fence;
 	}
@@ -292,7 +292,7 @@ static int take_packet(struct worker_context *context, size_t nbytes, struct zd_
 
 	if (!packet)
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
-		                  "the daemon sent %zu bytes over the work channel that are no packet",
+		                  "the daemon sent %zu bytes through the work channel that are not a packet",
 		                  nbytes);
 	for (size_t i = 0; i < packet->n_works && !rc && !is_stopped(&client->worker); i++)
 		rc = handle_work(context, packet->works[i], err);

@@ -33,7 +33,7 @@ static int check_options(const struct zerod_reduce_options *options, struct zd_e
 {
 	if (options->nabsent > 0)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "%u absent views of a gradient that accumulates: add zeros there",
+		                  "%u absent views of a gradient that accumulates: add zeros to them",
 		                  options->nabsent);
 	if (options->op != ZEROD_SUM && options->op != ZEROD_MEAN)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown reduction %d", (int)options->op);
@@ -88,8 +88,8 @@ static int add_gradient(struct zc_reserved *given, const struct zc_fence_args *f
 		                  ZD_ID_NUMBER(given->entry), given->unit->name);
 	if (sum->ngradients > 0 && !is_same(&sum->options, options))
 		return zd_err_set(err, ZEROD_E_MISMATCH,
-		                  "unit '%s': op, prescale and OVERWRITE of a gradient that accumulates are "
-		                  "not those of the first one",
+		                  "unit '%s': op, prescale and OVERWRITE of a gradient that accumulates "
+		                  "differ from those of the first one",
 		                  given->unit->name);
 	rc = note_fences(sum, fences, err);
 	if (rc)

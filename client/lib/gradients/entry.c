@@ -150,11 +150,10 @@ static int await_request(struct reserving *reserving, struct zc_op *op)
 		reserving->late = true;
 		op->stale = true; /* only the reservation has its answer */
 		reserved->claimed = false;
-		(void)zd_err_set(
-		        reserving->err, rc,
-		        "the daemon did not answer in time; the room for the gradient of unit '%s' is "
-		        "kept for the next call that reserves it",
-		        op->unit->name);
+		(void)zd_err_set(reserving->err, rc,
+		                 "the daemon did not answer in time; the entry for the gradient of unit '%s' "
+		                 "remains for the next call that reserves it",
+		                 op->unit->name);
 	} else if (op->status) {
 		rc = zd_err_set(reserving->err, op->status, "%s",
 		                op->error && op->error[0] ? op->error : zerod_status_name(op->status));
@@ -419,7 +418,7 @@ static void given_end(struct zerod_client *client, struct zerod_bucket *bucket, 
 static int check_detached(bool detached, const zerod_ticket *ticket, struct zd_err *err)
 {
 	if (detached && ticket)
-		return zd_err_set(err, ZEROD_E_INVALID, "a ticket is given for a detached request");
+		return zd_err_set(err, ZEROD_E_INVALID, "a detached request has no ticket: expected NULL");
 	return 0;
 }
 

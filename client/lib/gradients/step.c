@@ -145,8 +145,8 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 		rc = zc_flags(options.flags, ZEROD_STEP_SCALARS, "zerod_step_options", stepping.err);
 	if (!rc && ticket && info)
 		rc = zd_err_set(stepping.err, ZEROD_E_INVALID,
-		                "info and ticket are given: with a ticket info must be NULL, and "
-		                "zerod_step_get() has it");
+		                "info and ticket are both set: with a ticket info must be NULL, and "
+		                "zerod_step_get() returns it");
 	else if (!rc && !ticket)
 		rc = zc_result_check(info, "info", stepping.err);
 	if (!rc)

@@ -57,9 +57,9 @@ static int explain_connect(int error, const char *path, struct zd_err *err)
 	case ENOTDIR:
 		return zd_err_set(err, ZEROD_E_CONNECT, "no daemon listens on %s: %s", path, strerror(error));
 	case EPROTOTYPE:
-		return zd_err_set(err, ZEROD_E_CONNECT, "what listens on %s is not zerod", path);
+		return zd_err_set(err, ZEROD_E_CONNECT, "the server that listens on %s is not zerod", path);
 	case EAGAIN:
-		return zd_err_set(err, ZEROD_E_CONNECT, "the daemon on %s takes no connections", path);
+		return zd_err_set(err, ZEROD_E_CONNECT, "the daemon on %s accepts no connections", path);
 	case EACCES:
 	case EPERM:
 		return zd_err_set(err, ZEROD_E_PERMISSION, "connecting to %s: %s", path, strerror(error));
@@ -289,9 +289,9 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 		return zd_err_set(greeting->err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
 		                  hello->timelines);
 	if (client->strict && !hello->strict)
-		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
-		                  "the daemon does not keep gathered buffers to pages of their own, which "
-		                  "strict needs");
+		return zd_err_set(
+		        greeting->err, ZEROD_E_UNSUPPORTED,
+		        "the daemon does not place gathered buffers in separate pages, which strict needs");
 	if (client->poison_mode && !hello->poison)
 		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon does not fill released buffers, which poison (the option, or "
@@ -400,16 +400,15 @@ static int choose_name(const char *given, const char **name, struct zd_err *err)
 static void explain(const struct zerod_client *client, const char *path, int status, struct zd_err *err)
 {
 	if (status == ZEROD_E_DISCONNECTED)
-		(void)zd_err_set(
-		        err, status,
-		        "%s: the daemon closed the connection before its first answer; its log says why",
-		        path);
+		(void)zd_err_set(err, status,
+		                 "%s: the daemon closed the connection before its first answer; its log has "
+		                 "the reason",
+		                 path);
 	else if (status == ZEROD_E_DEADLINE)
-		(void)zd_err_set(
-		        err, status,
-		        "%s: no first answer within %u ms: the daemon cannot start yet, or hangs; its "
-		        "log says which",
-		        path, zc_deadline_ms(client, 0));
+		(void)zd_err_set(err, status,
+		                 "%s: no first answer within %u ms: the daemon cannot start yet, or hangs; "
+		                 "see its log",
+		                 path, zc_deadline_ms(client, 0));
 	else
 		(void)zd_err_set(err, status, "%s", zc_err(client)->text);
 }

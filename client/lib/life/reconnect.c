@@ -244,7 +244,7 @@ static int connect_again(struct zerod_client *client, struct zd_err *err)
 	if (!is_early(rc))
 		return rc;
 	return zd_err_set(err, ZEROD_E_CONNECT,
-	                  "%s; reconnect_ms, %u ms, have passed; zerod_group_get() may be called again",
+	                  "%s; reconnect_ms, %u ms, have passed; zerod_group_get() can be called again",
 	                  err->text, client->reconnect_ms);
 }
 

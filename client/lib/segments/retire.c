@@ -74,7 +74,7 @@ int zc_segment_retire(struct zerod_client *client, uint32_t id, struct zd_err *e
 	struct zc_segment *segment = zc_segment_find(client, id);
 
 	if (!segment)
-		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon wants segment %u, which it never sent",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon retires segment %u, which it never sent",
 		                  id);
 	client->nretired++;
 	segment->is_retired = true;

@@ -138,7 +138,7 @@ static int map_location(struct zerod_client *client, const struct zc_location *l
 	int rc = 0;
 
 	if (!segment) /* checked when the location was received; another thread has released it since then */
-		return zd_err_set(err, ZEROD_E_STALE, "segment %u has gone back to its device",
+		return zd_err_set(err, ZEROD_E_STALE, "segment %u was released to its device",
 		                  location->segment);
 	if (!segment->map) {
 		segment->read_only = read_only;

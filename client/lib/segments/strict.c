@@ -160,7 +160,7 @@ static int find_pages(struct zerod_client *client, const struct zc_unit *unit, c
 	        .segment = zc_segment_find(client, part->segment), .page = page, .npages = end - page};
 	if (place->segment)
 		return 0;
-	return zd_err_set(err, ZEROD_E_STALE, "segment %u of unit '%s' has gone back to its device",
+	return zd_err_set(err, ZEROD_E_STALE, "segment %u of unit '%s' was released to its device",
 	                  part->segment, unit->name);
 }
 

@@ -177,8 +177,8 @@ static int say_aborted(struct zerod_client *client, struct zd_err *err)
 	if (zc_is_hung_up(client))
 		return zc_loss_say(client, err);
 	return zd_err_set(err, ZEROD_E_ABORTED,
-	                  "a wait of the stream was freed by an abort: discard what followed, then reset "
-	                  "the session");
+	                  "an abort has ended a wait of the stream: discard the results since then, and "
+	                  "reset the session");
 }
 
 static int gpu_wait(zerod_stream *base, const struct zc_stream_wait *wait, struct zd_err *err)
@@ -253,11 +253,9 @@ static int gpu_converts(const zerod_stream *base, struct zd_err *err)
 
 	if (stream->context == stream->gpu->context)
 		return 0;
-	return zd_err_set(
-	        err, ZEROD_E_UNSUPPORTED,
-	        "the stream is one of another context than the primary one of %s, where the library's "
-	        "kernels are",
-	        stream->gpu->name);
+	return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+	                  "the stream is not of the primary context of %s, which has the library's kernels",
+	                  stream->gpu->name);
 }
 
 /* In the stream's context. */
@@ -475,7 +473,7 @@ static int find_context(struct zc_cuda *cuda, struct CUstream_st *handle, struct
 
 	if (!rc && !*context)
 		rc = zd_err_set(err, ZEROD_E_INVALID,
-		                "the default stream needs a context, and none is current in this thread");
+		                "the default stream needs a context, and this thread has no current one");
 	return rc;
 }
 

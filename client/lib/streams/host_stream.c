@@ -253,7 +253,7 @@ static int host_launch(zerod_stream *base, void (*fn)(void *), void *arg, void *
 	if (!failure.status)
 		return 0;
 	free(work);
-	return zd_err_set(err, ZEROD_E_STATE, "the stream takes no work: %s", failure.text);
+	return zd_err_set(err, ZEROD_E_STATE, "the stream accepts no work: %s", failure.text);
 }
 
 /* ---- The stream as a whole ----------------------------------------------------------------------------- */

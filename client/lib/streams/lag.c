@@ -36,7 +36,7 @@ int zc_lag_seed(uint64_t *seed, struct zd_err *err)
 	value = strtoull(text, &end, 10);
 	if (text[0] < '0' || text[0] > '9' || *end || errno)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "ZEROD_LAG is '%s': a seed is expected, or 0, by which no stream lags",
+		                  "ZEROD_LAG is '%s': expected a seed, or 0 for streams that do not lag",
 		                  text);
 	*seed = value;
 	return 0;

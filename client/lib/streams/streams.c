@@ -71,6 +71,6 @@ int zc_streams_check_poison(struct zerod_client *client, struct zd_err *err)
 	if (zc_is_hung_up(client))
 		return zc_loss_say(client, err);
 	return zd_err_set(err, ZEROD_E_POISONED,
-	                  "a wait of this session was freed by an abort: discard what "
-	                  "followed, then reset the session");
+	                  "an abort has ended a wait of this session: discard the results since then, and "
+	                  "reset the session");
 }

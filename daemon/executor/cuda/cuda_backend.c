@@ -69,7 +69,7 @@ static int set_arena(const struct zd_cuda_device *device, uint64_t asked_bytes, 
 	uint64_t bytes = asked_bytes ? asked_bytes : device->memory_bytes / 100 * DEFAULT_ARENA_PERCENT;
 	if (bytes > device->memory_bytes)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
-		                  "cuda backend: an arena of %s asked for, device %" PRIu32 " (%s) has %s",
+		                  "cuda backend: requested an arena of %s, device %" PRIu32 " (%s) has %s",
 		                  zd_bytes_text(bytes, wanted), device->index, device->name,
 		                  zd_bytes_text(device->memory_bytes, found));
 	bytes -= bytes % device->granularity_bytes;

@@ -124,11 +124,12 @@ static int check_compute_mode(struct zd_cuda_device *device, struct zd_err *err)
 	                    err, "asking %s for its compute mode", device->name);
 	if (rc || (mode != ZD_CU_COMPUTE_EXCLUSIVE_PROCESS && mode != ZD_CU_COMPUTE_PROHIBITED))
 		return rc;
-	return zd_err_set(
-	        err, ZEROD_E_INVALID,
-	        "%s is in compute mode %s: a trainer cannot start beside the daemon; expected mode DEFAULT "
-	        "(nvidia-smi -c DEFAULT)",
-	        device->name, mode == ZD_CU_COMPUTE_PROHIBITED ? "PROHIBITED" : "EXCLUSIVE_PROCESS");
+	return zd_err_set(err, ZEROD_E_INVALID,
+	                  "%s is in compute mode %s: trainers cannot use the GPU while the daemon runs; "
+	                  "expected mode DEFAULT "
+	                  "(nvidia-smi -c DEFAULT)",
+	                  device->name,
+	                  mode == ZD_CU_COMPUTE_PROHIBITED ? "PROHIBITED" : "EXCLUSIVE_PROCESS");
 }
 
 static int ask_name(struct zd_cuda_device *device, struct zd_err *err)
@@ -302,7 +303,7 @@ static int ask_peers(struct zd_cuda_devices *devices, struct zd_err *err)
 			if (!can)
 				zd_log(ZD_LOG_WARNING,
 				       "device %" PRIu32 " (%s) cannot reach the memory of device %" PRIu32
-				       " (%s): copies go by way of the host",
+				       " (%s): copies pass through the host",
 				       i, from->name, j, to->name);
 		}
 	}

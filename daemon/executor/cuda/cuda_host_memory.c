@@ -168,7 +168,7 @@ static int check_size(const struct zd_cuda_host_memory *memory, struct zd_err *e
 	if (zd_memory_limit_exceeded("", memory->arena_bytes * memory->count, false, &limit))
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                  "host_arena: %s for each of %u NUMA nodes, and the daemon's control group "
-		                  "may have %s (%s; see MemoryHigh= and MemoryMax= of its unit)",
+		                  "is limited to %s (%s; see MemoryHigh= and MemoryMax= of its unit)",
 		                  zd_bytes_text(memory->arena_bytes, wanted), memory->count,
 		                  zd_bytes_text(limit.bytes, found), limit.file);
 	return 0;

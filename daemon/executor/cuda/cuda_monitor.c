@@ -141,7 +141,7 @@ static void *monitor_main(void *arg)
 /* NVML's lists of processes are used only if they contain the daemon, which has a context on each GPU. */
 static void open_nvml(struct zd_cuda_monitor *monitor)
 {
-	static const char then[] = "processes count as gone from the GPUs when they have ended";
+	static const char then[] = "a process counts as having left the GPUs when it has ended";
 	const char *name = monitor->devices->all[0].name;
 	struct zd_err err = ZD_ERR_NONE;
 	if (zd_nvml_open(&monitor->nvml, &err) != 0) {

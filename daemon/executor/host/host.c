@@ -50,7 +50,7 @@ static int check_config(const struct zd_backend_config *config, struct zd_err *e
 	uint64_t memory = zd_host_memory_bytes();
 	if (memory && config->host_arena_bytes > memory)
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
-		                  "host backend: a host arena of %s asked for, %s of memory present",
+		                  "host backend: requested a host arena of %s, found %s of memory",
 		                  zd_bytes_text(config->host_arena_bytes, wanted),
 		                  zd_bytes_text(memory, found));
 	if (memory && arena > (memory - config->host_arena_bytes) / config->ndevices)

@@ -71,7 +71,7 @@ static int check_size(uint64_t bytes, bool pinned, struct zd_err *err)
 	if (pinned && zd_memory_limit_exceeded("", bytes, true, &limit))
 		return zd_err_set(err, ZEROD_E_NO_MEMORY,
 		                  "a segment of %s of host memory does not fit: the daemon's control group "
-		                  "may have %s and uses %s (%s)",
+		                  "is limited to %s and uses %s (%s)",
 		                  zd_bytes_text(bytes, wanted), zd_bytes_text(limit.bytes, found),
 		                  zd_bytes_text(limit.used_bytes, used), limit.file);
 	return 0;

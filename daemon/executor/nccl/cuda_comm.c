@@ -433,7 +433,7 @@ static void miss_deadline(struct zd_cuda_comm *comm)
 	char here[ZD_CUDA_COMM_RANKS_TEXT];
 	struct zd_err err;
 	zd_err_format(&err, ZEROD_E_DEADLINE,
-	              "group '%s': its %" PRIu32 " ranks have not met by the deadline of rank %" PRIu32
+	              "group '%s': its %" PRIu32 " ranks have not connected by the deadline of rank %" PRIu32
 	              ": of this daemon came %s; another one has not come, or has another unique id "
 	              "or number of ranks",
 	              comm->self.group, comm->self.nranks,

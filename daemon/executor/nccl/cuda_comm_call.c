@@ -132,11 +132,11 @@ static int mismatch(const struct zd_cuda_comm_description *all, uint32_t rank,
 	const struct zd_cuda_comm_description *first = &all[0], *other = &all[rank];
 	char first_text[ZD_CUDA_COMM_TEXT], other_text[ZD_CUDA_COMM_TEXT];
 	if (first->magic != MAGIC || other->magic != MAGIC)
-		return zd_err_set(err, ZEROD_E_MISMATCH,
-		                  "group '%s': rank %" PRIu32
-		                  " did not describe its operation: checking mode "
-		                  "is for all ranks or for none",
-		                  self->group, first->magic != MAGIC ? first_rank : other_rank);
+		return zd_err_set(
+		        err, ZEROD_E_MISMATCH,
+		        "group '%s': rank %" PRIu32
+		        " did not describe its operation: set checking mode on all ranks or on none",
+		        self->group, first->magic != MAGIC ? first_rank : other_rank);
 	return zd_err_set(err, ZEROD_E_MISMATCH,
 	                  "group '%s': rank %" PRIu32 " runs its %s, rank %" PRIu32 " its %s%s", self->group,
 	                  first_rank, described(first, first_text), other_rank, described(other, other_text),

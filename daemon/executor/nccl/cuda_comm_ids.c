@@ -207,7 +207,7 @@ static void ended(struct zd_cuda_ids *ids)
 		failed(ids, status < 0 ? status : ZEROD_E_SYSTEM, text);
 		return;
 	}
-	failed(ids, ZEROD_E_SYSTEM, "the process that makes unique ids has ended");
+	failed(ids, ZEROD_E_SYSTEM, "the process that creates unique ids has ended");
 }
 
 static void note_ids_made(const struct zd_cuda_id_makers *makers, struct zd_cuda_ids *ids)
@@ -252,7 +252,7 @@ bool zd_cuda_ids_poll(struct zd_cuda_id_makers *makers, uint64_t now_ns)
 		if (!ids->made)
 			read_more(makers, ids);
 		if (!ids->made && now_ns >= ids->deadline_ns)
-			failed(ids, ZEROD_E_SYSTEM, "NCCL has not made unique ids in time");
+			failed(ids, ZEROD_E_SYSTEM, "NCCL has not created unique ids in time");
 		under_way |= !ids->made;
 		if (!ids->killed && !is_needed(makers, ids, now_ns))
 			end_ids(makers, ids);

@@ -42,12 +42,12 @@ static int check_rank(const struct zd_cuda_comm_rank *there, const struct zd_cud
 		                  zd_cuda_comm_world_rank(rank, rank->rank), rank->nranks);
 	if (there->rank == rank->rank)
 		return zd_err_set(err, ZEROD_E_EXISTS,
-		                  "group '%s': rank %" PRIu32 " is there already, with the same unique id",
+		                  "group '%s': rank %" PRIu32 " already exists with the same unique id",
 		                  rank->group, zd_cuda_comm_world_rank(rank, rank->rank));
 	if (there->device == rank->device)
 		return zd_err_set(err, ZEROD_E_EXISTS,
 		                  "group '%s': ranks %" PRIu32 " and %" PRIu32 " on device %" PRIu32
-		                  ": NCCL takes one rank a GPU",
+		                  ": NCCL supports one rank per GPU",
 		                  rank->group, zd_cuda_comm_world_rank(there, there->rank),
 		                  zd_cuda_comm_world_rank(rank, rank->rank), rank->device);
 	return 0;

@@ -35,7 +35,7 @@ int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cud
 	if (zd_cuda_comm_queue_is_full(queue))
 		return zd_err_set(err, ZEROD_E_LIMIT,
 		                  "group '%s': %s has room for the kernels of %" PRIu32
-		                  " communicators at once, and as many are there",
+		                  " communicators at once, and all are in use",
 		                  config->group, queue->home.device->name, queue->room);
 	rc = zd_cuda_comm_new(&queue->home, config, &made, err);
 	if (rc)
@@ -184,13 +184,13 @@ static void reason(const struct zd_cuda_comm_queue *queue, const struct zd_cuda_
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the launch of its %s",
 		              zd_cuda_comm_call_text(&first->call, first->number, text));
 	else if (op->phase == ZD_CUDA_COMM_WAITING && op->comm->state == ZD_CUDA_COMM_CONNECTING)
-		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the ranks of its group to meet");
+		zd_err_format(why, ZEROD_E_DEADLINE, "waits for the ranks of its group to connect");
 	else if (op->phase == ZD_CUDA_COMM_WAITING)
-		zd_err_format(why, ZEROD_E_DEADLINE, "waits for what was launched before it");
+		zd_err_format(why, ZEROD_E_DEADLINE, "waits for operations that were launched before it");
 	else if (op->phase == ZD_CUDA_COMM_COMPARING && *missing_ranks(op, text))
 		zd_err_format(why, ZEROD_E_DEADLINE, "waits for word of %s", text);
 	else
-		zd_err_format(why, ZEROD_E_DEADLINE, "runs, and some rank has not come, or is behind");
+		zd_err_format(why, ZEROD_E_DEADLINE, "runs, and a rank has not launched it, or is late");
 }
 
 static void expire(const struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op, uint64_t now_ns)

@@ -343,7 +343,7 @@ static void retry_openings(struct zd_cuda_comms *comms, uint64_t now_ns)
 		next = STAILQ_NEXT(waiting, next);
 		if (deadline_ns && now_ns >= deadline_ns) {
 			give_up_opening(comms, waiting, ZEROD_E_DEADLINE,
-			                "communicators that were there before it have not ended in time");
+			                "earlier communicators have not ended in time");
 			continue;
 		}
 		if (must_wait(comms, task))
@@ -372,7 +372,7 @@ static void close_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task)
 	struct zd_cuda_waiting_comm *waiting = find_waiting(comms, task->u.comm_close.comm);
 	if (waiting)
 		give_up_opening(comms, waiting, ZEROD_E_ABORTED,
-		                "its communicator was closed before it was made");
+		                "its communicator was closed before it was created");
 	if (!open) {
 		complete_task(comms, task);
 		return;

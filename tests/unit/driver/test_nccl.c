@@ -134,7 +134,7 @@ static void test_errors(void **state)
 	assert_string_equal(err.text, "rank 3: remote process exited or there was a network error");
 	assert_string_equal(logged,
 	                    "rank 3: remote process exited or there was a network error; the last error that "
-	                    "NCCL has noted in this process: a double says no more");
+	                    "NCCL has recorded in this process: a double says no more");
 	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_SYSTEM_ERROR, &err, "it"), ZEROD_E_SYSTEM);
 	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_UNHANDLED_CUDA_ERROR, &err, "it"), ZEROD_E_DEVICE);
 	assert_int_equal(zd_nccl_err(nccl, 99, &err, "it"), ZEROD_E_DEVICE);

@@ -76,7 +76,7 @@ TEST(test_open_refuses)
 	        {"0,1,0", 0, ZEROD_E_INVALID, "listed twice"},
 	        {" , ", 0, ZEROD_E_INVALID, "empty"},
 	        {"GPU-00000000-0000-0000-0000-000000000000", 0, ZEROD_E_NOT_FOUND, "does not see"},
-	        {"all", 5ull << 30, ZEROD_E_NO_MEMORY, "an arena of 5 GiB asked for, device 0 (GPU-"},
+	        {"all", 5ull << 30, ZEROD_E_NO_MEMORY, "requested an arena of 5 GiB, device 0 (GPU-"},
 	        {"all", 5ull << 30, ZEROD_E_NO_MEMORY, "has 4 GiB"},
 	        {"all", MIB, ZEROD_E_INVALID, "less than the 2 MiB"},
 	};

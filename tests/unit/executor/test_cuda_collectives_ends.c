@@ -180,7 +180,7 @@ static void test_a_rank_that_does_not_run_it(void **state)
 	expect_failed(
 	        &s, 0, exchange, ZEROD_E_PEER_LOST,
 	        "group 'world': at its deadline rank 0's 1st operation exchange of 1024 uint8 (a test's "
-	        "exchange) runs, and some rank has not come, or is behind; not in this daemon: rank 1");
+	        "exchange) runs, and a rank has not launched it, or is late; not in this daemon: rank 1");
 	expect_failed(&s, 0, behind, ZEROD_E_PEER_LOST, "rank 0's 1st operation");
 	expect_failed(&s, 0, value, ZEROD_E_PEER_LOST, "not in this daemon: rank 1");
 	assert_null(wait_op(s.nodes[0], value).completion.result.values);
@@ -199,12 +199,12 @@ static void test_a_rank_that_never_comes(void **state)
 	scene_make_ids(&s);
 	open = open_comm(&s, 0, GATHERS);
 	exchange = give_small(&s, 0, GATHERS, 0);
-	expect_failed(
-	        &s, 0, open, ZEROD_E_PEER_LOST,
-	        "group 'world': its 2 ranks have not met by the deadline of rank 0: of this daemon came "
-	        "rank 0; another one has not come");
+	expect_failed(&s, 0, open, ZEROD_E_PEER_LOST,
+	              "group 'world': its 2 ranks have not connected by the deadline of rank 0: of this "
+	              "daemon came "
+	              "rank 0; another one has not come");
 	expect_failed(&s, 0, open, ZEROD_E_PEER_LOST, "not in this daemon: rank 1");
-	expect_failed(&s, 0, exchange, ZEROD_E_PEER_LOST, "have not met");
+	expect_failed(&s, 0, exchange, ZEROD_E_PEER_LOST, "have not connected");
 	/* Nobody closes what never was open, and who does is not wrong. */
 	(void)wait_ok(s.nodes[0], close_comm(&s, 0, GATHERS, false));
 	scene_close(&s);

@@ -39,7 +39,7 @@ static void test_one_more_is_refused(void **state)
 	(void)state;
 	open_full(&s, NULL);
 	expect_failed(&s, 0, open_comm(&s, 0, NEXT), ZEROD_E_LIMIT,
-	              "has room for the kernels of 4 communicators at once, and as many are there");
+	              "has room for the kernels of 4 communicators at once, and all are in use");
 	scene_connect(&s, REDUCTIONS);
 	scene_disconnect(&s, REDUCTIONS);
 	scene_disconnect(&s, numbers[0]);
@@ -89,7 +89,7 @@ static void test_close_while_waiting_for_room(void **state)
 		opening[i] = open_comm(&s, 0, NEXT + i);
 	(void)wait_ok(s.nodes[0], close_comm(&s, 0, NEXT, true));
 	expect_failed(&s, 0, opening[0], ZEROD_E_ABORTED,
-	              "group 'world': its communicator was closed before it was made");
+	              "group 'world': its communicator was closed before it was created");
 	wait_for_thread(&s, 0);
 	s.control->hold_aborts(false);
 	close_backend(s.nodes[0]);
@@ -110,7 +110,7 @@ static void test_room_that_does_not_come(void **state)
 	for (uint32_t rank = 0; rank < NODES; rank++)
 		closing[rank] = close_comm(&s, rank, numbers[0], true);
 	expect_failed(&s, 0, open_comm(&s, 0, NEXT), ZEROD_E_PEER_LOST,
-	              "group 'world': communicators that were there before it have not ended in time");
+	              "group 'world': earlier communicators have not ended in time");
 	s.control->hold_aborts(false);
 	for (uint32_t rank = 0; rank < NODES; rank++)
 		(void)wait_ok(s.nodes[rank], closing[rank]);

@@ -80,10 +80,10 @@ TEST(test_peers_that_never_come)
 		config.deadline_ns = i == 0 ? 100 : 0;
 		s.ranks[i].comm = comm_add(&s, i, &config);
 	}
-	expect_missed(
-	        &s, 0,
-	        "group 'world': its 4 ranks have not met by the deadline of rank 0: of this daemon came "
-	        "ranks 0 and 2; another one has not come");
+	expect_missed(&s, 0,
+	              "group 'world': its 4 ranks have not connected by the deadline of rank 0: of this "
+	              "daemon came "
+	              "ranks 0 and 2; another one has not come");
 	assert_int_equal(s.ranks[1].comm->state, ZD_CUDA_COMM_CONNECTING);
 	zd_cuda_comm_abort(s.ranks[1].comm, "no more");
 	comm_expect_text(s.ranks[1].comm->failure.text, "group 'world' was aborted: no more");
@@ -205,13 +205,14 @@ TEST(test_ranks_of_one_daemon_fit_together)
 	comm_open(&s, 2);
 	config = comm_config(&s, 0);
 	s.ranks[0].comm = comm_add(&s, 0, &config);
-	expect_refused(&s, 1, config, ZEROD_E_EXISTS, "rank 0 is there already, with the same unique id");
+	expect_refused(&s, 1, config, ZEROD_E_EXISTS, "rank 0 already exists with the same unique id");
 	other = comm_config(&s, 1);
 	other.nranks = 5;
 	expect_refused(&s, 1, other, ZEROD_E_MISMATCH,
 	               "rank 0 is one of 2, rank 1 with the same unique id one of 5");
 	other = comm_config(&s, 1);
-	expect_refused(&s, 0, other, ZEROD_E_EXISTS, "ranks 0 and 1 on device 0: NCCL takes one rank a GPU");
+	expect_refused(&s, 0, other, ZEROD_E_EXISTS,
+	               "ranks 0 and 1 on device 0: NCCL supports one rank per GPU");
 	comm_close(&s);
 }
 

@@ -470,10 +470,8 @@ TEST(test_a_rank_that_does_not_check)
 	}
 	COMM_AWAIT(&s, ops[0].taken);
 	assert_int_equal(ops[0].op.err.status, ZEROD_E_MISMATCH);
-	assert_string_equal(
-	        ops[0].op.err.text,
-	        "group 'world': rank 1 did not describe its operation: checking mode is for all ranks or "
-	        "for none");
+	assert_string_equal(ops[0].op.err.text, "group 'world': rank 1 did not describe its operation: set "
+	                                        "checking mode on all ranks or on none");
 	COMM_AWAIT(&s, ops[1].taken);
 	comm_close(&s);
 }
@@ -577,12 +575,10 @@ TEST(test_peers_that_do_not_run_it)
 {
 	miss_deadline(false, ZD_CUDA_COMM_FLYING, 2,
 	              "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 runs, "
-	              "and some rank "
-	              "has not come, or is behind");
+	              "and a rank has not launched it, or is late");
 	miss_deadline(false, ZD_CUDA_COMM_LAUNCHING, 1000000,
 	              "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 runs, "
-	              "and some rank "
-	              "has not come, or is behind");
+	              "and a rank has not launched it, or is late");
 	miss_deadline(true, ZD_CUDA_COMM_COMPARING, 2,
 	              "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 waits "
 	              "for word of "
@@ -632,7 +628,7 @@ TEST(test_deadline_before_all_have_met)
 	COMM_AWAIT(&s, op.taken);
 	assert_string_equal(op.op.err.text,
 	                    "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 "
-	                    "waits for the ranks of its group to meet; not in this daemon: rank 1");
+	                    "waits for the ranks of its group to connect; not in this daemon: rank 1");
 	comm_close(&s);
 }
 

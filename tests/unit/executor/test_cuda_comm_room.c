@@ -103,8 +103,7 @@ TEST(test_no_more_communicators_than_room)
 	config.group = "other";
 	assert_int_equal(zd_cuda_comm_queue_add(&s.ranks[0].queue, &config, &more, &err), ZEROD_E_LIMIT);
 	comm_expect_text(err.text, "group 'other': ");
-	comm_expect_text(err.text,
-	                 "has room for the kernels of 1 communicators at once, and as many are there");
+	comm_expect_text(err.text, "has room for the kernels of 1 communicators at once, and all are in use");
 	s.control->hold_aborts(1);
 	zd_cuda_comm_abort(s.ranks[0].comm, "the test says so");
 	comm_poll(&s);

@@ -25,8 +25,9 @@ static void test_gpu_for_one_process_is_refused(void **state)
 	struct zd_err err = ZD_ERR_NONE;
 	(void)state;
 	assert_int_equal(open_error(&err), ZEROD_E_INVALID);
-	assert_non_null(strstr(err.text, "GPU-7a65726f-d00b-4e00-8000-000000000000 is in compute mode "
-	                                 "EXCLUSIVE_PROCESS: a trainer cannot start beside the daemon"));
+	assert_non_null(strstr(err.text,
+	                       "GPU-7a65726f-d00b-4e00-8000-000000000000 is in compute mode "
+	                       "EXCLUSIVE_PROCESS: trainers cannot use the GPU while the daemon runs"));
 }
 
 static void test_gpu_without_memory_operations_is_refused(void **state)

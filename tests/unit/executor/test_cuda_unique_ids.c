@@ -210,7 +210,7 @@ static void test_ids_that_take_for_ever(void **state)
 	struct collective_scene s;
 	(void)state;
 	scene_open(&s, 1, &impatient);
-	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "NCCL has not made unique ids in time");
+	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "NCCL has not created unique ids in time");
 	await_no_children();
 	scene_close(&s);
 }
@@ -241,7 +241,7 @@ static void test_a_process_that_ends(void **state)
 	struct collective_scene s;
 	(void)state;
 	scene_open(&s, 1, NULL);
-	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "the process that makes unique ids has ended");
+	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "the process that creates unique ids has ended");
 	await_no_children();
 	scene_close(&s);
 }

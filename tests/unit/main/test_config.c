@@ -162,7 +162,7 @@ TEST(test_paths_of_sockets)
 	assert_string_equal(err.text, "[socket a] path: expected a path, found none");
 	assert_int_equal(read_text("[socket a]\npath = /x\n[socket b]\npath = /x\n", &config, &err), 0);
 	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
-	assert_non_null(strstr(err.text, "[socket b] path: expected a path of its own"));
+	assert_non_null(strstr(err.text, "[socket b] path: expected a unique path"));
 	assert_int_equal(read_text("[daemon]\nsocket = /y\n[socket a]\npath = /y\n", &config, &err), 0);
 	assert_int_equal(zd_config_check(&config, &err), ZEROD_E_INVALID);
 }
@@ -367,8 +367,8 @@ static const struct mistake {
         {"[grants]\ncgroup:relative = 0\n", ":2: [grants] cgroup: " NO_GRANT "'relative = 0'"},
         {"[grants]\nuser:root = 0, x\n", ":2: [grants] user: " NO_GRANT "'root = 0, x'"},
         {"[grants]\nnobody = 0\n", ":2: [grants] nobody: " NO_GRANT "'0'"},
-        {"[limits] max_sessions = 4\n", ":1: [limits]: expected nothing behind it, or a comment"},
-        {"# one\n[limits]]\n", ":2: [limits]: expected nothing behind it, or a comment"},
+        {"[limits] max_sessions = 4\n", ":1: [limits]: expected only a comment after it"},
+        {"# one\n[limits]]\n", ":2: [limits]: expected only a comment after it"},
         {"socket = x\n", ":1: socket: expected a section such as [daemon] before it"},
         {"[daemon]\nsocket\n", ":2: expected 'key = value' or '[section]'"},
         {"[daemon\nsocket = x\n", ":1: expected 'key = value' or '[section]'"},
@@ -519,9 +519,9 @@ TEST(test_unsafe_file)
 
 	assert_int_equal(read_text("[limits]\nmax_sessions = 4\n", &config, &err), 0);
 	assert_int_equal(chmod(path, 0664), 0);
-	expect_unsafe("expected a file that its owner alone may write, found mode 0664");
+	expect_unsafe("expected a file that only its owner can write, found mode 0664");
 	assert_int_equal(chmod(path, 0602), 0);
-	expect_unsafe("expected a file that its owner alone may write, found mode 0602");
+	expect_unsafe("expected a file that only its owner can write, found mode 0602");
 	assert_int_equal(chmod(path, 0644), 0);
 	assert_int_equal(zd_config_read(&config, path, NULL, &err), 0);
 	assert_int_equal(chmod(path, 0600), 0);

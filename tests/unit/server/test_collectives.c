@@ -222,9 +222,8 @@ IDS_TEST(test_ids_of_other_keys)
 	zd_api_set_id_key(&scene->api, &other);
 	make_ids(scene, geteuid(), 0, ids);
 	zd_api_set_id_key(&scene->api, &own);
-	expect_join(
-	        scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
-	        "has no key_file and accepts those of its own node only: set key_file under [collectives]");
+	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
+	            "has no key_file and accepts only ids of its own node: set key_file under [collectives]");
 	scene->api.id_key.shared = true;
 	expect_join(scene, "job", "world", ids, sizeof(ids), ZEROD_E_PERMISSION,
 	            "the unique id was made by a daemon without a key_file: set key_file");

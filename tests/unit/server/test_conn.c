@@ -528,7 +528,7 @@ SCENE_TEST(test_silent_ones_make_way)
 	assert_false(zd_conns_make_way(&scene->conns, getuid()));
 	assert_true(zd_conns_make_way(&scene->conns, getuid() + 1));
 	expect_refusal(scene, ZEROD_E_LIMIT);
-	assert_non_null(strstr(scene->why.text, "has not said hello"));
+	assert_non_null(strstr(scene->why.text, "has not sent a hello"));
 	assert_false(zd_conns_make_way(&scene->conns, getuid() + 1));
 }
 

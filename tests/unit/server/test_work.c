@@ -294,8 +294,8 @@ COUNTED_TEST(test_answers_that_cannot_be)
 		uint64_t id_more, value;
 		const char *text;
 	} cases[] = {
-	        {.has_fence = true, .value = 1, .id_more = 1000, .text = "has not been asked for"},
-	        {.text = "begun without a fence"},
+	        {.has_fence = true, .value = 1, .id_more = 1000, .text = "which the daemon has not sent"},
+	        {.text = "started without a fence"},
 	        {.has_fence = true, .timeline = ZD_TIMELINES, .value = 1, .text = "timeline 1024"},
 	        {.has_fence = true, .value = 0, .text = "value 0 is not"},
 	        {.has_fence = true, .value = INT64_MAX, .text = "is not in 1 .. 2^63-2"},
@@ -355,7 +355,7 @@ COUNTED_TEST(test_answer_to_anothers_work)
 	packet = await_sum(&peer);
 	done = begun(packet->works[0]->id, &fence);
 	answer(&other, &done);
-	expect_end(&other, "which this session has not been asked for");
+	expect_end(&other, "which the daemon has not sent to this session");
 	sum_and_answer(&peer, packet->works[0], (struct zd_work_result){.sum_squares = 9}, 1);
 	assert_true(step(&peer)->norm_squared == 9);
 	free_packet(packet);

@@ -59,12 +59,12 @@ struct zd_part {
 	uint8_t state;
 	uint8_t shadow; /* enum zd_shadow_state, after the commits that it has not missed */
 	uint8_t listed; /* enum zd_part_listed */
-	bool early;     /* an update was granted before its readers' end: neither publish nor load proceeds */
-	bool shadow_unpublished; /* the FREE shadow has content that was not published */
-	bool persistent;
-	bool target_lent;         /* the rank's streams can access its place in the target; lent_target.c */
-	bool frozen;              /* as the unit's, unless the rank has changed the part's */
-	bool untargeted;          /* it has no place in the rank's target: sums have memory of their own */
+	bool early : 1; /* an update was granted before its readers' end: neither publish nor load proceeds */
+	bool shadow_unpublished : 1; /* the FREE shadow has content that was not published */
+	bool persistent : 1;
+	bool target_lent : 1;     /* the rank's streams can access its place in the target; lent_target.c */
+	bool frozen : 1;          /* as the unit's, unless the rank has changed the part's */
+	bool untargeted : 1;      /* it has no place in the rank's target: sums have memory of their own */
 	struct zd_scope *context; /* the user context that has the part, or NULL */
 	struct zd_storage *sum;   /* the last sum of an untargeted part, or NULL; target.c */
 	LIST_HEAD(, zd_await) awaits; /* PUBLISHING: transfers that wait for the new version; deferred.h */

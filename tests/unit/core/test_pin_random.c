@@ -91,7 +91,7 @@ static void go_on_mapping(struct rig *rig, struct reader *reader)
 	const struct zd_reply *reply = core_reply(rig->core,
 	                                          core_send(rig->core, reader->session, &reader->map));
 	assert_true(reply->status == 0 || reply->status == ZEROD_E_STALE_VERSION ||
-	            (!ends && reply->status == ZEROD_E_BUSY));
+	            reply->status == ZEROD_E_TORN || (!ends && reply->status == ZEROD_E_BUSY));
 	if (!ends)
 		reader->mapped = reply->place;
 	for (uint32_t i = 0; i < BYTES / RANKS && reply->status == 0 && reader->mapped.segment; i += 64)

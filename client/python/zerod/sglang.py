@@ -52,7 +52,7 @@ def load(model: Any, named_tensors: "list[tuple[str, torch.Tensor]]") -> None:
 
     request = json.loads(bytes(named_tensors[0][1].tolist()))
     with Reader(**request["address"]) as reader:
-        load_in_all(reader, model.load_weights, gather, model.config if request["compare"] else None, request["step"])
+        load_in_all(reader, model.load_weights, gather, group.rank_in_group, model.config if request["compare"] else None, request["step"])
 
 
 def _done(answer: "tuple[bool, str]") -> None:

@@ -65,7 +65,7 @@ class ZerodEngine(WeightTransferEngine[Address, Update]):
     def receive_weights(self, update_info: Update) -> None:
         if self.reader is None:
             raise RuntimeError("update_weights() before init_weight_transfer_engine()")
-        load(self.reader, self._take, _gather, self.config, update_info.step, update_info.deadline_ms, maps=True)
+        load(self.reader, self._take, _gather, get_world_group().rank_in_group, self.config, update_info.step, update_info.deadline_ms, maps=True)
 
     def _take(self, tensors: "Iterator[tuple[str, Any]]") -> None:
         reload.initialize_layerwise_reload(self.model)

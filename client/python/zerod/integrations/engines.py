@@ -14,8 +14,8 @@ Gather = Callable[[Any], "list[Any]"]  # a collective: the values of all ranks
 OWN_BYTES = 1 << 20  # loaders of vLLM change biases and norms in place
 
 
-def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
-    """Reader.load() in each rank of the engine, of a commit of `step` or later. Returns its step.
+def load(reader: Reader, take: Take, gather: Gather, rank: int, config: Any, step: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
+    """Reader.load() in each rank of the engine, of a commit of `step` or later. Returns its step. Rank 0 pins it until all have loaded.
 
     maps: take() neither keeps the tensors that it gets, nor writes to those of more than OWN_BYTES. Otherwise all are copies.
 
@@ -24,19 +24,20 @@ def load(reader: Reader, take: Take, gather: Gather, config: Any, step: int = 0,
     """
     def give(committed: Any) -> None:
         if maps:
-            reader.give(committed, lambda tensors: named(take, own(tensors)))
+            reader.give(committed, lambda tensors: named(take, own(tensors)), slices=len(commits) > 1)
         else:
             named(take, reader.tensors(committed))
 
     while True:
-        commits = _in_all(gather, partial(reader.wait, max(step - 1, 0), deadline_ms))
-        committed = max(commits, key=lambda commit: commit.step)
+        commits = _in_all(gather, lambda: reader.wait(max(step - 1, 0), deadline_ms) if rank == 0 else None)
+        committed = commits[0]
         try:
             _in_all(gather, lambda: check(reader.weights(), config))
             _in_all(gather, partial(give, committed))
             return int(committed.step)
         except NotHeld as late:
-            reader.begins_again(late)
+            if rank == 0:
+                reader.begins_again(late)
             step = committed.step + 1
         finally:
             reader.release()

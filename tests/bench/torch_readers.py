@@ -71,7 +71,7 @@ def reader_main(pipe: Any, number: int, layers: int, address: dict[str, str], po
     shared: dict[str, torch.Tensor] = {}
 
     def by_zerod(after: int) -> None:
-        reader.load(lambda tensors: [parameters[name].copy_(tensor) for name, tensor in tensors], after=after)
+        reader.load(lambda tensors: [parameters[name].copy_(tensor) for name, tensor in tensors], after=after, maps=True)
 
     def by_nccl() -> None:
         for parameter in parameters.values():

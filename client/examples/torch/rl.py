@@ -54,7 +54,7 @@ def engine(pipe: Any, address: dict[str, str], world: int, prompts: int, group: 
     with Reader(**address) as reader, torch.no_grad():
         while (step := pipe.recv()) is not None:
             began = time.monotonic()
-            reader.load(lambda tensors: [parameters[name].copy_(tensor) for name, tensor in tensors], after=step - 1)
+            reader.load(lambda tensors: [parameters[name].copy_(tensor) for name, tensor in tensors], after=step - 1, maps=True)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             taken = time.monotonic() - began

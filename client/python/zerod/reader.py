@@ -237,16 +237,20 @@ class Reader:
         finally:
             load.end()
 
-    def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0) -> int:
+    def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
-        Where that commit is no longer held before its last tensor, take() is called again with a later one. take() may be called
-        several times, and must do as give() says. A warning says that this was after pin_seconds.
+        take() must read all. If that commit is no longer held before its last tensor, take() is called again with a later one. A
+        warning says that this was after pin_seconds. maps: weights on the reader's device are not copied, and take() must do as
+        give() says.
         """
         while True:
             committed = self.wait(after, deadline_ms)
             try:
-                self.give(committed, take)
+                if maps:
+                    self.give(committed, take)
+                else:
+                    take(self.tensors(committed))
                 return committed.step
             except NotHeld as late:
                 self.begins_again(late)

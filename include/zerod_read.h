@@ -97,8 +97,9 @@ typedef struct zerod_mapped zerod_mapped;
  * zerod_unit_read() copies them.
  *
  * An update of the shard does not wait for the reader, which may read bytes of no commit. So what was read
- * counts only if zerod_unit_map_end() returns 0. Bytes that ranks free stay mapped until then, and their
- * device may have to wait for them as long, at most 30 s: the daemon then ends the session.
+ * counts only if zerod_unit_map_end() returns 0. Bytes that ranks free stay mapped until then, and a request
+ * that needs their memory waits as long. After 30 s the daemon ends the session. On GPUs the memory then
+ * returns when the process has ended.
  *
  * Errors: as zerod_unit_read(), and PERMISSION (a job of another uid; a device that was not granted),
  * NOT_FOUND (device), STALE (the bytes were freed just now), UNSUPPORTED (also a driver that gives no access

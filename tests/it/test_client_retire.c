@@ -134,7 +134,7 @@ static void serve_retired_before_its_first_use(struct fake_peer *peer, void *arg
 	fake_expect_end(peer);
 }
 
-static void serve_map(struct fake_peer *peer, bool again)
+static void serve_map(struct fake_peer *peer, uint32_t announced, uint32_t retired)
 {
 	Zd__Reply reply = ZD__REPLY__INIT;
 	Zd__UnitReadReply map = ZD__UNIT_READ_REPLY__INIT;
@@ -151,7 +151,7 @@ static void serve_map(struct fake_peer *peer, bool again)
 	reply.id = request->id;
 	reply.body_case = ZD__REPLY__BODY_UNIT_READ;
 	reply.unit_read = &map;
-	send_packet(peer, &reply, again ? 0 : SEGMENT, 0);
+	send_packet(peer, &reply, announced, retired);
 }
 
 static void serve_retired_while_it_is_read(struct fake_peer *peer, void *arg)
@@ -160,8 +160,8 @@ static void serve_retired_while_it_is_read(struct fake_peer *peer, void *arg)
 
 	(void)arg;
 	fake_serve_unit(peer);
-	serve_map(peer, false);
-	serve_map(peer, true);
+	serve_map(peer, SEGMENT, 0);
+	serve_map(peer, 0, 0);
 	serve_alloc(peer, 0);
 	request = fake_expect(peer, ZD__REQUEST__BODY_SESSION_RESET);
 	if (!request)
@@ -179,6 +179,16 @@ static void serve_retired_while_it_is_read(struct fake_peer *peer, void *arg)
 			fake_error(peer, request->id, ZEROD_E_STALE_VERSION, "it was updated");
 	}
 	expect_unmapped(peer, SEGMENT);
+	fake_expect_end(peer);
+}
+
+static void serve_retired_with_its_map(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	serve_map(peer, SEGMENT, SEGMENT);
+	expect_unmapped(peer, SEGMENT);
+	serve_alloc(peer, SEGMENT);
 	fake_expect_end(peer);
 }
 
@@ -271,6 +281,24 @@ TEST(test_while_it_is_read)
 	assert_true(is_mapped((void *)data));
 	assert_status(scene.client, zerod_unit_map_end(mapped[1]), ZEROD_E_STALE_VERSION);
 	assert_false(is_mapped((void *)data));
+	scene_close(&scene);
+}
+
+TEST(test_with_its_map)
+{
+	struct zerod_unit_map_options options = ZEROD_INIT(options);
+	zerod_allocation *buffer;
+	zerod_mapped *mapped;
+	struct scene scene;
+	const void *data;
+	uint64_t bytes;
+
+	scene_open(&scene, serve_retired_with_its_map, NULL);
+	options.unit = "w";
+	options.bytes = BYTES;
+	assert_status(scene.client, zerod_unit_map(scene.client, &options, &mapped, &data, &bytes),
+	              ZEROD_E_STALE);
+	(void)allocate(&scene, &buffer); /* the session goes on */
 	scene_close(&scene);
 }
 

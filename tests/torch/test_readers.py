@@ -18,9 +18,8 @@ import models
 import torch
 import zerod.torch as zt
 from harness import support
-from zerod import Deadline, InvalidState, NotFound, NotHeld, PeerLost, Status, slices
+from zerod import Deadline, InvalidState, NotFound, NotHeld, PeerLost, Status
 from zerod.reader import Reader
-from zerod.slices import Sliced
 from zerod.torch.environment import repeated
 
 STEPS = 6
@@ -191,59 +190,6 @@ class Readers(unittest.TestCase):
         for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {"slots": True}), (2, {"offload": "all"})):
             with self.subTest(world=world, **options):
                 harness.ranks(daemon.socket, world, partial(body, world, options))
-
-    def test_slices(self) -> None:
-        """of a weight of which take() has a slice of rows only these are read, later ones ahead in the order of the last load"""
-        def body(rank: int) -> None:
-            module = harness.shard(harness.seeded(models.GPT))
-            address, optimizer, read = zt.share(module), torch.optim.SGD(module.parameters(), lr=0.1), Reader._read
-            reader = Reader(**address) if rank == 0 else None
-            for load in range(4):
-                models.gpt_loss(module, rank, load)
-                optimizer.step()
-                optimizer.zero_grad()
-                zt.commit(module)
-                weights = {name: p.whole() for name, p in module.named_parameters(remove_duplicate=False)}
-                seen, reads = {}, []
-
-                def take(tensors: Any) -> None:
-                    for name, tensor in reversed(list(tensors)) if load == 3 else tensors:
-                        middle = len(tensor) // 2
-                        self.assertEqual(tensor.shape, weights[name].shape)
-                        seen[name] = torch.cat([tensor[middle:], tensor.narrow(0, 0, middle)]) if load == 2 else tensor[:middle].clone()
-                        if type(tensor) is Sliced:
-                            self.assertRaisesRegex(RuntimeError, "writes to a weight", tensor.mul_, 2)
-                            self.assertRaisesRegex(RuntimeError, "has no memory", tensor.data_ptr)
-                            kept.append(tensor)
-
-                def noted(self: Reader, committed: Any, given: Any) -> Any:
-                    if given and given[0][0] in units:
-                        reads.append(given)
-                    return read(self, committed, given)
-
-                kept: "list[Any]" = []
-                if reader:
-                    units = {weight.unit for weight in reader.weights()}
-                    with mock.patch.object(Reader, "_read", noted), mock.patch.object(Reader, "_map", lambda *_: {}), \
-                            mock.patch.object(slices, "WHOLE_BYTES", 256):
-                        reader.give(reader.wait(), take, slices=True)
-                    for name, weight in weights.items():
-                        middle = len(weight) // 2
-                        expected = torch.cat([weight[middle:], weight[:middle]]) if load == 2 else weight[:middle]
-                        torch.testing.assert_close(seen[name], expected.to(seen[name].dtype), rtol=0, atol=0)
-                    needed = sum(each.nbytes if each.nbytes <= 256 else each.nbytes // each.shape[0] * (each.shape[0] // 2) for each in reader.weights())
-                    self.assertGreater(len(kept), 2)
-                    self.assertEqual(len(reads) == 1, load == 1)
-                    if load < 2:
-                        self.assertEqual(sum(nbytes for given in reads for _, _, nbytes in given), needed)
-                    self.assertRaisesRegex(RuntimeError, "after its load has ended", kept[0].clone)
-                zt.barrier(module)
-            if reader:
-                reader.close()
-
-        for world in (1, 2, 4):
-            with self.subTest(world=world):
-                harness.ranks(daemon.socket, world, body)
 
     def test_checkpoint(self) -> None:
         """with checkpoint=True readers see what save_pretrained() writes: each expert's weights, and tied ones under both names"""

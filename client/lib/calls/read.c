@@ -172,8 +172,12 @@ static int map_place(const Zd__Location *from, struct place *place)
 {
 	struct zerod_client *client = place->mapped->client;
 	struct zc_location location;
-	int rc = zc_location_take(client, from, place->bytes, 1, &location, place->err);
+	int rc = 0;
 
+	if (!zc_segment_find(client, from->segment)) /* it was given back before this thread had the reply */
+		rc = zd_err_set(place->err, ZEROD_E_STALE, "the bytes were freed just now");
+	if (!rc)
+		rc = zc_location_take(client, from, place->bytes, 1, &location, place->err);
 	if (!rc)
 		rc = zc_location_map_read(client, &location, &place->data, place->err);
 	if (rc)

@@ -18,7 +18,6 @@ import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
@@ -82,7 +81,6 @@ class Reader:
         self._maps = True  # as far as it is known
         self._described: tuple[int, int] = (0, 0)  # the commit of:
         self._weights: list[Weight] = []
-        self._spans: list[tuple[str, int, int]] = []  # of the last load by slices
 
     def __enter__(self) -> "Reader":
         return self
@@ -135,9 +133,8 @@ class Reader:
         return self._tensors(committed, names)
 
     def _tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None,
-                 mapped: "Optional[list[Mapped]]" = None, load: Any = None) -> "Iterator[tuple[str, Any]]":
-        """mapped: the weights that can be are mapped, and these mappings are appended. None: all are copied. load: those that are
-        not mapped are read when they are needed."""
+                 mapped: "Optional[list[Mapped]]" = None) -> "Iterator[tuple[str, Any]]":
+        """mapped: the weights that can be are mapped, and these mappings are appended. None: all are copied."""
         wanted = None if names is None else set(names)
         by_unit: dict[str, list[Weight]] = {}
         for weight in self.weights():
@@ -150,8 +147,6 @@ class Reader:
         copied: list[list[list[Weight]]] = []  # and runs of the others
         for some in by_unit.values():
             here = {} if mapped is None else self._map(committed, some, mapped)
-            if load is not None:
-                here.update((weight.name, load.weight(*weight[1:], self._torch_device())) for weight in some if weight.name not in here)
             runs = groupby(sorted(some, key=lambda weight: weight.offset_bytes), lambda weight: weight.name in here)
             found.append(here)
             copied.append([list(run) for is_mapped, run in runs if not is_mapped])
@@ -203,17 +198,16 @@ class Reader:
             raise failures[0]
         return counted
 
-    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]", slices: bool = False) -> None:
+    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]") -> None:
         """Calls take() with the tensors of the commit. If an update begins before it returns, calls it again, with copies.
 
         take() must read all, and neither write to a tensor nor keep it or a view of it: a weight in one piece in memory of the
-        reader's device is there as the ranks have it. Waits for that device. slices: other weights are read when take() needs
-        them, and of each only the rows of which it takes a slice (slices.py). NotHeld: the commit is no longer held.
+        reader's device is there as the ranks have it. Waits for that device. NotHeld: the commit is no longer held.
         """
         mapped: list[Mapped] = []
         try:
             try:
-                self._give(committed, take, slices, mapped)
+                take(self._tensors(committed, mapped=mapped))
             except Exception:  # perhaps of the bytes of an update
                 if self._end(mapped):
                     raise
@@ -222,20 +216,7 @@ class Reader:
                     return
         finally:
             self._end(mapped)
-        self._give(committed, take, slices)
-
-    def _give(self, committed: s.Committed, take: Callable[..., object], slices: bool, mapped: "Optional[list[Mapped]]" = None) -> None:
-        if not slices:
-            take(self._tensors(committed, mapped=mapped))
-            return
-        from .slices import Load
-
-        load = Load(partial(self._read, committed), self._spans)
-        try:
-            take(self._tensors(committed, mapped=mapped, load=load))
-            self._spans = load.taken
-        finally:
-            load.end()
+        take(self.tensors(committed))
 
     def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
@@ -268,12 +249,6 @@ class Reader:
             return call(*arguments)
         except NotFound as gone:
             raise NotFound(gone.status, "job '{job}', or its group '{group}', has ended: ".format(**self.source) + gone.text) from None
-
-    def _torch_device(self) -> Any:
-        import torch
-
-        on_cpu = self.client.is_host or self.client.is_host_memory(self.device)
-        return torch.device("cpu") if on_cpu else torch.device("cuda", self.client.cuda_ordinal)
 
     def _read(self, committed: s.Committed, spans: list[tuple[str, int, int]]) -> Iterator[Any]:
         """For each span (unit, offset, bytes) its bytes, in memory of torch's. Threads read the next pieces meanwhile."""

@@ -24,7 +24,7 @@ def load(reader: Reader, take: Take, gather: Gather, rank: int, config: Any, ste
     """
     def give(committed: Any) -> None:
         if maps:
-            reader.give(committed, lambda tensors: named(take, own(tensors)), slices=len(commits) > 1)
+            reader.give(committed, lambda tensors: named(take, own(tensors)))
         else:
             named(take, reader.tensors(committed))
 
@@ -82,7 +82,10 @@ def _in_all(gather: Gather, call: Callable[[], Any]) -> "list[Any]":
         value = call()
     except Exception as failed:
         failure = failed if isinstance(failed, (ZerodError, ValueError)) else RuntimeError(f"{type(failed).__name__}: {failed}")
-    results = gather((value, failure))
+    try:
+        results = gather((value, failure))
+    finally:
+        failure = None  # its traceback has this frame, which would keep what the call had
     failures = [failed for _, failed in results if failed is not None]
     for failed in sorted(failures, key=lambda failed: isinstance(failed, NotHeld)):  # another one is raised first
         raise failed

@@ -39,8 +39,7 @@
  *   options (0: the client's default; ZEROD_NO_DEADLINE: no deadline). The text of DEADLINE says why the call
  *   waited. [t]: the call does not wait with a ticket or if it is detached.
  *   - All ranks must make the call: zerod_group_join, zerod_group_get (if it joins again), zerod_group_agree,
- *     zerod_group_agree_begin [t], zerod_group_barrier [t], zerod_unit_load [t], zerod_unit_place,
- *     zerod_commit, zerod_step_begin [t].
+ *     zerod_group_barrier [t], zerod_unit_load [t], zerod_unit_place, zerod_commit, zerod_step_begin [t].
  *   - The call needs memory: zerod_unit_register and zerod_alloc (also for zeroing, and for the end of an
  *     earlier unit of the name), zerod_unit_load in the rank with the data, zerod_wait and zerod_gather (see
  *     zerod_gather_begin(); without a stream also for the bytes), zerod_context_begin, zerod_backward_begin,
@@ -307,13 +306,10 @@ enum zerod_agree_op { ZEROD_AGREE_SUM = 0, ZEROD_AGREE_MAX = 1, ZEROD_AGREE_MIN 
 /* When every rank has called it, each of the `count` values (1..ZEROD_MAX_AGREED) becomes the sum, maximum or
  * minimum of all ranks' values at its index. Sums are in rank order. A NaN makes a maximum or minimum NaN.
  * Errors: MISMATCH on all ranks (`op` or `count` differ), or on this one (another rank has begun the next
- * backward instead), STATE (this rank's last one is open), UNSUPPORTED (a group across daemons), DEADLINE. */
+ * backward instead), STATE (another thread is in it), UNSUPPORTED (a group across daemons), DEADLINE. */
 ZEROD_MUST_USE int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values,
                                      uint32_t count, const struct zerod_wait_options *options);
-/* As above. With a `ticket` that is not NULL, zerod_wait() without a stream replaces the values. */
-ZEROD_MUST_USE int zerod_group_agree_begin(zerod_group *group, enum zerod_agree_op op, double *values,
-                                           uint32_t count, const struct zerod_wait_options *options,
-                                           zerod_ticket *ticket);
+
 /* Leaves the group and frees this rank's memory in it, its shards with the last rank that can gather them.
  * The handle, its units and buckets become invalid, except after DEADLINE and INVALID. NULL is allowed. */
 int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *options);

@@ -49,38 +49,6 @@ CONTRACT_TEST(test_every_operation)
 	contract_close(c);
 }
 
-/* Rank 0 goes on before the other ranks have begun. */
-static void agree_later(struct contract_rank *rank, void *arg)
-{
-	double values[2] = {rank->number, 7};
-	zerod_ticket ticket, other;
-
-	(void)arg;
-	if (rank->number)
-		OK(rank->client, zerod_group_barrier(rank->group, NULL, NULL));
-	OK(rank->client, zerod_group_agree_begin(rank->group, ZEROD_AGREE_MAX, values, 2, NULL, &ticket));
-	CHECK(values[0] == rank->number && values[1] == 7);
-	if (rank->number == 0) {
-		OK(rank->client,
-		   zerod_group_agree_begin(rank->group, ZEROD_AGREE_MAX, values, 2, NULL, &other));
-		FAILS(rank->client, zerod_wait(rank->client, other, NULL, NULL), ZEROD_E_STATE, "already");
-		OK(rank->client, zerod_group_barrier(rank->group, NULL, NULL));
-	}
-	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
-	CHECK(values[0] == RANKS - 1 && values[1] == 7);
-	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE,
-	      "waited for already");
-}
-
-CONTRACT_TEST(test_tickets)
-{
-	contract_needs(CONTRACT_ONE_SIDED);
-	contract_needs(CONTRACT_ONE_DAEMON);
-	struct contract *c = contract_open(&(struct contract_options){.world_size = RANKS});
-	contract_run(c, agree_later, NULL);
-	contract_close(c);
-}
-
 static void differ(struct contract_rank *rank, void *arg)
 {
 	double values[2] = {7, 8};

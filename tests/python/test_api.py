@@ -489,9 +489,6 @@ class Steps(unittest.TestCase):
             group.step_end(stream)
             group.client.complete(group.barrier_begin())
             self.assertEqual(group.agree(zerod.AgreeOp.MAX, [group.rank, -group.rank]), [1, 0])
-            ticket, agreed = group.agree_begin(zerod.AgreeOp.MIN, [group.rank, -group.rank])
-            group.client.complete(ticket)
-            self.assertEqual(list(agreed), [0, -1])
             self.assertEqual(group.agree(zerod.AgreeOp.SUM, [group.rank] * zerod.MAX_AGREED), [1] * zerod.MAX_AGREED)
 
         support.ranks(daemon.socket, 2, body)

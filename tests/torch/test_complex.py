@@ -165,7 +165,6 @@ class Float64(unittest.TestCase):
                 with mock.patch.object(gradients, "sum_of_ranks", fail if rank else sum_of_ranks), \
                         self.assertRaises(KeyError if rank else error):
                     harness.step_with(optimizer)
-                    zt.model_of(module).settle()
                 optimizer.zero_grad()
                 models.mlp_loss(module, rank, 1)
                 harness.step_with(optimizer)

@@ -157,17 +157,16 @@ class Exceptions(unittest.TestCase):
                         self.assertTrue(torch.isfinite(value).all())
 
     def test_optimizer(self) -> None:
-        """a rank raises in the optimizer: the others' next forward says which rank, so that step is nobody's; training goes on"""
+        """a rank raises in the optimizer: the others learn which rank, all have the same weights, training goes on"""
         for make, place in itertools.product((Raising, RaisingByUnit), ("optimizer", "middle")):
             for dtype in (None, torch.bfloat16):
                 with self.subTest(make=make.__name__, place=place, dtype=dtype), \
                         mock.patch.object(updates, "PORTION_BYTES", 1):
                     results = harness.ranks(daemon.socket, 3, lambda rank: train_with_trouble(rank, make, place, 1, 2,
                                                                                                param_dtype=dtype))
-                    self.assertEqual([result[0] for result in results[::2]], [[(3, 1)], [(3, 1)]])
-                    self.assertIn(results[1][0], [[(2, place), (3, rank)] for rank in (0, 2)])
+                    self.assertEqual([result[0] for result in results], [[(2, 1)], [(2, place)], [(2, 1)]])
                     self.assertEqual([result[1] for result in results], [0, 0, 0])
-                    self.assertEqual([result[3] for result in results], [4, 4, 4])
+                    self.assertEqual([result[3] for result in results], [5, 5, 5])
                     for value in harness.whole([result[2] for result in results]).values():
                         self.assertTrue(torch.isfinite(value).all())
 
@@ -178,11 +177,10 @@ class Exceptions(unittest.TestCase):
             optimizer = Raising(module.parameters(), lr=0.1)
             models.mlp_loss(module, rank, 0)
             optimizer.where = place if rank == 1 else ""
-            for call in (optimizer.step, zt.model_of(module).settle):
-                try:
-                    call()
-                except (Trouble, zt.StepTorn):
-                    pass
+            try:
+                optimizer.step()
+            except (Trouble, zt.StepTorn):
+                pass
             return module(torch.ones(2, 13)).detach(), harness.slices(module)
 
         before, good, middle = [harness.ranks(daemon.socket, 2, lambda rank: body(rank, place) if place else (

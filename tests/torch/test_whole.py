@@ -155,8 +155,6 @@ class Alone(unittest.TestCase):
             try:
                 if rank or steps:
                     optimizer.step()
-                if rank and not steps:
-                    zt.model_of(module).settle()
             except zt.StepTorn as torn:
                 told = torn.rank
             optimizer.zero_grad()

@@ -127,11 +127,9 @@ static int await_answer(struct zerod_client *client, struct zc_op *op, uint64_t 
 	return 0;
 }
 
-/* Whether the wait has more to do when the request is answered. */
-static bool has_more(const struct zc_op *op)
+static bool carries_fences(const struct zc_op *op)
 {
-	return op->kind == ZC_OP_GATHER ||
-	       (op->kind == ZC_OP_OTHER && (op->type->takes_stream || op->type->settle));
+	return op->kind == ZC_OP_GATHER || (op->kind == ZC_OP_OTHER && op->type->takes_stream);
 }
 
 /* Consumes a ticket, except for a gather's, which remains for its lease or for later reports of its failure.
@@ -177,7 +175,7 @@ static int await_answers(struct waiting *waiting, struct zd_err *err)
 		int rc;
 
 		waiting->data[i] = NULL;
-		if (has_more(op) && waiting->nfenced++ == 0)
+		if (carries_fences(op) && waiting->nfenced++ == 0)
 			waiting->first_fenced = op;
 		if (op->kind != ZC_OP_GATHER)
 			continue;

@@ -59,12 +59,6 @@ class Group(Handle):
         self.client.check(calls.group_agree(self.handle, op, array, len(values), wait_options(deadline_ms)))
         return list(array)
 
-    def agree_begin(self, op: s.AgreeOp, values: Sequence[float]) -> "tuple[int, Any]":
-        """agree() that returns a ticket at once, and an array, which has the results behind Client.complete(ticket)."""
-        array, ticket = (c_double * len(values))(*values), c_uint64()
-        self.client.check(calls.group_agree_begin(self.handle, op, array, len(values), None, byref(ticket)))
-        return ticket.value, array
-
     # ---- Units ----
 
     def register(self, name: str, dtype: s.DType, numel: Optional[int] = None,

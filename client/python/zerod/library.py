@@ -55,7 +55,6 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "group_barrier": (c_int, [c_void_p, _WAIT, _TICKET]),
     "group_leave": (c_int, [c_void_p, _WAIT]),
     "group_agree": (c_int, [c_void_p, c_int, POINTER(c_double), c_uint32, _WAIT]),
-    "group_agree_begin": (c_int, [c_void_p, c_int, POINTER(c_double), c_uint32, _WAIT, _TICKET]),
     "unit_register": (c_int, [c_void_p, POINTER(s.UnitOptions), POINTER(c_void_p)]),
     "unit_unregister": (c_int, [c_void_p, _WAIT]),
     "shard_get": (c_int, [c_void_p, POINTER(s.Shard)]),

@@ -145,22 +145,14 @@ static bool still_given(const struct zd_part *part, uint64_t want)
 	       part->version == want && !zd_part_is_unpublished(part);
 }
 
-/* MISMATCH if a rank waits for the rank of the gather to agree, and neither would go on: that rank publishes
- * after the agreement, or has begun an update that the rank of the gather has not. A prefetch keeps no rank
- * waiting, and a gather that names its version may be awaited after the rank's own update. */
+/* MISMATCH if a rank has begun an update that the rank of the gather has not, and waits for that rank to
+ * agree: neither would go on. A prefetch keeps no rank waiting, and a gather that names its version may be
+ * awaited after the rank's own update. */
 static int agreement_check(const struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_part *own = req->u.gather.part, *late = &own->unit->parts[req->wait.rank];
-	bool waits = !req->member->agreeing && !req->u.gather.prefetch && req->u.gather.version == 0;
-	if (waits && req->wait.kind == ZD_WAIT_VERSION && zd_part_member(late)->agreeing &&
-	    own_version(own) > own_version(late))
-		return zd_err_set(err, ZEROD_E_MISMATCH,
-		                  "rank %u waits for rank %u to agree before it publishes version %llu of "
-		                  "unit '%s', which rank %u gathers",
-		                  zd_world_rank(zd_part_member(late)), zd_world_rank(req->member),
-		                  (unsigned long long)own_version(own), own->unit->name,
-		                  zd_world_rank(req->member));
-	waits = waits && own->state == ZD_PART_IDLE;
+	const struct zd_part *own = req->u.gather.part;
+	bool waits = own->state == ZD_PART_IDLE && !req->member->agreeing && !req->u.gather.prefetch &&
+	             req->u.gather.version == 0;
 	for (uint32_t rank = 0; waits && rank < own->unit->group->local_world_size; rank++) {
 		const struct zd_part *part = &own->unit->parts[rank];
 		if (part->version + zd_part_is_written(part) <= own->version ||

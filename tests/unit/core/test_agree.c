@@ -205,32 +205,6 @@ SCENE_TEST(test_a_rank_that_gathers)
 	core_expect(s->core, other, 0);
 }
 
-/* A rank that has updated a unit gathers it, and another one agrees before it publishes. */
-SCENE_TEST(test_a_rank_that_publishes_later)
-{
-	static const char text[] =
-	        "rank 1 waits for rank 2 to agree before it publishes version 2 of unit 'w'";
-	const uint64_t *session = s->g.team.session;
-	uint64_t unit = core_reducers_unit(&s->g, "w", 250);
-	core_team_publish(&s->g.team, unit);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s->core, core_update(s->core, session[rank], unit), 0);
-	for (uint32_t rank = 0; rank < NRANKS; rank += 2)
-		core_expect(s->core, core_publish(s->core, session[rank], unit), 0);
-	uint64_t early = core_gather(s->core, session[2], unit);
-	uint64_t prefetch = core_prefetch(s->core, session[2], unit);
-	core_expect_waits(s->core, early, "rank 1 to publish version 2");
-	uint64_t agreed = agree(s, 1, ZEROD_AGREE_MAX, 1, values[1]);
-	core_expect_error(s->core, early, ZEROD_E_MISMATCH, text);
-	(void)agree(s, 2, ZEROD_AGREE_MAX, 1, values[2]);
-	uint64_t other = core_gather(s->core, session[2], unit);
-	(void)agree(s, 0, ZEROD_AGREE_MAX, 1, values[0]);
-	core_expect(s->core, agreed, 0);
-	core_expect(s->core, core_publish(s->core, session[1], unit), 0);
-	core_expect(s->core, prefetch, 0);
-	core_expect(s->core, other, 0);
-}
-
 SCENE_TEST(test_a_rank_that_goes)
 {
 	uint64_t first = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);

@@ -145,9 +145,6 @@ class Block:
                 elif status == s.Status.NO_MEMORY:
                     context.environment.again(context.client.error(status))
                     data.value = unit.unit.gather(stream)
-                elif status == s.Status.MISMATCH:  # a rank publishes after the outcome of its step, or has done so meanwhile
-                    context.await_outcome()
-                    data.value = unit.unit.gather(stream)
                 elif status:
                     raise context.client.error(status)
                 held += 1

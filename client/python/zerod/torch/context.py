@@ -2,7 +2,6 @@
 """The state that all parts of a sharded model share."""
 from __future__ import annotations
 
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -16,8 +15,6 @@ from .durable import Durable
 from .environment import MOST_UNIT_BYTES, Environment, agree, short_name
 from .offload import Offload
 from .replicas import Replicas
-
-STEPPED = [1.0, -1.0, 0.0]  # a rank has updated weights in its step; the number of one that has failed to; and there is more to say
 
 
 @dataclass
@@ -64,43 +61,16 @@ class Context:
         self.counts = Counts()
         self.gathered: Callable[[Any], torch.Tensor] = lambda unit: unit.buffer  # a unit's buffer, for an unpack hook
         self.in_place = False  # the gathered buffers are the shards
-        self.await_outcome: Callable[[], None] = lambda: None  # Steps.await_outcome()
-        self.outcome: Optional[Callable[[], "list[float]"]] = None  # of the last step: returns what all ranks have said
         self._passing = 0
 
     def stream(self) -> Optional[zerod.Stream]:
         return self.environment.stream()
 
     def agree(self, values: "list[float]", op: zerod.AgreeOp) -> "list[float]":
-        self.await_outcome()  # a rank has one agreement at a time
         return agree(self.group, op, values)
-
-    def say_stepped(self) -> None:
-        """Waits for no rank. The outcome of the step is what all ranks say."""
-        ticket, said = self.group.agree_begin(zerod.AgreeOp.MAX, STEPPED)
-
-        def outcome() -> "list[float]":
-            self.client.complete(ticket)
-            return list(said)
-
-        self.outcome = outcome
-
-    def ask_outcome(self, begin: int = 0) -> "list[float]":
-        """Waits for all ranks, and before that for the ticket of the step's begin."""
-        if begin:
-            self.client.complete(begin)
-        return agree(self.group, zerod.AgreeOp.MAX, STEPPED)
-
-    def leave_step(self) -> None:
-        """This rank ends: it has its part in the others' outcome. An exception would reach nobody."""
-        outcome, self.outcome = self.outcome, None
-        with suppress(zerod.ZerodError):
-            if outcome is not None and (failed := int(outcome()[1])) >= 0:
-                warnings.warn(f"zerod.torch: rank {failed} has not finished its optimizer's last step", RuntimeWarning, stacklevel=2)
 
     def leave(self) -> None:
         """The model has gone: so do the group's memory, and that of the host."""
-        self.leave_step()
         with suppress(zerod.ZerodError):  # the daemon may have ended, or the connection
             if self.beside is not None:
                 self.beside.leave()

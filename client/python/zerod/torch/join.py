@@ -36,7 +36,6 @@ class Join:
         self.over = model.gradients.alone  # no other rank takes part
         if not self.over:
             model.gradients.announce = self._announce
-            model.steps.joined = True
 
     # ---- In the loop ----
 
@@ -72,7 +71,6 @@ class Join:
     def _end(self) -> None:
         self.over = True
         self.model.gradients.announce = None
-        self.model.steps.joined = False
 
     # ---- After it ----
 

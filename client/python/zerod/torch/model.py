@@ -18,8 +18,6 @@ the leaves themselves. Not where some units are in host memory: a gather of thos
 """
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 import weakref
 from functools import partial
@@ -43,7 +41,7 @@ from .pace import Pace
 from .recovery import Recovery
 from .rules import ViewOf
 from .sharded import Part, ShardedWrite
-from .steps import Steps, StepTorn
+from .steps import Steps
 from .unit import FlatUnit, weakly
 from .updates import Updates
 
@@ -82,10 +80,8 @@ class Model:
         self.steps = Steps(context, self.updates, self.gradients)
         self.gradients.begin_step, self.gradients.finish_step = self.steps.begin, self.steps.finish
         context.gathered = weakly(self.backward_flat)
-        context.await_outcome = weakly(self.steps.await_outcome)
         self._leaves = weakref.finalize(self, context.leave)
         self._leaves.atexit = False  # the end of the connection does it
-        atexit.register(weakly(self._at_exit), os.getpid())
         self.outermost: Optional[Block] = None
         self.pushed = False
         self.failure: Optional[BaseException] = None
@@ -294,7 +290,7 @@ class Model:
         self._hold_backward(block)
 
     def _begin_forward(self, block: Block) -> None:
-        self.settle(reads=not torch.is_grad_enabled(), forward=True)
+        self.settle(reads=not torch.is_grad_enabled())
         if self.changed:
             whole.check_registered(self.changed, self)
             self.changed.clear()
@@ -319,12 +315,7 @@ class Model:
             block.forget_ahead()
         failure = sys.exc_info()[1]
         if failure is not None and failure is not self.failure:
-            return self._forward_failed()
-        try:
-            self.steps.await_outcome()
-        except BaseException:
             self._forward_failed()
-            raise
 
     def _note_turn(self) -> None:
         """The root, and the block that came last, also before a head: a backward would gather them again at once."""
@@ -356,10 +347,6 @@ class Model:
             block.pending = 0
             block.graphs.clear()
         if torch.is_grad_enabled() and self.trainable:
-            try:
-                self.steps.await_outcome()
-            except StepTorn as torn:  # this rank has an exception of its own now
-                self.deferred_failure = torn
             self.gradients.abandon()
 
     # ---- Unplanned use ----
@@ -396,7 +383,6 @@ class Model:
     def _use_unit(self, unit: FlatUnit) -> None:
         if unit.scope and unit.scope == self.scope:
             return
-        self.steps.await_outcome()
         stream = self.context.stream()
         if not self.scope:
             self.scope = self.group.forward_begin(0, stream)
@@ -427,7 +413,6 @@ class Model:
         Variable._execution_engine.queue_callback(ending)
         self.last_backward = None
         if self.outermost is None:
-            self.steps.await_outcome()
             self.gradients.enter()
 
     def backward_flat(self, unit: FlatUnit) -> torch.Tensor:
@@ -577,17 +562,14 @@ class Model:
         finally:
             self._leave_all()
 
-    def settle(self, reads: bool = False, forward: bool = False) -> None:
-        """Ends what the last step or backward has left.
+    def settle(self, reads: bool = False) -> None:
+        """Before a forward: whatever the last step or backward has left is ended.
 
         reads: weights are only read, so a step stays open that a read of gradients has begun. One rank alone may do that.
-        forward: the outcome of the last step is awaited at the forward's end.
         """
         failure, self.deferred_failure = self.deferred_failure, None
         if failure is not None:
             raise failure
-        if not forward or self.refreeze:
-            self.steps.await_outcome()
         for part, assigned in list(self.assigned.items()):
             if assigned.is_written():
                 del self.assigned[part]
@@ -624,10 +606,6 @@ class Model:
                 block.follow()
 
     # ---- The end ----
-
-    def _at_exit(self, pid: int) -> None:
-        if os.getpid() == pid:
-            self.context.leave_step()
 
     def take_apart(self) -> None:
         """Of all tensors of the model's none is over the daemon's memory afterwards."""
@@ -682,7 +660,6 @@ class Model:
     def before_write(self, part: Part) -> None:
         """This rank's part of the parameter is about to be written."""
         unit = part.place[0]
-        self.steps.await_outcome()
         if self.steps.open and unit in self.updates.published:
             self.updates.reopen(unit)
         if self.updates.writing or self.updates.updating or unit in self.gradients.fetcher.stepped:

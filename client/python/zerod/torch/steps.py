@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from functools import partial
 from typing import Iterable, Iterator, Optional
 
 import torch
@@ -62,8 +61,6 @@ class Steps:
         self.open = False
         self._by_unit = False  # open, and the daemon's step has been called: its sums are still to come
         self._ticket = 0  # of that step
-        self._unclosed = False  # this rank has taken a step that the daemon has not begun
-        self.joined = False  # in join(): ranks that have left the loop would learn of an outcome in a later step
         self.raised = False  # an optimizer has raised inside its step
         self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
         self._again: set[int] = set()  # of these, those whose step is called again, since it has raised
@@ -82,7 +79,6 @@ class Steps:
         gradients, fetcher = self.gradients, self.gradients.fetcher
         if self.open:
             return
-        self.await_outcome()
         if gradients.local and gradients.alone:
             gradients.settle_own()
             self.open = True
@@ -100,10 +96,6 @@ class Steps:
         if fetcher.runs_optimizer:
             self.updates.release_kept()
         fetcher.drain()
-        if self._defers and self._is_stepped and fetcher.failure is None:
-            self._ticket = self.context.group.step_begin_ticket()
-            self.open = self._by_unit = True
-            return
         fetcher.copy_rest()
         backwards = gradients.window
         none = self._close_window(waits)
@@ -131,17 +123,6 @@ class Steps:
         context = self.context
         return context.world > 1 and context.replicas is None and context.durable is None \
             and not self.gradients.fetcher.runs_optimizer and not any(unit.summed_by_ranks for unit in self.updates.trainable)
-
-    @property
-    def _defers(self) -> bool:
-        """Whether step() need not wait for its outcome: a rank that has stepped neither commits nor mends after it."""
-        context = self.context
-        return context.world > 1 and context.durable is None and context.replicas is None and not self.joined
-
-    @property
-    def _is_stepped(self) -> bool:
-        """Whether the backward has updated all that there is: the step itself has nothing left to do."""
-        return self.gradients.fetcher.runs_optimizer and self.updates.published.issuperset(self.updates.trainable)
 
     def _begin_by_unit(self) -> None:
         """A signal handler's exception gives the step up, unless all ranks have begun it."""
@@ -207,7 +188,7 @@ class Steps:
             ended, gradients.end_ticket = gradients.end_ticket, 0  # the step's ticket waits for the end of the backward
             try:
                 self.context.client.complete(self._ticket or group.step_begin_ticket(), None if waits else self.context.stream())
-                self._ticket, self._unclosed = 0, False
+                self._ticket = 0
             except zerod.InvalidState:
                 if ended:
                     self.context.client.complete(ended)  # if the end of the backward has failed, its error says why
@@ -224,7 +205,7 @@ class Steps:
                 raise StepAbandoned(self.context.replicas.members[abandoned.rank]) from None
             raise
         except BaseException:
-            if fetcher.runs_optimizer and not self._unclosed:
+            if fetcher.runs_optimizer:
                 fetcher.stop()
             if self.context.replicas is not None:
                 with suppress(zerod.ZerodError):
@@ -383,13 +364,11 @@ class Steps:
             self.running.clear()
             self.updates.end()
             return
+        if self._by_unit:
+            self._end_by_unit(waits=False)
         durable = self.context.durable
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
-        if self._defers and not asks and not fails:
-            return self._defer()
-        if self._by_unit:
-            self._end_by_unit(waits=False)
         torn = None if self.gradients.alone else self._agree(fails)
         commits = durable is not None and torn is None and (self.updates.updating or bool(self._skipped))
         if durable is not None and commits and self.updates.updating:
@@ -399,55 +378,6 @@ class Steps:
             durable.commit()
         if torn is not None and not fails:
             raise StepTorn(torn)
-
-    def _defer(self) -> None:
-        """Ends the step here. The other ranks may still be before theirs: await_outcome() asks them."""
-        if self._by_unit and self._is_stepped:
-            self.context.outcome = partial(self.context.ask_outcome, self._ticket)
-            self._unclosed, self.open, self._by_unit, self.updates.updating = True, False, False, False
-            self.gradients.end_step(self._stepped)
-            self._forget()
-            self.context.counts.steps += 1
-            return
-        if self._by_unit:
-            self._end_by_unit(waits=False)
-        try:
-            self._close()  # a rank that says so publishes no more, or its publish would wait for the others to agree
-        finally:
-            self.context.say_stepped()
-
-    def await_outcome(self) -> None:
-        """Before anything that depends on the last step of the other ranks, or at the next forward's end: StepTorn, if one has failed.
-
-        After a signal handler's exception the next call waits again.
-        """
-        context, fetcher = self.context, self.gradients.fetcher
-        outcome, context.outcome = context.outcome, None
-        if outcome is None:
-            return
-        try:
-            if self._unclosed:
-                self._close_window(waits=False)
-                outcome = context.ask_outcome
-                context.group.step_end(context.stream())
-                fetcher.clear()
-            try:
-                said = outcome()
-            except zerod.Mismatch:  # of a rank that was asked for something else
-                outcome, said = context.ask_outcome, [1.0, -1.0, 1.0]
-            while said[2]:
-                outcome, said = context.ask_outcome, self._tell(True, -1)
-        except StepTorn:
-            raise
-        except BaseException as failure:
-            if isinstance(failure, zerod.Interrupted) or not isinstance(failure, zerod.ZerodError):
-                context.outcome = outcome
-            elif self._unclosed:
-                self._unclosed, self._ticket = False, 0
-                fetcher.stop()
-            raise
-        if said[1] >= 0:
-            raise StepTorn(int(said[1]))
 
     def _close(self) -> None:
         self.gradients.end_step(self._stepped)

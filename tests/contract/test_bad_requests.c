@@ -224,7 +224,7 @@ CONTRACT_TEST(test_two_handles_of_a_unit)
 	options.name = "w";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	OK(rank->client, zerod_unit_register(rank->group, &options, &again));
+	OK(rank->client, contract_register(rank->group, &options, &again));
 	OK(rank->client, zerod_shard_get(unit.at[0], &first));
 	OK(rank->client, zerod_shard_get(again, &second));
 	assert_ptr_equal(first.data, second.data);

@@ -112,8 +112,7 @@ static void log_unpinned(const struct zd_notice *notice)
 	add(&fields, "ZEROD_SESSION", "%llu", ZD_ID_NUMBER(notice->session));
 	zd_log_with(ZD_LOG_WARNING, fields.all, fields.count,
 	            "job '%s', group '%s': session %llu (pid %u) has pinned step %llu until its deadline: "
-	            "the pin "
-	            "is revoked",
+	            "the pin is revoked",
 	            notice->job, notice->group, ZD_ID_NUMBER(notice->session), notice->pid,
 	            (unsigned long long)notice->step);
 }

@@ -172,12 +172,13 @@ def idle_ms(profiler: Any) -> float:
     return idle / 1000 / PROFILED
 
 
-def in_flight_bytes(ranks: int) -> int:
+def in_flight_bytes(ranks: int, keeps_sums: bool) -> int:
     """Of the daemon's for a rank, at most: blocks that are neither shards nor kept sums. The job is the only one."""
     listed = subprocess.run([str(support.BUILD / "bin" / "zeroctl"), "jobs", "--json"], check=True, capture_output=True, text=True)
     job, = json.loads(listed.stdout)["rows"]
     usage = job["usage"]
-    return (usage["peak_bytes"] - usage["shard_bytes"] - usage["target_bytes"] - usage["allocation_bytes"]) // ranks
+    sums = 2 * usage["shard_bytes"] if keeps_sums else 0  # float32 sums of bfloat16 shards, which have gone with the last step
+    return (usage["peak_bytes"] - usage["shard_bytes"] - sums - usage["allocation_bytes"]) // ranks
 
 
 def rank_main(way: str, layers: int, iters: int) -> None:
@@ -221,7 +222,7 @@ def rank_main(way: str, layers: int, iters: int) -> None:
                 step()
             torch.cuda.synchronize()
         idle = idle_ms(profiler)
-    in_flight = in_flight_bytes(int(os.environ["WORLD_SIZE"])) if library == "zerod" and rank == 0 else None
+    in_flight = in_flight_bytes(int(os.environ["WORLD_SIZE"]), "in_backward" not in choices) if library == "zerod" and rank == 0 else None
     print("FIGURES " + json.dumps({"rank": rank, "ms": times, "bytes": total - free, "idle_ms": idle, "loss": float(loss.detach()),
                                    "in_flight_bytes": in_flight,
                                    "torch_bytes": torch.cuda.max_memory_reserved()}), flush=True)

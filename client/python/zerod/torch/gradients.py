@@ -32,7 +32,7 @@ from .environment import DTYPES
 from .fetcher import Fetcher
 from .sharded import Part, Scaled, ShardedTensor, as_plain
 from .tensors import tensor_at
-from .unit import USES_BY_LOOKING, FlatUnit, references_from_torch, unit_of, uses_of_storage
+from .unit import USES_BY_LOOKING, FlatUnit, references_from_torch, storages, uses_of_storage
 from .updates import Updates
 from .whole import sum_of_ranks
 
@@ -109,6 +109,7 @@ class Gradients:
         self.begin_step: Callable[..., None] = lambda: None  # Steps.begin() and Steps.finish()
         self.finish_step: Callable[[], None] = lambda: None
         self.fetcher = Fetcher(context)
+        self._own = context.world == 1 and context.replicas is None and context.durable is None and context.offload.value is None
         self._source = _Waiting(self)
         self.sync = True
         self.reducing = False  # between backward_begin and backward_end
@@ -134,9 +135,7 @@ class Gradients:
     @property
     def alone(self) -> bool:
         """Whether gradients are this rank's own sums: they stay where autograd has written them."""
-        context = self.context
-        return context.world == 1 and context.replicas is None and context.durable is None and context.offload.value is None \
-            and not self.fetcher.runs_optimizer
+        return self._own and not self.fetcher.runs_optimizer
 
     @property
     def keeps(self) -> bool:
@@ -176,8 +175,14 @@ class Gradients:
         if all(shown):
             return
         if self.alone:
-            self.begin_step()
-            self.finish_step()
+            if any(shown) or self._are_held():
+                self.begin_step()
+                self.finish_step()
+            else:  # the program has dropped all
+                for unit, index, _ in self._waiting:
+                    unit.kept[index] = None
+                self._waiting.clear()
+                self.local = False
             return
         for each, is_shown in zip(self._waiting, shown):  # a name for a holder would count as a reference of the program's
             if not is_shown:
@@ -213,7 +218,7 @@ class Gradients:
 
     def _are_held(self) -> bool:
         """Whether the program has gradients of this window that no parameter shows."""
-        if not self.window:
+        if not (self.window or self.alone):
             return False
         count = sys.getrefcount
         return any(count(holder) > _SPARE + 1 or holder.aliases and any(each() is not None for each in holder.aliases[1:])
@@ -322,8 +327,12 @@ class Gradients:
         gradient, leaf.grad = leaf.grad, None
         if gradient is None:
             return
+        is_weight = gradient.untyped_storage()._cdata in storages  # a function has returned it
+        if kept is None and self.alone and not is_weight:
+            unit.kept[index] = gradient
+            return
         with torch.no_grad():
-            if unit_of(gradient) is not None:  # a function has returned a weight
+            if is_weight:
                 gradient = gradient.clone()
             if not self.alone:
                 wide = torch.promote_types(unit.dtype, unit.source_dtype)

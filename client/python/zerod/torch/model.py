@@ -471,20 +471,13 @@ class Model:
 
     def arrived(self, unit: FlatUnit, index: int) -> None:
         """Torch calls it when a leaf has its gradient of a task."""
-        task, leaf = _task(), unit.leaves[index]
-        if torch.is_grad_enabled():
-            leaf.grad = None
-            raise NotImplementedError("zerod.torch: backward with create_graph=True: gradients of parameters have no graph")
-        if leaf.grad is not None and leaf.grad.layout != torch.strided:
-            leaf.grad = None
-            raise NotImplementedError(f"zerod.torch: the gradient of {unit.members[index].name} is sparse: construct the module with "
-                                      "sparse=False")
-        if self.outermost is not None:
-            leaf.grad = None
-            raise NotImplementedError("zerod.torch: backward() inside of the model's forward: use torch.autograd.grad() for the inputs")
+        leaf = unit.leaves[index]
+        gradient = leaf.grad
+        if torch.is_grad_enabled() or self.outermost is not None or gradient is not None and gradient.layout is not torch.strided:
+            self._refuse(unit, index)
         if self.ending is None:
             self.enter_backward()
-        fired = unit.fired
+        task, fired = _task(), unit.fired
         fired[task] = fired.get(task, 0) + 1
         if self.gradients.keeps:
             return self.gradients.keep(unit, index)
@@ -500,6 +493,15 @@ class Model:
                     if all(each.submitted for each in block.trainable):
                         self._leave_backward(block)
             self.gradients.fetcher.start()
+
+    def _refuse(self, unit: FlatUnit, index: int) -> None:
+        unit.leaves[index].grad = None
+        if torch.is_grad_enabled():
+            raise NotImplementedError("zerod.torch: backward with create_graph=True: gradients of parameters have no graph")
+        if self.outermost is not None:
+            raise NotImplementedError("zerod.torch: backward() inside of the model's forward: use torch.autograd.grad() for the inputs")
+        raise NotImplementedError(f"zerod.torch: the gradient of {unit.members[index].name} is sparse: construct the module with "
+                                  "sparse=False")
 
     def _is_complete(self, unit: FlatUnit) -> bool:
         """Whether every graph of the block has given all gradients, and no forward is to run again."""

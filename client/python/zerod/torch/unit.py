@@ -163,10 +163,14 @@ class FlatUnit:
     # ---- Making ----
 
     def _hook(self, index: int, leaf: nn.Parameter) -> None:
-        leaf.register_post_accumulate_grad_hook(partial(weakly(self._leaf_arrived), index))
+        reference, arrived = weakref.ref(self), self._arrived
 
-    def _leaf_arrived(self, index: int, _: torch.Tensor) -> None:
-        self._arrived(self, index)
+        def hook(_: torch.Tensor) -> None:
+            unit = reference()
+            if unit is not None:
+                arrived(unit, index)
+
+        leaf.register_post_accumulate_grad_hook(hook)
 
     def wants_gradients(self) -> bool:
         """Whether the program wants one of any of its parameters."""

@@ -3,15 +3,15 @@
  * cluster.c - connects groups that span daemons, and checks that all daemons describe the same group.
  *
  * When the last rank of this daemon has joined, its ranks' communicators are opened. On each open
- * communicator the ranks exchange greetings, which describe the group. So a group is READY only when the
- * descriptions of all its daemons agree, and each communicator has been used once.
+ * communicator the ranks exchange greetings, which describe the group. A group is therefore READY only when
+ * the descriptions of all its daemons agree, and each communicator has been used once.
  *
- * A daemon may be in doubt about a commit. If any other daemon has made the commit, all daemons had agreed,
- * and all make it now. If none has, no client was told of the commit, and all daemons return to the step
- * before. So the group is at the newest step that any daemon has committed, and each daemon must have
- * committed that step or be in doubt about it. No daemon changes its state before all greetings on all of its
- * communicators have arrived, so all daemons that decide come to the same decision. A daemon that does not
- * decide stays in doubt, and the group makes no commit without it.
+ * A daemon can be in doubt about a commit. If another daemon has made the commit, all daemons had agreed to
+ * it, and all make it now. Otherwise no client has received a reply to the commit, and all daemons return to
+ * the step before. The group is therefore at the newest step that any daemon has committed. Each daemon must
+ * have committed that step or be in doubt about it. No daemon changes its state before all greetings on all
+ * of its communicators have arrived. All daemons that decide therefore make the same decision. A daemon that
+ * does not decide remains in doubt, and the group makes no commit without it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -125,7 +125,7 @@ static int greetings_differ(const struct zd_member *member, const struct greetin
 static void greeting_of(const struct zd_op_result *result, uint32_t peer, struct greeting *greeting)
 {
 	memcpy(greeting, result->values + peer * sizeof(*greeting), sizeof(*greeting));
-	greeting->host[ZD_MAX_NAME_BYTES] = '\0'; /* another daemon's, not to be trusted */
+	greeting->host[ZD_MAX_NAME_BYTES] = '\0'; /* another daemon wrote it: it is not trusted */
 }
 
 /* Returns the last step that any daemon has committed. Each daemon has a rank on every rail. */
@@ -307,8 +307,8 @@ void zd_cluster_connect(struct zd_engine *e, struct zd_group *group)
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* Asks on the communicators of reductions, whose operations have the same order on all ranks: a step comes
- * after the reductions of its backwards, and a commit after its step. */
+/* Starts an agreement on the communicators of reductions. Their operations have the same order on all ranks:
+ * a step comes after the reductions of its backwards, and a commit after its step. */
 void zd_cluster_ask(struct zd_engine *e, struct zd_member *member, struct zd_cluster_round *round,
                     const char *what, const void *value, uint32_t bytes, zd_op_fn *done)
 {

@@ -31,7 +31,7 @@ void zd_cluster_abort(struct zd_engine *e, struct zd_group *group)
 	e->events->transfers_stop(e, group, NULL);
 }
 
-/* Makes the group ABORTED, so that it begins no further operations. */
+/* Makes the group ABORTED, so that it starts no further operations. */
 static void cluster_end(struct zd_engine *e, struct zd_group *group, int status, const char *text)
 {
 	bool was_ready = group->state == ZD_GROUP_READY;

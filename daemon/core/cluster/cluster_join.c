@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cluster_join.c - group_join: checks and keeps the arguments that concern other daemons. */
+/* cluster_join.c - group_join: checks and stores the arguments that concern other daemons. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,7 +85,7 @@ int zd_cluster_check_group(const struct zd_group *group, const struct zd_args *a
 		return zd_err_set(err, ZEROD_E_MISMATCH,
 		                  "rank %u of group '%s' joins the daemon of ranks %u to %u", rank,
 		                  group->name, group->first_rank, group->first_rank + local - 1);
-	/* The first rank that joins after all have left brings new ids. */
+	/* If all ranks have left, the first rank that joins provides new ids. */
 	if (cluster && group->attached > 0 && cluster->given && args->u.group_join.unique_ids.len > 0 &&
 	    memcmp(cluster->ids, args->u.group_join.unique_ids.data, cluster->ids_bytes) != 0)
 		return zd_err_set(err, ZEROD_E_MISMATCH,

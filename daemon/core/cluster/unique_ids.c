@@ -28,7 +28,8 @@ void zd_ids_use(struct zd_engine *e, const struct zd_group *group)
 {
 	const struct zd_cluster *cluster = group->cluster;
 	struct zd_used_id *used;
-	/* The oldest come first. Two at a time bound both the work and the number that is left. */
+	/* The oldest ids are first. Removing at most two in a call limits the work, and the number of expired
+	 * ids that remain. */
 	for (unsigned i = 0; i < 2 && e->used_ids && e->used_ids->until_ns < e->now_ns; i++)
 		forget(e, e->used_ids);
 	if (zd_ids_are_used(e, cluster->ids))

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * acting.c - which requests act for a rank, and for which one.
+ * acting.c - whether a request acts for a rank, and for which one.
  *
- * The engine rejects such a request with PEER_LOST, once, if the rank's session has not been told of a loss
- * in its group (request.c). So a rank that does not know of a loss gathers nothing, and does nothing that
- * other ranks see. A request that ends or frees something is carried out: the next one of another kind tells.
+ * If the rank's session has not yet been told of a loss in its group, the engine rejects a request that acts
+ * for the rank with PEER_LOST, once (request.c). A rank that does not know of a loss therefore does not
+ * gather, and makes no change that other ranks see. A request that ends or frees an object is executed. The
+ * next request of another kind reports the loss.
  */
 #include "core/control/control.h"
 #include "core/gather/gather.h"
@@ -30,7 +31,7 @@ static struct zd_member *of_units(struct zd_engine *e, struct zd_session *sessio
 	return nunits > 0 ? of_unit(e, session, units[0]) : NULL;
 }
 
-/* A rank that makes versions which an ended rank has published already needs nothing of that rank. */
+/* An update whose versions a normally ended rank has already published does not need that rank. */
 static struct zd_member *of_update(struct zd_engine *e, struct zd_session *session,
                                    const struct zd_args *args)
 {
@@ -52,7 +53,7 @@ static struct zd_member *of_publish(struct zd_engine *e, struct zd_session *sess
 	return member && !member->group->shadow ? member : NULL;
 }
 
-/* Ranks that ended normally are no loss to requests that need nothing of them. */
+/* A rank that ended normally is not a loss for a request that does not need it. */
 static struct zd_member *unless_reads_on(struct zd_member *member)
 {
 	return member && zd_member_reads_on(member) ? NULL : member;
@@ -105,7 +106,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 		return of_unit(e, session, args->u.unit_load.unit);
 	case ZD_REQ_UNIT_PLACE:
 		return of_unit(e, session, args->u.unit_place.unit);
-	case ZD_REQ_GATHER: /* a prefetch fails without telling, since clients do not wait for its reply */
+	case ZD_REQ_GATHER: /* clients do not wait for the reply of a prefetch: it does not report the loss */
 		return args->u.gather.prefetch ? NULL
 		                               : unless_reads_on(of_unit(e, session, args->u.gather.unit));
 	case ZD_REQ_CONTEXT_BEGIN:
@@ -117,7 +118,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 		return of_unit(e, session, args->u.reduce_wait.unit);
 	case ZD_REQ_BUCKET_RESERVE:
 		return of_bucket(e, session, args->u.bucket_reserve.bucket);
-	case ZD_REQ_BUCKET_SUBMIT: /* frees an abandoned entry, and then tells */
+	case ZD_REQ_BUCKET_SUBMIT: /* frees an abandoned entry, and then reports the loss */
 	case ZD_REQ_RELEASE:
 	case ZD_REQ_FORWARD_END:
 	case ZD_REQ_CLAIM_END:
@@ -129,7 +130,7 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 	case ZD_REQ_UNIT_UNREGISTER:
 	case ZD_REQ_GROUP_LEAVE:
 	case ZD_REQ_FREE:
-	case ZD_REQ_SEGMENTS_UNMAPPED: /* these end or free something; the kinds below act for no rank */
+	case ZD_REQ_SEGMENTS_UNMAPPED: /* these end or free an object; the kinds below act for no rank */
 	case ZD_REQ_SESSION_RESET:
 	case ZD_REQ_CANCEL:
 	case ZD_REQ_GROUP_JOIN:

@@ -6,9 +6,9 @@
  * that find a request of every rank compute the result, which all requests of the round share. One attempt
  * combines the values of a bounded number of ranks. If a request ends in between, the unfinished result is
  * dropped. If operations or counts differ between the ranks, all requests of the round fail with MISMATCH. A
- * request also fails if another rank has begun a backward that its own rank has not: that rank does not come.
- * A gather fails if its own rank is behind in an update, and a rank that has begun the update waits for an
- * agreement (gather.c).
+ * request also fails if another rank has begun a backward that its own rank has not: the other rank will not
+ * make a request. A gather fails if its own rank has not begun an update, and another rank that has begun it
+ * waits for an agreement (gather.c).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
 	member->agreeing = req;
 	zd_window_fail_agreements(e, member->group);
-	zd_dirty_group(e, member->group); /* gathers fail that would wait for this rank (gather.c) */
+	zd_dirty_group(e, member->group); /* gathers that would wait for this rank fail (gather.c) */
 	return 0;
 }
 
@@ -91,8 +91,8 @@ static double combine(uint32_t op, double a, double b)
 	return (op == ZEROD_AGREE_MAX) == (a > b) ? a : b;
 }
 
-/* Combines values of further ranks, in rank order, so that all runs compute the same bits. Returns whether
- * all ranks are combined. */
+/* Combines values of further ranks. The order is that of the ranks, so that all runs compute the same bits.
+ * Returns whether all ranks are combined. */
 static bool combine_ranks(const struct zd_engine *e, struct zd_group *group)
 {
 	const struct zd_request *first = group->members[0].agreeing;
@@ -137,7 +137,7 @@ static bool are_alike(const struct zd_request *a, const struct zd_request *b)
 	return a->u.agree.op == b->u.agree.op && a->u.agree.count == b->u.agree.count;
 }
 
-/* Every rank has a request. Returns whether the round has ended. */
+/* Evaluates a round in which every rank has a request. Returns whether the round has ended. */
 static bool evaluate(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {
@@ -195,7 +195,7 @@ static void agree_free(struct zd_request *req)
 		free(req->u.agree.result);
 }
 
-/* The values, and the result, which is the round's. */
+/* Includes the result, which all requests of the round share. */
 static size_t agree_bytes(const struct zd_request *req)
 {
 	return 2 * sizeof(double) * req->u.agree.count;

@@ -2,9 +2,9 @@
 /*
  * alloc.c - requests of plain allocations: zeroed memory of a job, freed when its session ends.
  *
- * A durable allocation belongs to a durable job: it stays allocated and charged when its session ends, and a
- * later session of the same uid gets it by name and device, with the bytes last written. It is freed by
- * request, or when its job ends.
+ * A durable allocation belongs to a durable job: it remains allocated and charged when its session ends. A
+ * later session of the same uid finds it by name and device, with the bytes last written. A request or the
+ * end of its job frees it.
  */
 #include <stdio.h>
 #include <string.h>

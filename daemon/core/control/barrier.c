@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * barrier.c - barriers: all ranks of a group pass one at once, when the last of them has reached it.
+ * barrier.c - barriers: when the last rank of a group has reached a barrier, all ranks pass it.
  *
- * Requests of a rank that wait at a barrier are in its member's list, in order. The first request of every
- * member belongs to the group's next barrier, so that two barriers in a row never mix. A request that fails
- * or is cancelled is removed from the list: its rank has not reached the barrier.
+ * A rank's requests that wait at a barrier are in its member's list, in order. The first request of every
+ * member belongs to the group's next barrier: two barriers in a row never mix. A request that fails or is
+ * cancelled is removed from the list, because its rank has not reached the barrier.
  *
- * Between daemons a barrier is an agreement on the communicators of reductions, whose operations must have
- * the same order on all ranks. Backwards, steps and commits submit their operations there later than they are
- * called. A rank of such a group therefore reaches a barrier only while it runs none of them, and one barrier
- * at a time.
+ * Between daemons a barrier is an agreement on the communicators of reductions. Their operations must have
+ * the same order on all ranks, but backwards, steps and commits submit theirs later than they are called. A
+ * rank of such a group therefore reaches a barrier only while it runs none of them, and one barrier at a
+ * time.
  */
 #include "core/cluster/cluster.h"
 #include "core/control/barrier.h"
@@ -50,7 +50,7 @@ static int barrier_begin(struct zd_engine *e, struct zd_request *req, const stru
 	req->member = member;
 	req->device = member->device;
 	TAILQ_INSERT_TAIL(&member->barriers, req, u.barrier.link);
-	zd_dirty_group(e, member->group); /* the reasons of waiting requests may change */
+	zd_dirty_group(e, member->group); /* the reasons of waiting requests can change */
 	return 0;
 }
 

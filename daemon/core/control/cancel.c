@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cancel.c - a client gives up one of its requests, as if its deadline had passed. */
+/* cancel.c - a client cancels one of its requests. The request then fails as if its deadline had passed. */
 #include "core/engine/objects.h"
 
 static int cancel_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

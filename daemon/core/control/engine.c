@@ -116,7 +116,7 @@ void zd_engine_free(struct zd_engine *e)
 	e->sink.command = sink_nothing;
 	e->sink.reply = sink_no_reply;
 	e->sink.segment_retire = sink_no_retire;
-	e->sink.segment_kept = NULL; /* the next daemon restores what this one leaves */
+	e->sink.segment_kept = NULL; /* the next daemon restores the segments of this one */
 	e->sink.ends = NULL;
 	for (job = e->jobs; job; job = job->hh.next)
 		job->journal = NULL;

@@ -2,7 +2,7 @@
 /*
  * history.c - lifecycle events for readers: a page of them, with names in place of ids.
  *
- * A session reads the events of its own uid, and those of the daemon; an administrator reads all.
+ * A session reads the events of its own uid and of the daemon. An administrator reads all.
  */
 #include <string.h>
 
@@ -60,7 +60,7 @@ static const char *find_job(const struct zd_engine *e, uint64_t id)
 	return ended ? ended->name : "";
 }
 
-/* Most events behind one of a job are of the same job. */
+/* Most events after one of a job are of the same job. */
 static const char *job_name(struct reader *reader, uint64_t id)
 {
 	if (id != reader->job)
@@ -195,7 +195,7 @@ void zd_engine_events(struct zd_engine *e, uint64_t session, const Zd__Events *q
 	page->overwritten = history->on ? zd_history_overwritten(history) : 0;
 	if (session) {
 		reader.asker = zd_session_find(e, session);
-		if (!reader.asker) /* the session has ended: it reads nothing */
+		if (!reader.asker) /* the session has ended: it reads no events */
 			return;
 	}
 	if (query->copies)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * join.c - ranks join and leave groups; administrators abort groups and end jobs.
+ * join.c - ranks join and leave groups. Administrators abort groups and end jobs.
  *
- * A group is FAILED when an attached rank leaves or its session ends while other ranks stay: their requests
- * end with PEER_LOST, which names the lost rank. If that rank ended normally, requests that only gather go on
- * with its shards (part.c). The group is READY again when every rank is attached. An ABORTED group ends when
- * its last rank has left; a durable job's group may then be joined again.
+ * A group is FAILED when an attached rank leaves or its session ends while other ranks remain. The requests
+ * of these ranks end with PEER_LOST, which names the lost rank. If that rank ended normally, requests that
+ * only gather continue with its shards (part.c). The group is READY again when every rank is attached. An
+ * ABORTED group ends when its last rank has left. In a durable job, ranks can then join the group again.
  */
 #include <stdio.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static uint32_t ranks_here(const struct zd_args *args)
 	return local_world_size ? local_world_size : args->u.group_join.world_size;
 }
 
-/* The metadata of a group, with what its ranks have as soon as they reduce gradients. */
+/* The metadata of a group, including what its ranks need when they first reduce gradients. */
 static uint32_t group_metadata_bytes(const struct zd_args *args)
 {
 	size_t rank_bytes = sizeof(struct zd_member) + sizeof(struct zd_member_reduce) +
@@ -128,7 +128,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	member->set_back = false;
 	member->leaves = false;
 	if (member->ended)
-		group->loss = group->generation; /* its shards are gone, and its place is taken */
+		group->loss = group->generation; /* its shards are gone, and another session has its place */
 	member->ended = false;
 	zd_parts_move(&member->detached, &member->parts);
 	zd_member_link(e, member, session);
@@ -136,7 +136,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	group->attached++;
 	zd_group_ref(group);
 	zd_journal_member(member);
-	zd_dirty_group(e, group); /* the other joins wait for one rank less, or for none */
+	zd_dirty_group(e, group); /* the other joins wait for one rank less, or for no rank */
 	if (group->attached < group->local_world_size)
 		return;
 	if (group->state == ZD_GROUP_FAILED)
@@ -160,7 +160,7 @@ static void note_lost(const struct zd_member *member)
 	        .rank = zd_world_rank(member), .pid = member->session->pid, .ended = member->ended};
 }
 
-/* Ends the attachment only; the member holds nothing by now. */
+/* Ends only the attachment. The member has no other objects left. */
 static void member_unlink(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
@@ -177,11 +177,11 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 	zd_journal_member(member);
 	group->attached--;
 	zd_job_note_left(e, group->job);
-	/* An abort keeps a durable job's shards: the ranks may join again. */
+	/* An abort does not free a durable job's shards: the ranks can join again. */
 	if (group->state == ZD_GROUP_ABORTED && group->attached == 0 && group->job->durable)
 		zd_sm_move(&zd_sm_group, &group->state, ZD_GROUP_FAILED);
 	if (group->attached == 0 && !group->job->durable)
-		zd_group_set_over(group); /* operations may still use its memory, but its name is free */
+		zd_group_set_over(group); /* operations can still use its memory, but its name is free */
 	zd_dirty_group(e, group);
 	zd_dirty_commit_waits(e);
 	zd_group_unref(e, group);
@@ -193,7 +193,7 @@ static bool member_tears(const struct zd_member *member)
 	return member->group->job->durable && !member->group->shadow && zd_member_has_uncommitted(member);
 }
 
-/* The other ranks have, or may have, been told that the group is complete. */
+/* The other ranks know, or can know, that the group is complete. */
 static void lose(struct zd_engine *e, struct zd_member *member)
 {
 	struct zd_group *group = member->group;
@@ -217,7 +217,7 @@ void zd_member_begin_detach(struct zd_engine *e, struct zd_member *member)
 	struct zd_group *group = member->group;
 	member->detaching = true;
 	member->ended = member->leaves || member->session->clean_exit;
-	TAILQ_REMOVE(&member->session->members, member, session_link); /* behind those that are not */
+	TAILQ_REMOVE(&member->session->members, member, session_link); /* to the end of the list */
 	TAILQ_INSERT_TAIL(&member->session->members, member, session_link);
 	if (member_tears(member))
 		group->torn = true;
@@ -305,7 +305,7 @@ static int join_check_group(const struct zd_engine *e, const struct zd_group *gr
 	return 0;
 }
 
-/* A durable rank's shards stay on their device. */
+/* A durable rank's shards remain on their device. */
 static int join_check_device(const struct zd_group *group, const struct zd_args *args, struct zd_err *err)
 {
 	const struct zd_member *member = &group->members[args->u.group_join.rank - group->first_rank];
@@ -359,7 +359,7 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (!group)
 		group = zd_group_new(e, job, args);
 	if (group->cluster && group->attached == 0) {
-		free(group->aborted_why); /* of the group's previous end */
+		free(group->aborted_why); /* the reason of the group's previous end */
 		group->aborted_why = NULL;
 		zd_cluster_take_ids(e, group->cluster, args);
 	}
@@ -397,7 +397,7 @@ static void join_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->member->group->cluster)
 		zd_cluster_leave(e, req->member, false);
-	/* READY: another rank came first, and behind this one's deadline. */
+	/* READY: the deadline of this request has passed, but another rank has completed the group before. */
 	if (req->member->group->state == ZD_GROUP_READY)
 		lose(e, req->member);
 	member_unlink(e, req->member);
@@ -447,7 +447,7 @@ static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct
 		                  ZD_ID_NUMBER(args->u.abort_group.group));
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
-	if (group->attached == 0) /* no rank could leave it, and so it could never be joined again */
+	if (group->attached == 0) /* no rank could leave it, and the group could never be joined again */
 		return zd_err_set(err, ZEROD_E_STATE, "all ranks of group '%s' have left already",
 		                  group->name);
 	bool was_ready = group->state == ZD_GROUP_READY;
@@ -500,7 +500,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 	zd_job_set_durable(e, job, false);
 	job->ends = true;
 	TAILQ_FOREACH (group, &job->groups, job_link) {
-		group->ends = !group->over; /* others are over since before the job was durable */
+		group->ends = !group->over; /* the others were over before the job was durable */
 		if (group->attached == 0)
 			zd_group_set_over(group);
 	}

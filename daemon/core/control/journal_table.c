@@ -11,7 +11,7 @@
 #include "core/control/radix.h"
 #include "core/engine/ids.h"
 
-/* A record, or the GONE of its object; `at`: in units of 8 bytes. */
+/* The last record of an object, or its GONE record. `at` is in units of 8 bytes. */
 struct entry {
 	uint64_t id;
 	uint32_t index, at;
@@ -21,7 +21,7 @@ static const char *const type_names[ZD_NRECORDS] = {"",           "device", "job
                                                     "member",     "commit", "segment", "unit",  "part",
                                                     "allocation", "end",    "ids",     "holds", "part state"};
 
-/* Without the arrays at the end of units and holds. */
+/* Sizes without the arrays at the end of units and holds. */
 static const size_t type_bytes[ZD_NRECORDS] = {
         [ZD_RECORD_DEVICE] = sizeof(struct zd_record_device),
         [ZD_RECORD_JOB] = sizeof(struct zd_record_job),
@@ -138,7 +138,7 @@ static int compare(uint64_t id, uint32_t index, uint64_t other_id, uint32_t othe
 	return (index > other_index) - (index < other_index);
 }
 
-/* By their objects. Records of one object stay in their order. */
+/* Sorts by object. The records of an object remain in their order. */
 static void sort(struct entry *entries, size_t nentries)
 {
 	struct entry *scratch = zd_calloc(nentries + 1, sizeof(*scratch));
@@ -149,7 +149,7 @@ static void sort(struct entry *entries, size_t nentries)
 	free(scratch);
 }
 
-/* Keeps the last record of each object whose last record is no GONE. */
+/* Stores the last record of each object, unless it is GONE. */
 static void add_objects(struct zd_journal_objects *objects, const uint8_t *bytes, const struct entry *entries,
                         size_t nentries)
 {

@@ -2,9 +2,9 @@
 /*
  * kill_job.c - the request kill_job: ends all sessions of a job, and the memory of a durable one.
  *
- * It is kill_session for each session that is a rank of the job or holds an allocation of it, and end_job
- * after the ends of these. No waiting request of a victim is tried meanwhile, so that the victims learn who
- * killed the job and not that their peers are gone.
+ * It works as kill_session for each session that is a rank of the job or holds an allocation of it, and then
+ * as end_job. No waiting request of these sessions is tried meanwhile. Its error therefore names the session
+ * that killed the job, not a lost peer.
  */
 #include <stdio.h>
 

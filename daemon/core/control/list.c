@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list.c - tables for zeroctl: every live object as a row, by ascending id, a page at a time.
+ * list.c - tables for zeroctl: a row for every live object, by ascending id, one page per request.
  *
- * A row is a message. Its texts and lists are those of the object, or are on the stack of the row's function.
+ * A row is a message. Its texts and lists belong to the object, or are on the stack of the row's function.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +38,8 @@ struct listing {
 	const struct zd_session *asker; /* NULL: sees all */
 	uint32_t visits;
 	struct item item;
-	const struct zd_segment *segment; /* BLOCKS: NULL: there is none */
-	uint64_t first, last;             /* the asker sees no object whose id is not between these */
+	const struct zd_segment *segment; /* BLOCKS; NULL: not found */
+	uint64_t first, last;             /* the asker sees no object with an id outside this range */
 };
 
 static bool sees_uid(const struct listing *l, uint32_t uid)
@@ -47,7 +47,7 @@ static bool sees_uid(const struct listing *l, uint32_t uid)
 	return zd_session_sees_uid(l->asker, uid);
 }
 
-/* Whether the query is for rows of this job, or for all. */
+/* Whether the query includes rows of this job. */
 static bool asks_for(const struct listing *l, const struct zd_job *job)
 {
 	const char *only = l->query->job;
@@ -73,7 +73,7 @@ static const struct zd_job *session_job(const struct zd_session *session)
 	return zd_deferred_teardown_job(session);
 }
 
-/* The group that the session reads; NULL: none, or it has ended, or is another user's. */
+/* The group that the session reads. NULL: no group, or it has ended, or another user owns it. */
 static const struct zd_group *read_group(const struct listing *l, const struct zd_session *session)
 {
 	const struct zd_group *group;
@@ -129,7 +129,7 @@ static bool find_object(struct listing *l, const struct zd_id_node *node)
 #undef OWNER
 }
 
-/* Where a listing is. In BUFFERS two trees are merged. */
+/* The position of a listing. In BUFFERS two trees are merged. */
 struct place {
 	const struct zd_id_node *node, *waiting;
 	const struct zd_block *block;
@@ -251,7 +251,8 @@ static bool row_job(struct listing *l, Zd__Row *row, const struct zd_job *job)
 	return give(l, row);
 }
 
-/* zd_wait_text(), which visits gathered buffers of the device for a request that waits for memory. */
+/* Writes zd_wait_text(), and counts its visits: for a request that waits for memory, it visits gathered
+ * buffers of the device. */
 static void wait_text(struct listing *l, const struct zd_request *req, char out[ZD_WAIT_TEXT])
 {
 	if (req->wants_memory && req->device->nbuffers <= ZD_WAIT_TEXT_VISITS)
@@ -357,7 +358,7 @@ static bool row_group(struct listing *l, Zd__Row *row, const struct zd_group *gr
 	return more;
 }
 
-/* Ranks may have changed the slot and frozen flag of their parts: the row shows the first rank's. */
+/* Ranks can have changed the slot and frozen flag of their parts. The row shows the first rank's. */
 static const struct zd_part *first_registered(const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
@@ -400,7 +401,7 @@ static bool row_unit(struct listing *l, Zd__Row *row, const struct zd_unit *unit
 	return give(l, row);
 }
 
-/* Has the fields that a buffer shares with a gather that waits for one. */
+/* Fills in the fields that a buffer shares with a gather that waits for a buffer. */
 static Zd__BufferRow buffer_of(const struct listing *l, const struct zd_part *part, uint64_t since_ns)
 {
 	Zd__BufferRow to = ZD__BUFFER_ROW__INIT;
@@ -467,7 +468,7 @@ static bool row_waiting(struct listing *l, Zd__Row *row, const struct zd_request
 	to.device = req->device->index;
 	to.version = req->u.gather.version;
 	to.prefetched = req->u.gather.prefetch;
-	to.n_holders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold nothing */
+	to.n_holders = req->u.gather.prefetch ? 0 : 1; /* a prefetch will hold no lease */
 	to.holders = &pointer;
 	wait_text(l, req, text);
 	to.waits_for = text;
@@ -547,7 +548,7 @@ static bool give_item(struct listing *l)
 {
 	Zd__Row row = ZD__ROW__INIT;
 	row.owner = zd_ids_owner(l->e, l->item.id);
-	row.row_case = (Zd__Row__RowCase)l->query->table; /* they are numbered alike */
+	row.row_case = (Zd__Row__RowCase)l->query->table; /* both have the same numbers */
 	switch (row.row_case) {
 	case ZD__ROW__ROW_DEVICE:
 		return row_device(l, &row, l->item.object);
@@ -586,7 +587,7 @@ uint64_t zd_engine_list(struct zd_engine *e, uint64_t session, const Zd__List *q
 	bool more = true;
 	if (session) {
 		l.asker = zd_session_find(e, session);
-		if (!l.asker) /* the session has ended: it sees nothing; id 0, the daemon, sees all */
+		if (!l.asker) /* the session has ended: it sees no rows. id 0, the daemon, sees all */
 			return 0;
 		if (!l.asker->admin && query->table != ZD__TABLE__SEGMENTS) {
 			l.first = zd_id_first(l.asker->owner->ids, 0);

@@ -15,7 +15,7 @@
 #include "core/reduce/storage.h"
 
 #define PLURAL(count) ((count) == 1 ? "" : "s")
-#define MOST_LEASES   64u /* that are counted */
+#define MOST_LEASES   64u /* counted at most */
 
 static const char *purpose_name(enum zd_purpose purpose)
 {
@@ -38,7 +38,7 @@ void zd_segment_row(const struct zd_segment *segment, Zd__SegmentRow *row, char 
 	row->used_bytes = zd_block_used_bytes(segment->range);
 	row->job = segment->job->name;
 	row->purpose = (char *)purpose_name(segment->purpose);
-	/* Of one job's sessions, at most ZD_MAX_WORLD for each of its groups. */
+	/* They are of one job's sessions: at most ZD_MAX_WORLD for each of its groups. */
 	TAILQ_FOREACH (mapping, &segment->mappings, segment_link)
 		row->mappings++;
 	mapping = TAILQ_FIRST(&segment->mappings);
@@ -69,7 +69,7 @@ static void part_row(Zd__BlockRow *row, const struct zd_part *part, char text[ZD
 		(void)snprintf(text, ZD_WAIT_TEXT, "copies, fills and holds: %u", part->readers);
 }
 
-/* Leases pin a buffer until they are released, and then what it waits for. */
+/* Leases pin a buffer until their release. Then the fences that it waits for do. */
 static void buffer_row(Zd__BlockRow *row, const struct zd_buffer *buffer, char text[ZD_WAIT_TEXT])
 {
 	const struct zd_lease *lease;

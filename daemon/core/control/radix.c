@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* radix.c - a stable sort by numbers, some bits of them at a time, from the lowest ones. */
+/* radix.c - a stable sort by numbers, some bits at a time, starting with the lowest. */
 #include "core/control/radix.h"
 
 #include <stdbool.h>
@@ -37,7 +37,7 @@ static bool compare_keys(const unsigned char *items, size_t count, size_t item_b
 	return in_order;
 }
 
-/* An item has few words, so a call of memcpy() would take longer. */
+/* An item has few words: a call of memcpy() would take longer. */
 static void copy_item(unsigned char *to, const unsigned char *from, size_t item_bytes)
 {
 	for (size_t at = 0; at < item_bytes; at += 8)
@@ -50,7 +50,7 @@ void zd_radix_sort(void *items, void *scratch, size_t count, size_t item_bytes, 
 	uint64_t differ;
 	if (compare_keys(from, count, item_bytes, offset, width, &differ))
 		return;
-	/* Out of order, so some bits differ. */
+	/* The items are not in order: some bits differ. */
 	for (unsigned shift = (unsigned)__builtin_ctzll(differ); shift < 64 && differ >> shift != 0;
 	     shift += DIGIT_BITS) {
 		size_t starts[DIGITS] = {0}, at = 0;

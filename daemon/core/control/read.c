@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - reads of a group's last commit by sessions that are no ranks of it.
+ * read.c - reads of a group's last commit by sessions that are not its ranks.
  *
- * commit_wait finds the group by the names of its job and itself, and waits for a commit after a given step.
- * unit_read copies bytes of a unit, as they were at the last commit, into an allocation of the reader. Or it
- * names their place, which a session of the job's uid maps, and asks later whether the bytes have counted.
+ * commit_wait finds the group by the name of its job and its own name, and waits for a commit after a given
+ * step. unit_read copies bytes of a unit, as of the last commit, into an allocation of the reader. Or it
+ * returns their place. A session of the job's uid maps it, reads, and asks afterwards whether the bytes were
+ * valid.
  *
- * A part holds the last commit in its shard until an update is granted, and in its shadow from then on, if it
- * has one (shadow.c). It holds a pinned commit there as well or, once an update has made one, in its save
- * (save.c). If none of them holds the step, the read is rejected with STALE_VERSION. So all reads that name
- * one step belong to one commit.
+ * A part holds the last commit in its shard until an update is granted, and from then on in its shadow, if it
+ * has one (shadow.c). It holds a pinned commit in the same places or, if an update has made one, in its save
+ * (save.c). If none of them holds the step, the read is rejected with STALE_VERSION. All reads that name one
+ * step are therefore of one commit.
  *
- * The daemon itself makes the copies. An update waits for those of the shard that are under way, and for
- * nothing that the reader's process does: from its request on no read of the shard begins. Until the shadow
- * or save is complete, reads are BUSY.
+ * The daemon itself makes the copies. An update waits for the copies of the shard that are under way, but
+ * never for the reader's process: after the update's request no read of the shard starts. Until the shadow or
+ * save is complete, reads fail with BUSY.
  *
- * From the first copy on a read has no deadline, since its caller may not continue while they write.
+ * After its first copy a read has no deadline, because its caller may not continue while copies write.
  *
- * The engine keeps nothing of a place that it has named. The place is that of a shard or its shadow, and
- * counts while the commit is there, and the block has had no other owner. Saves are not mapped: they are
- * freed when a request needs their memory, and that request would wait until the reader has unmapped it.
+ * The engine stores nothing about a place that it has returned. The place is in a shard or its shadow. It is
+ * valid while it holds the commit and the block has had no other owner. Saves are not mapped: they are freed
+ * when a request needs their memory, and that request would wait until the reader has unmapped them.
  */
 #include <stdio.h>
 
@@ -114,8 +115,8 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 
 /* ---- Reads --------------------------------------------------------------------------------------------- */
 
-/* A rank that has the shard of that index, if possible in memory of the device. Replicas of a hybrid group
- * have equal ones. */
+/* Returns a rank's part with this shard, if possible in memory of the device. Replicas of a hybrid group have
+ * equal shards. */
 static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index, const struct zd_device *device)
 {
 	struct zd_part *found = NULL;
@@ -153,7 +154,7 @@ static int locate_pinned(struct zd_part *part, enum zd_holder *holder, struct zd
 	                  part->unit->name, zd_world_rank(zd_part_member(part)), step);
 }
 
-/* Checks that the part still holds the commit, and says where. */
+/* Checks that the part still holds the commit, and returns in which memory. */
 static int locate(struct zd_part *part, uint64_t committed, enum zd_holder *holder, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
@@ -245,7 +246,7 @@ static const struct zd_extent *extent_of(const struct zd_part *part, enum zd_hol
 	return holder == ZD_HOLDER_SAVE ? &zd_save_of(part)->extent : &part->shard;
 }
 
-/* Adds a reader of what the part holds. */
+/* Adds a reader to the memory of the holder. */
 static void add_reader(struct zd_part *part, enum zd_holder holder)
 {
 	struct zd_save *save = zd_save_of(part);
@@ -280,7 +281,7 @@ static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *pa
 	zd_op_submit(e, part->unit->group->job, &command, copied, req, 4 * (uint64_t)part->rank + holder);
 }
 
-/* No processor copies between the host memory of two devices' nodes. */
+/* Rejects copies between the host memory of two devices' nodes: no processor makes them. */
 static int check_nodes(const struct zd_part *part, enum zd_holder holder, const struct zd_allocation *into,
                        struct zd_err *err)
 {
@@ -320,8 +321,8 @@ static uint64_t place_serial(const struct zd_part *part, enum zd_holder holder)
 	return 4 * (uint64_t)part->shard.block->given + holder;
 }
 
-/* Names the place of the first bytes of the range, unless they are in a save, or in memory of another device.
- * With `mapped`: checks that the place is as it was. */
+/* Returns the place of the first bytes of the range, unless they are in a save, or in memory of another
+ * device. With `mapped`: checks that the place has not changed. */
 static int map(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.unit_read.unit;
@@ -341,7 +342,7 @@ static int map(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 		                  "unit '%s': an update of rank %u's shard has begun since, or it has moved",
 		                  unit->name, zd_world_rank(zd_part_member(part)));
 	if (mapped) {
-		req->u.unit_read.bytes = req->u.unit_read.map_bytes; /* as if they were copied */
+		req->u.unit_read.bytes = req->u.unit_read.map_bytes; /* counted as if they were copied */
 		return 0;
 	}
 	Zd__UnitReadReply *reply = &e->reply.u.unit_read;
@@ -398,7 +399,7 @@ static int read_find(struct zd_engine *e, struct zd_request *req, const struct z
 	return check_range(args, req->u.unit_read.unit, req->u.unit_read.into, err);
 }
 
-/* Counts a read of the group that has ended, and adds to an error that the pin's deadline has passed. */
+/* Counts a read that has ended. If the pin's deadline has passed, the error's text says it as well. */
 static void note_read(struct zd_engine *e, const struct zd_request *req, uint64_t group, int status,
                       struct zd_err *err)
 {
@@ -438,7 +439,7 @@ static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const st
 	req->u.unit_read.mapped = args->u.unit_read.mapped;
 	req->u.unit_read.unit->refs++;
 	if (req->u.unit_read.into)
-		req->u.unit_read.into->pending++; /* it may be freed meanwhile */
+		req->u.unit_read.into->pending++; /* the allocation can be freed meanwhile */
 	return 0;
 }
 
@@ -449,7 +450,7 @@ static void unit_read_cancel(struct zd_engine *e, struct zd_request *req)
 		zd_allocation_op_end(e, req->u.unit_read.into);
 }
 
-/* Begins the copies. In the queue, where the request has been admitted. */
+/* Starts the copies. The request must be queued, because only then it has been admitted. */
 static int unit_read_copy(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = check_step(req->u.unit_read.unit->group, req->u.unit_read.step, err);

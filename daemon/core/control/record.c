@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.c - begins the journal with the records of all durable jobs, and hands it to the driver.
+ * record.c - starts the journal with the records of all durable jobs, and passes it to the driver.
  *
- * The records of all objects may be made in steps, with events between them whose records come in between.
- * That needs no more than this: a record says all of its object as it is then, each change is recorded from
- * the first step on, and the restore uses the last record of each object. Jobs come first, since the restore
- * ignores an object before its job. Holds come last, since they are numbered anew.
+ * The records of all objects can be made in steps, with records of other events between them. This is correct
+ * because a record has the whole state of its object at that time, each change is recorded from the first
+ * step on, and the restore uses the last record of each object. Jobs are first, because the restore ignores
+ * an object that precedes its job. Holds are last, because they are numbered anew.
  */
 #include "core/control/control.h"
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/unit.h"
 #include "core/memory/allocation.h"
 
-#define AHEAD 8u /* parts whose blocks are fetched before they are recorded */
+#define AHEAD 8u /* parts whose blocks are prefetched before they are recorded */
 
 static void record_ids(struct zd_engine *e, struct zd_id_node *node)
 {
@@ -66,7 +66,7 @@ static void record_allocation(struct zd_engine *e, struct zd_id_node *node)
 	zd_journal_allocation(ZD_CONTAINER_OF(node, struct zd_allocation, listed));
 }
 
-/* Each records the object if its job has a journal; NTABLES: the uids' ids, whatever they hold. */
+/* Each function records the object if its job has a journal. NTABLES: the ids of all uids. */
 static const struct {
 	Zd__Table table;
 	void (*record)(struct zd_engine *e, struct zd_id_node *node);

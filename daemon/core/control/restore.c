@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * restore.c - restores durable jobs from the journal of a daemon that has ended, however it has ended.
+ * restore.c - restores durable jobs from the journal of a daemon that has ended in any way.
  *
- * journal_table.c finds the last record of each object. The objects are then made in the order
- * of their ids, as they were first made. Whatever does not fit ends the restore as a whole.
+ * journal_table.c finds the last record of each object. The objects are then made in the order of their ids,
+ * which is that of their creation. A record that does not fit ends the whole restore.
  *
- * Ranks that were attached are lost ranks of their groups, as if all of them had died at once: a group
- * without shadows that was inside an update is torn, one with shadows is rolled back to its last commit. But
- * their processes may be alive, and kernels of them may still write. So each of their sessions becomes a
- * CLOSING one, which holds the rank's shards and allocations until its process has left
- * (deferred_teardown.c). Sessions that were CLOSING are so again.
+ * Ranks that were attached are lost ranks of their groups, as if all of them had died at once. A group
+ * without shadows that was inside an update is torn. A group with shadows is rolled back to its last commit.
+ * The ranks' processes can be alive, and their kernels can still write. Each of their sessions therefore
+ * becomes CLOSING, and holds the rank's shards and allocations until its process has left
+ * (deferred_teardown.c). Sessions that were CLOSING are CLOSING again.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@
 #include "core/gather/layout.h"
 #include "core/memory/allocation.h"
 
-#define AHEAD 8u /* objects that are fetched before they are accessed: each would miss the caches */
+#define AHEAD 8u /* objects that are prefetched before their use, because each would miss the caches */
 
 struct restore {
 	struct zd_engine *e;
@@ -50,8 +50,8 @@ static void *find_made(struct restore *restore, enum zd_record_type type, uint64
 	return kept ? kept->made : NULL;
 }
 
-/* The job of an object. NULL: it has ended, although a later job may have its id: a job that waits for
- * processes to leave begins anew when ranks join under its name. */
+/* Returns the job of an object. NULL: it has ended. A later job can have its id, because a job that waits for
+ * processes to leave starts again when ranks join under its name. */
 static struct zd_job *find_job(struct restore *restore, const struct zd_journal_object *kept, uint64_t id)
 {
 	const struct zd_journal_object *job = find(restore, ZD_RECORD_JOB, id, 0);
@@ -60,7 +60,7 @@ static struct zd_job *find_job(struct restore *restore, const struct zd_journal_
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
 
-/* The uid's next object of this kind gets the record's id. */
+/* Gives the record's id to the uid's next object of this kind. */
 static int use_id(struct restore *restore, uint32_t uid, enum zd_id_kind kind, const struct zd_record *record,
                   struct zd_err *err)
 {
@@ -101,7 +101,7 @@ static bool is_lost(const struct restore *restore, uint64_t job)
 	return false;
 }
 
-/* A job without one of its segments would be whole for some of its units only. */
+/* Finds jobs of which a segment is missing. They would be complete for some of their units only. */
 static void find_lost(struct restore *restore)
 {
 	struct zd_engine_sink *sink = &restore->e->sink;
@@ -142,8 +142,8 @@ static int restore_job(struct restore *restore, struct zd_journal_object *kept, 
 	return 0;
 }
 
-/* The group's last commit, if it was made after the record; NULL otherwise. Earlier commits do not matter: a
- * part without a later record has not changed between them and the last one. */
+/* Returns the group's last commit if it was made after the record; NULL otherwise. Earlier commits do not
+ * matter: a part without a later record has not changed between them and the last one. */
 static const struct zd_record_commit *commit_after(struct restore *restore, uint64_t group,
                                                    const struct zd_record *record)
 {
@@ -274,7 +274,7 @@ static bool unit_has_parts(struct restore *restore, const struct zd_record_unit 
 	return false;
 }
 
-/* The unit's place stays where data of its ranks is laid out by it. */
+/* Restores the unit's place in the targets, because data of its ranks is laid out by it. */
 static int restore_target(const struct zd_record_unit *record, struct zd_unit *unit, struct zd_err *err)
 {
 	uint64_t numel = zd_unit_target_numel(unit);
@@ -348,7 +348,7 @@ static void commit_part(struct zd_part *part)
 	part->committed = part->version;
 }
 
-/* Whether the shadow can set back all that was written since the last commit. */
+/* Whether the shadow can restore everything that was written since the last commit. */
 static bool may_have_shadow(const struct zd_unit *unit, const struct zd_part_changes *now)
 {
 	bool saved = now->shadow == ZD_SHADOW_SAVED || now->shadow == ZD_SHADOW_DUE;
@@ -433,7 +433,7 @@ static const struct zd_record_extent *extent_of(const struct zd_journal_object *
 	return &((const struct zd_record_allocation *)(const void *)kept->record)->extent;
 }
 
-/* The memory of an object; `index` counts these in the order of their ids. */
+/* The memory of an object. `index` is the object's number in the order of ids. */
 struct place {
 	uint64_t offset, bytes;
 	uint32_t segment, index;
@@ -449,8 +449,9 @@ static void sort_places(struct place *places, size_t nplaces)
 	free(scratch);
 }
 
-/* Takes the blocks in the order of their addresses, without a look at the objects, which have another order:
- * each would miss the caches. A block is NULL if it is not there, or is another's too. */
+/* Takes the blocks in the order of their addresses. It does not read the objects, which have another order:
+ * each would miss the caches. A block is NULL if its memory is not available, or belongs to another object as
+ * well. */
 static void take_blocks(struct restore *restore, struct place *places, size_t nplaces,
                         struct zd_block **blocks)
 {
@@ -489,7 +490,7 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 	const struct zd_device *device = is_part ? zd_part_memory(part) : allocation->device;
 	if (!block || segment->job != job || segment->device != device || segment->purpose != purpose)
 		return zd_journal_bad(kept->record, "its memory is not there, or is another's too", err);
-	/* A block has the bytes that were asked for. */
+	/* The extent has the bytes of the request, not of the block. */
 	*(is_part ? &part->shard : &allocation->extent) = (struct zd_extent){segment, block, extent->bytes};
 	zd_extent_own(restore->e, is_part ? &part->shard : &allocation->extent,
 	              is_part ? ZD_BLOCK_PART : ZD_BLOCK_ALLOCATION, kept->made,
@@ -499,7 +500,7 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 	return 0;
 }
 
-/* After a failure. */
+/* Frees a block after a failure. */
 static void drop_block(struct restore *restore, const struct zd_record_extent *extent, struct zd_block *block)
 {
 	const struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
@@ -544,7 +545,7 @@ static int place_all(struct restore *restore, struct zd_err *err)
 
 /* ---- Lost ranks ---------------------------------------------------------------------------------------- */
 
-/* Gives the session what it held when it ended, before the daemon. */
+/* Gives the session the objects that it held when it ended, before the end of the daemon. */
 static void hold_recorded(struct restore *restore, struct zd_session *session,
                           const struct zd_record_holds *record)
 {
@@ -560,7 +561,7 @@ static void hold_recorded(struct restore *restore, struct zd_session *session,
 	}
 }
 
-/* Finds a session that is restored; NULL: the record names none. */
+/* Finds a restored session. NULL: the record names none. */
 static struct zd_session *find_session(const struct restore *restore, const struct zd_record_session *record)
 {
 	struct zd_session *session;
@@ -568,7 +569,8 @@ static struct zd_session *find_session(const struct restore *restore, const stru
 	return session;
 }
 
-/* Gives sessions the parts of their ranks, unit by unit: the parts of one unit lie together. */
+/* Gives sessions the parts of their ranks. The order is by unit, because the parts of a unit are adjacent in
+ * memory. */
 static void hold_parts(struct restore *restore, const struct zd_group *group)
 {
 	uint32_t nranks = group->local_world_size;
@@ -616,7 +618,7 @@ static int by_session(const void *a, const void *b)
 	return (left->id > right->id) - (left->id < right->id);
 }
 
-/* Sorts them, without those that are there twice. */
+/* Sorts the sessions and removes duplicates. */
 static void sort_sessions(struct restore *restore)
 {
 	size_t count = 0;
@@ -629,7 +631,7 @@ static void sort_sessions(struct restore *restore)
 	restore->nsessions = count;
 }
 
-/* Sessions have their former ids, and what follows them new ones. */
+/* Sessions have their former ids. Later sessions have new ids. */
 static void restore_sessions(struct restore *restore)
 {
 	sort_sessions(restore);
@@ -644,7 +646,7 @@ static void restore_sessions(struct restore *restore)
 		zd_deferred_teardowns_end(restore->e, find_session(restore, &restore->sessions[i]));
 }
 
-/* As zd_member_detach() does it, for all ranks at once. */
+/* Does the same as zd_member_detach(), for all ranks at once. */
 static void roll_back(struct zd_engine *e, struct zd_group *group)
 {
 	struct zd_unit *unit;
@@ -666,7 +668,7 @@ typedef int restore_fn(struct restore *restore, struct zd_journal_object *kept, 
 
 static int restore_all(struct restore *restore, struct zd_err *err)
 {
-	/* Parents first. */
+	/* Parents are first. */
 	static const struct {
 		enum zd_record_type type;
 		restore_fn *restore;
@@ -699,7 +701,7 @@ static int restore_all(struct restore *restore, struct zd_err *err)
 	return status;
 }
 
-/* After a failure: removes objects whose memory was not found, which cannot be freed as others are. */
+/* After a failure: removes objects whose memory was not found. They cannot be freed like others. */
 static void drop_unplaced(struct restore *restore)
 {
 	struct zd_engine *e = restore->e;

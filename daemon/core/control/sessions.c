@@ -2,9 +2,9 @@
 /*
  * sessions.c - sessions: a client's connection as the core sees it.
  *
- * A session ends once, by zd_engine_session_close() or by an administrator. Everything it holds ends with it:
- * waiting requests without a reply, then its memberships (leases, buckets, targets, shards), then its
- * allocations. The memory may stay until its process has left the devices (deferred_teardown.c).
+ * A session ends once, by zd_engine_session_close() or by an administrator. All its objects end with it:
+ * first waiting requests, without a reply, then its memberships (leases, buckets, targets, shards), then its
+ * allocations. The memory can remain until its process has left the devices (deferred_teardown.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #include "core/memory/retire.h"
 #include "core/reduce/reduce.h"
 
-#define MOST_REPORTED 16u /* groups of a session that is lost; a line in the log takes some microseconds */
+#define MOST_REPORTED 16u /* groups of a lost session; a line in the log takes some microseconds */
 
 static int check_session_count(const struct zd_engine *e, const struct zd_peer *peer, struct zd_err *err)
 {
@@ -90,7 +90,7 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	                      err) == 0) {
 		const struct zd_session *session = session_new(e, peer);
 		id = session->id;
-		if (e->history.last == 0) /* its first time is that of its first client */
+		if (e->history.last == 0) /* the history starts with the first client */
 			(void)zd_event_new(e, ZD_EVENT_DAEMON_START, NULL);
 		zd_event_of_session(e, ZD_EVENT_SESSION_BEGIN, session)->number = session->pid;
 		zd_count(e, ZD_COUNT_SESSIONS_OPENED, 1);
@@ -99,8 +99,8 @@ uint64_t zd_engine_session_open(struct zd_engine *e, const struct zd_peer *peer,
 	return id;
 }
 
-/* Everything that the session still has, as far as the budget goes. All its groups fail before any object is
- * freed: its peers learn at once that it has ended. */
+/* Drops the session's objects, as far as the budget allows. All its groups fail before any object is freed,
+ * so that its peers learn at once that it has ended. */
 static bool drop_objects(struct zd_engine *e, struct zd_session *session, uint32_t *budget)
 {
 	uint32_t begins = *budget;
@@ -156,7 +156,7 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_eve
 	{
 		if (!member->detaching)
 			break;
-		zd_ending_cancel(e, &member->ending); /* the session's end has it */
+		zd_ending_cancel(e, &member->ending); /* the session's end includes it */
 	}
 	zd_ending_begin(e, session->owner, &session->ending, end_step);
 }
@@ -225,7 +225,7 @@ void zd_engine_session_close(struct zd_engine *e, uint64_t id)
 	struct zd_session *session = zd_session_find(e, id);
 	if (!session)
 		return;
-	/* Clients without groups say no goodbye. */
+	/* Clients without groups send no goodbye. */
 	zd_count(e, ZD_COUNT_SESSIONS_LOST, !session->clean_exit && !TAILQ_EMPTY(&session->members));
 	if (e->sink.notice && !session->clean_exit)
 		report_lost(e, session);
@@ -280,9 +280,9 @@ static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* A member of a READY group with transfers under way; NULL: none. When an exchange fails, the backend frees
- * the streams that wait for it first, and completes the command later, when no part of it runs any more. So a
- * transfer that is under way may have failed. */
+/* Returns a member of a READY group with transfers under way. NULL: none. When an exchange fails, the backend
+ * first releases the streams that wait for it. It completes the command later, when no part of it runs any
+ * more. A transfer that is under way can therefore have failed. */
 static const struct zd_member *find_transferring(const struct zd_session *session)
 {
 	const struct zd_member *member;
@@ -306,10 +306,10 @@ static void taken_back(struct zd_engine *e, struct zd_op *op, int status, const 
 	zd_dirty_session(e, session);
 }
 
-/* Ends the aborts: all fences handed out on these timelines count as passed, and later values work again. An
- * exchange that is still under way has failed, whether its command has completed or not. The store follows
- * the copies that are left on its timeline, and a gather's streams must not meet the abort after the reset.
- * On a timeline of exchanges it follows nothing. */
+/* Ends the aborts: all fences of replies on these timelines count as passed, and later values work again. An
+ * exchange that is still under way has failed, even if its command has not completed. The store follows the
+ * remaining copies of its timeline, because a gather's streams must not see the abort after the reset. On a
+ * timeline of exchanges it follows nothing. */
 static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 {
 	for (uint32_t i = 0; i < ZD_SESSION_TIMELINES; i++) {
@@ -328,7 +328,7 @@ static void take_aborts_back(struct zd_engine *e, struct zd_session *session)
 		zd_sm_move(&zd_sm_session, &session->state, ZD_SESSION_OPEN);
 }
 
-/* Lists the groups in whose step the session is. If there are more than ZD_MAX_STEPS, the session begins the
+/* Lists the groups in whose step the session is. If there are more than ZD_MAX_STEPS, the session starts the
  * steps of the others again. */
 static void list_steps(struct zd_engine *e, const struct zd_session *session)
 {
@@ -350,7 +350,7 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (member)
 		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), member->transfers, 0);
 	take_aborts_back(e, req->session);
-	member = TAILQ_FIRST(&req->session->members); /* without one nothing is gathered */
+	member = TAILQ_FIRST(&req->session->members); /* without one, no buffer is gathered */
 	if (member && req->session->naborts > 0)
 		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), req->session->naborts, 0);
 	TAILQ_FOREACH (member, &req->session->members, session_link) {

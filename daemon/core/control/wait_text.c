@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wait_text.c - texts that say why a request or a buffer waits: for zeroctl and for errors of deadlines;
+ * wait_text.c - texts that describe why a request or a buffer waits, for zeroctl and for errors of deadlines;
  * and a name for each reason, for metrics.
  *
- * A text is made when somebody reads it. It names no session, process or segment of another user, unless the
+ * A text is made when a client reads it. It names no session, process or segment of another user, unless the
  * reader is an administrator.
  */
 #include <stdio.h>
@@ -49,8 +49,9 @@ static bool session_wants_memory(const struct zd_session *session, const struct 
 	return false;
 }
 
-/* Whether every session with leases on gathered buffers of the device waits for memory there. Then only a
- * release from another thread or a deadline ends the wait. False if there are too many to tell. */
+/* Whether every session with leases on gathered buffers of the device waits for memory of the device. Then
+ * only a release from another thread or a deadline ends the wait. False if there are too many buffers to
+ * check. */
 static bool holders_all_wait(const struct zd_device *device)
 {
 	const struct zd_buffer *buffer;
@@ -59,7 +60,7 @@ static bool holders_all_wait(const struct zd_device *device)
 		return false;
 	TAILQ_FOREACH (buffer, &device->buffers, device_link) {
 		if (buffer->state == ZD_BUFFER_QUARANTINED)
-			return false; /* will be freed without a further call */
+			return false; /* will be freed without another call */
 		if (TAILQ_EMPTY(&buffer->leases))
 			continue;
 		any = true;

@@ -8,7 +8,7 @@
  */
 #include "core/engine/objects.h"
 
-#define WORK_SHARE 8u /* one part in so many of the limit is for requests and what they leave behind */
+#define WORK_SHARE 8u /* 1 / WORK_SHARE of the limit is for requests and the objects that they leave */
 
 struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid)
 {

@@ -18,7 +18,7 @@ static void put(struct zd_deadlines *deadlines, uint32_t at, struct zd_request *
 	req->deadline_at = at + 1;
 }
 
-/* Moves the request up or down from the free place `at` to where it belongs. */
+/* Moves the request up or down from the free place `at` to its position. */
 static void sift(struct zd_deadlines *deadlines, uint32_t at, struct zd_request *req)
 {
 	struct zd_request **heap = deadlines->heap;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deferred_teardown.c - keeps a session's memory until its process has left the devices.
+ * deferred_teardown.c - preserves a session's memory until its process has left the devices.
  *
- * There is one watch for each device and job. The session is CLOSING until the last watch has ended: lists
- * show it, but zd_session_find() does not find it.
+ * Each device and job has one watch. The session is CLOSING until the last watch has ended: lists show it,
+ * but zd_session_find() does not find it.
  */
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
 
 #include <stdio.h>
 
-#define AHEAD 8u /* holds whose objects are fetched before they end */
+#define AHEAD 8u /* holds whose objects are prefetched before they end */
 
 struct hold {
 	zd_op_fn *done;
@@ -24,7 +24,7 @@ struct zd_deferred_teardown {
 	struct zd_device *device;
 	struct hold *holds;
 	uint32_t nholds, room;
-	uint32_t nrecorded; /* holds in records: of each step of the session's end one */
+	uint32_t nrecorded; /* holds that have a record; each step of the session's end writes one record */
 	uint32_t *records;  /* their indices */
 	uint32_t nrecords, records_room;
 	bool left; /* the process has left: `nended` holds have ended */
@@ -133,7 +133,7 @@ void zd_deferred_teardowns_journal(struct zd_session *session)
 	TAILQ_FOREACH (teardown, &session->deferred_teardowns, link) {
 		if (teardown->left)
 			continue;
-		gone(teardown); /* events may have recorded them in the same journal */
+		gone(teardown); /* events can have recorded them in the same journal */
 		teardown->nrecords = teardown->nrecorded = 0;
 		journal(teardown);
 	}
@@ -150,7 +150,7 @@ static void free_session(struct zd_engine *e, struct zd_session *session)
 	free(session);
 }
 
-/* A session may hold 10^5 parts, each of which misses the processor's caches. */
+/* A session can hold 10^5 parts, each of which misses the processor's caches. */
 static void prefetch(const struct zd_deferred_teardown *teardown, uint32_t hold)
 {
 	if (hold >= teardown->nholds)
@@ -182,7 +182,7 @@ static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 	return true;
 }
 
-/* The watch's status does not matter: there is no better evidence that the process has left. */
+/* The watch's status does not matter, because the engine has no better evidence that the process has left. */
 static void process_left(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                          const struct zd_op_result *result)
 {

@@ -4,7 +4,7 @@
 
 #include "core/engine/objects.h"
 
-/* Whether the uid has incomplete ends, or waiting requests that have yet to be tried. */
+/* Whether the uid has incomplete ends, or waiting requests that an incomplete walk has not tried. */
 static bool has_steps(const struct zd_owner *owner)
 {
 	return owner && (!TAILQ_EMPTY(&owner->endings) || owner->nwalks > 0);
@@ -38,7 +38,7 @@ void zd_ending_begin(struct zd_engine *e, struct zd_owner *owner, struct zd_endi
 		e->sink.ends(e->sink.arg, owner->uid);
 }
 
-/* The first of the list has the next step, until it is complete. */
+/* The list's first end makes all steps until it is complete. */
 void zd_ending_begin_last(struct zd_engine *e, struct zd_owner *owner, struct zd_ending *ending,
                           zd_ending_fn *step)
 {
@@ -101,7 +101,7 @@ bool zd_engine_end_step(struct zd_engine *e, uint32_t uid)
 	HASH_FIND(hh, e->owners, &uid, sizeof(uid), owner);
 	if (!has_steps(owner))
 		return false;
-	/* Requests that wait are tried once for each end, not after each step. */
+	/* Waiting requests are tried once for each end, not after each step. */
 	if (TAILQ_EMPTY(&owner->endings))
 		zd_walks_step(e, owner, e->end_step_objects);
 	else if (!next_step(e, owner, e->end_step_objects))

@@ -2,9 +2,9 @@
 /*
  * group.c - jobs, groups and their members: references, lookups, and errors that name lost ranks.
  *
- * A job is a namespace of one uid: another uid's job of the same name is another job. A job lives as
- * long as a group, an allocation or an operation refers to it. A group lives while a rank is attached, an
- * operation of it is under way, or its job is durable.
+ * A job is a namespace of one uid: another uid's job of the same name is another job. A job lives while a
+ * group, an allocation or an operation refers to it. A group lives while a rank is attached, an operation of
+ * it is under way, or its job is durable.
  */
 #include <stdio.h>
 #include <string.h>
@@ -205,7 +205,8 @@ bool zd_group_is_left(const struct zd_group *group)
 	return left;
 }
 
-/* The lost rank that was lost last of those without a session; if all have been replaced, the last one. */
+/* Returns the last lost rank whose place no session has. If all lost ranks have been replaced, returns the
+ * last one. */
 static const struct zd_lost *find_missing(const struct zd_group *group)
 {
 	for (uint64_t i = 0; i < zd_min_u64(group->generation, ZD_LOST_KEPT); i++) {
@@ -241,8 +242,8 @@ int zd_group_check(const struct zd_group *group, struct zd_err *err)
 	}
 }
 
-/* Names the ranks lost between generation `since` and the last lost rank: "", or ", as is rank 1 (pid 7)". A
- * rank whose end was of the other kind has that in its brackets. */
+/* Names the ranks lost between generation `since` and the last lost rank: "", or ", as is rank 1 (pid 7)". If
+ * a rank ended in the other way, its brackets say so. */
 static void name_others(const struct zd_group *group, uint64_t since, char *out, size_t out_bytes)
 {
 	uint64_t others = group->generation - since - 1, named = zd_min_u64(others, ZD_LOST_KEPT - 1);
@@ -282,7 +283,7 @@ int zd_member_tell(struct zd_member *member, struct zd_err *err)
 	member->told = member->group->generation;
 	zd_member_note_told(member);
 	if (member->set_back && member->group->state == ZD_GROUP_READY)
-		return zd_member_check(member, err); /* which says more */
+		return zd_member_check(member, err); /* this error has more details */
 	return zd_group_tell(member->group, since, err);
 }
 
@@ -295,7 +296,7 @@ int zd_member_enter(struct zd_member *member, struct zd_err *err)
 	return told != 0 ? told : status;
 }
 
-/* PEER_LOST while the rank has not been reset since its publishes were undone. */
+/* Returns PEER_LOST if the rank has not been reset since its publishes were undone. */
 static int check_set_back(const struct zd_member *member, struct zd_err *err)
 {
 	const struct zd_group *group = member->group;

@@ -2,9 +2,9 @@
 /*
  * hash_table.c - linear hashing.
  *
- * Invariant: with `mask` the smallest 2^n - 1 that is not below nbuckets - 1, a node is in the bucket
- * hash & mask, or where there is none yet, in hash & mask / 2: the bucket that is split when the other is
- * added.
+ * Invariant: `mask` is the smallest 2^n - 1 that is not below nbuckets - 1. A node is in the bucket hash &
+ * mask. If that bucket does not exist yet, the node is in hash & mask / 2: the bucket that is split when the
+ * other is added.
  */
 #include "core/engine/hash_table.h"
 
@@ -33,7 +33,7 @@ static uint32_t chunk_of(uint32_t bucket)
 	return bucket < ZD_HASH_FIRST_BUCKETS ? 0 : log2_floor(bucket / ZD_HASH_FIRST_BUCKETS) + 1;
 }
 
-/* The number of the chunk's first bucket: also how many it has, but for chunk 0. */
+/* The number of the chunk's first bucket. Except for chunk 0, it is also the number of its buckets. */
 static uint32_t first_of(uint32_t chunk)
 {
 	return chunk == 0 ? 0 : ZD_HASH_FIRST_BUCKETS << (chunk - 1);
@@ -52,7 +52,7 @@ static inline struct zd_hash_node **bucket_of(const struct zd_hash_table *table,
 	return bucket_at(table, bucket < table->nbuckets ? bucket : bucket & mask >> 1);
 }
 
-/* Adds an empty bucket, and moves the nodes there that belong to it. */
+/* Adds an empty bucket, and moves its nodes into it. */
 static void add_bucket(struct zd_hash_table *table)
 {
 	uint32_t added = table->nbuckets, chunk = chunk_of(added);

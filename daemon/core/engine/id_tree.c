@@ -2,16 +2,16 @@
 /*
  * id_tree.c - objects by ascending id: a treap.
  *
- * Invariant: a node's id is greater than those to its left and smaller than those to its right, and its
- * priority is not below its children's. So the shape depends on the ids alone, and not on their order of
- * removal.
+ * Invariant: a node's id is greater than all ids to its left and smaller than all ids to its right. Its
+ * priority is not below its children's. The shape therefore depends only on the ids, and not on the order of
+ * insertions and removals.
  */
 #include <stddef.h>
 
 #include "base/err.h"
 #include "core/engine/id_tree.h"
 
-/* The finalizer of MurmurHash3: ids that follow each other, or are a constant apart, get priorities without
+/* The finalizer of MurmurHash3. Ids that follow each other, or differ by a constant, have priorities without
  * an order. */
 static uint64_t priority(const struct zd_id_node *node)
 {
@@ -21,7 +21,7 @@ static uint64_t priority(const struct zd_id_node *node)
 	return x ^ (x >> 33);
 }
 
-/* The pointer that leads to the node. */
+/* Returns the pointer that points to the node. */
 static struct zd_id_node **link_of(struct zd_id_tree *tree, const struct zd_id_node *node)
 {
 	struct zd_id_node *parent = node->parent;
@@ -37,10 +37,10 @@ static void attach(struct zd_id_node **link, struct zd_id_node *parent, struct z
 		node->parent = parent;
 }
 
-/* Puts the branch's nodes of smaller ids left of the node, and the others right of it. */
+/* Puts the branch's nodes of smaller ids to the left of the node, and the others to its right. */
 static void split(struct zd_id_node *branch, struct zd_id_node *node)
 {
-	struct zd_id_node *left = node, *right = node; /* whose links are open */
+	struct zd_id_node *left = node, *right = node; /* nodes whose links are open */
 	struct zd_id_node **smaller = &node->left, **greater = &node->right;
 	while (branch) {
 		zd_assert(branch->id != node->id);
@@ -81,8 +81,7 @@ void zd_id_tree_insert(struct zd_id_tree *tree, struct zd_id_node *node, uint64_
 		return;
 	}
 	node->right = NULL;
-	/* The last nodes of all right branches, from below: the new node is put above those of a lower
-	 * priority. */
+	/* The tree's last nodes, from below. The new node is put above those of a lower priority. */
 	while (above && priority(above) < priority(node)) {
 		below = above;
 		above = above->parent;

@@ -2,8 +2,8 @@
 /*
  * ids.c - the numbers of each uid's objects.
  *
- * A prefix is a hash of the uid: it depends on no other uid, but for collisions, and is the same in the next
- * daemon.
+ * A prefix is a hash of the uid. Except for collisions, it does not depend on other uids, and it is the same
+ * in the next daemon.
  */
 #include "core/engine/ids.h"
 
@@ -14,8 +14,8 @@
 
 #define PREFIXES    (UINT64_C(1) << (63 - ZD_ID_KIND_BITS - ZD_ID_NUMBER_BITS)) /* ids are below 2^63 */
 #define MOST_UIDS   (PREFIXES / 2) /* so that a free prefix is found soon */
-#define LEAST_BLOCK 16u            /* numbers up to the next mark, which a restore skips at most */
-#define MOST_BLOCK  4096u          /* a record for so many gathers */
+#define LEAST_BLOCK 16u            /* numbers up to the next mark; a restore skips at most these */
+#define MOST_BLOCK  4096u          /* one record for so many gathers */
 
 static struct zd_ids *find(const struct zd_engine *e, uint32_t uid)
 {

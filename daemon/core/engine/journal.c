@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* journal.c - appends records; those of units, segments and allocations are made beside these. */
+/* journal.c - appends records. The records of units, segments and allocations are made in their own files. */
 #include "core/engine/journal.h"
 
 #include <stdio.h>

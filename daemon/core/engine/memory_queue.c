@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_queue.c - the order in which gathers that wait for memory of a device get it.
+ * memory_queue.c - the order in which gathers that wait for memory of a device receive it.
  *
- * First come, first served within a uid: while a gather waits for memory, later gathers of its uid wait as
- * well. Gathers of other uids do not wait for it. Where gathers of several uids wait, each uid has one gather
- * served in a walk over its requests, beginning with the uid that was served the longest ago.
+ * Within a uid, the order is that of arrival: while a gather waits for memory, later gathers of its uid wait
+ * as well. Gathers of other uids do not wait for it. If gathers of several uids wait, a walk over the
+ * requests serves one gather of each uid, starting with the uid that was served the longest ago.
  *
- * A large gather could wait for ever beside other uids' small ones. So one that has waited for PATIENCE_NS is
- * favoured for FAVOUR_NS: gathers of other uids get no memory meanwhile, and what they release is left to it.
- * If that was in vain, the gather waits twice as long for the next time, and gathers of other uids that wait
- * as long may be favoured first.
+ * A large gather could wait for ever while other uids' small gathers run. A gather that has waited for
+ * PATIENCE_NS is therefore favoured for FAVOUR_NS: gathers of other uids receive no memory meanwhile, and the
+ * memory that they release is left for it. If that was not enough, the gather waits twice as long until it is
+ * favoured again. Gathers of other uids that wait as long can be favoured before.
  */
 #include "core/engine/memory_queue.h"
 
@@ -59,7 +59,7 @@ void zd_memory_note_grant(struct zd_engine *e, const struct zd_request *req)
 		return;
 	queue->blocked = true;
 	req->device->granted = req;
-	zd_dirty(e, req->device); /* the uid's other gathers have their turn in the next pass */
+	zd_dirty(e, req->device); /* the next pass serves the uid's other gathers */
 }
 
 /* ---- Waiters ------------------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ void zd_memory_dequeue(struct zd_engine *e, struct zd_request *req)
 	TAILQ_REMOVE(&queue_of(req)->waiters, req, memory_link);
 	if (req->device->favoured == req)
 		req->device->favoured = NULL;
-	zd_dirty(e, req->device); /* the next request that waits for memory may proceed */
+	zd_dirty(e, req->device); /* the next request that waits for memory can proceed */
 }
 
 void zd_memory_note_wait(struct zd_engine *e, struct zd_request *req)
@@ -114,20 +114,20 @@ static uint64_t patience_ns(const struct zd_request *req)
 	return PATIENCE_NS << zd_min_u64(req->favours, MOST_DOUBLINGS);
 }
 
-/* The favoured request has not got its memory in time. */
+/* The favoured request has not received its memory in time. */
 static void end_favour(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_request *req = device->favoured;
 	req->wants_memory_ns = e->now_ns;
-	TAILQ_REMOVE(&queue_of(req)->waiters, req, memory_link); /* behind those that have waited longer */
+	TAILQ_REMOVE(&queue_of(req)->waiters, req, memory_link); /* to the end of the list */
 	TAILQ_INSERT_TAIL(&queue_of(req)->waiters, req, memory_link);
 	if (req->favours < MOST_DOUBLINGS)
 		req->favours++;
 	device->favoured = NULL;
 }
 
-/* The uid's request that has waited the longest, of those that have waited long enough. Only a request that
- * was favoured before has more patience than the first of the list. */
+/* Returns the uid's request that has waited the longest, of those that have waited long enough. Only a
+ * request that was favoured before has to wait longer than the list's first request. */
 static struct zd_request *find_impatient(const struct zd_engine *e, const struct zd_owner_queue *queue)
 {
 	struct zd_request *req;

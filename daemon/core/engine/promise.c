@@ -76,6 +76,6 @@ void zd_promises_void(struct zd_session *session)
 {
 	struct zd_promise *promise;
 	while ((promise = TAILQ_FIRST(&session->promises)))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed promise is in no list */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed promise is on no list */
 		take_off(promise);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - requests: each is begun, tried, tried again while it waits, and replied to exactly once.
+ * request.c - requests: each is begun, tried, tried again while it waits, and receives exactly one reply.
  *
- * A request that completes at once never enters a list. One that waits is in its session's hash (for the
- * limit and for duplicate ids) and in its device's queue, whose order is the order of service within a uid.
+ * A request that completes at once never enters a list. A waiting request is in its session's hash (for the
+ * limit and for duplicate ids) and in its device's queue. The queue's order is the order of service within a
+ * uid.
  */
 #include <string.h>
 
@@ -22,7 +23,7 @@ struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kin
 	return event;
 }
 
-/* A quota, a limit or the memory has no room for it. */
+/* Records that a quota, a limit or the memory has no room for the request. */
 static void refuse_event(struct zd_engine *e, uint64_t session_id, enum zd_request_kind kind, int status)
 {
 	const struct zd_session *session = zd_session_find(e, session_id);
@@ -47,7 +48,7 @@ static void reply_error(struct zd_engine *e, uint64_t session, uint64_t request,
 	e->sink.reply(e->sink.arg, &reply);
 }
 
-/* Most requests complete at once, so the memory of the last one is kept for the next. */
+/* Most requests complete at once. The memory of the last one is therefore kept for the next. */
 static struct zd_request *request_new(struct zd_engine *e)
 {
 	struct zd_request *req = e->spare_request;
@@ -71,15 +72,15 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 		e->spare_request = req;
 }
 
-/* Whether the request counts against the limit of outstanding ones. One that was answered before its end does
- * not, since a unit or group has at most one of these. One that is answered first by its kind does, since a
- * unit may have any number of these. */
+/* Whether the request counts against the limit of outstanding requests. A request that receives its reply
+ * before it ends does not count, because a unit or group has at most one of these. But a request of a kind
+ * that always replies first does count, because a unit can have any number of these. */
 static bool counts(const struct zd_request *req)
 {
 	return !req->answered || req->type->answered_first;
 }
 
-/* Everything that request_free() frees, but for the text of a failure. */
+/* The bytes that request_free() frees, except for the text of a failure. */
 static uint32_t request_metadata_bytes(const struct zd_request *req)
 {
 	size_t bytes = sizeof(*req) + (req->args ? sizeof(*req->args) : 0) +
@@ -100,7 +101,7 @@ static void begin_wait(struct zd_engine *e, struct zd_request *req)
 	req->wait_event = *event;
 }
 
-/* The member may be gone: a join ends with its group. */
+/* The member can be gone, because a join ends with its group. */
 static void end_wait(struct zd_engine *e, const struct zd_request *req)
 {
 	struct zd_event *event = zd_event_new(e, ZD_EVENT_WAIT_END, NULL);
@@ -110,7 +111,7 @@ static void end_wait(struct zd_engine *e, const struct zd_request *req)
 	event->value = req->measured_ns;
 }
 
-/* Adds the time that the request waited for its last reason, if the reason is now another one. */
+/* If the reason of the wait has changed, adds the time that the request has waited for the former reason. */
 static void measure_wait(struct zd_engine *e, struct zd_request *req, enum zd_wait_kind kind)
 {
 	if (req->measured == kind)
@@ -191,7 +192,7 @@ static void dequeue(struct zd_engine *e, struct zd_request *req)
 	forget_segment(e, req);
 	zd_id_tree_remove(&e->waiting, &req->listed);
 	zd_memory_dequeue(e, req);
-	/* A session's collective gathers have one order over all devices. */
+	/* A session's collective gathers have one order across all devices. */
 	if (zd_request_gathers(req) && req->member->group->cluster)
 		zd_dirty_session(e, session);
 	req->queued = false;
@@ -244,8 +245,8 @@ static void undo(struct zd_engine *e, struct zd_request *req)
 		req->type->cancel(e, req);
 }
 
-/* The loss of a rank is told before the request changes anything. A session that was told of all losses of
- * its groups costs no lookup. */
+/* A lost rank is reported before the request changes anything. For a session that knows of all losses of its
+ * groups, this needs no lookup. */
 static int tell_loss(struct zd_engine *e, const struct zd_request *req, const struct zd_args *args,
                      struct zd_err *err)
 {
@@ -254,7 +255,7 @@ static int tell_loss(struct zd_engine *e, const struct zd_request *req, const st
 	return acting && acting->group->state != ZD_GROUP_ABORTED ? zd_member_tell(acting, err) : 0;
 }
 
-/* Calls the type's begin(). On ZD_WAIT keeps the arguments for the next attempt. */
+/* Calls the type's begin(). On ZD_WAIT stores the arguments for the next attempt. */
 static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                          struct zd_err *err)
 {
@@ -291,7 +292,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	return status;
 }
 
-/* Whether one more request of the session may wait. */
+/* Checks that one more request of the session may wait. */
 static int check_may_wait(const struct zd_engine *e, const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_session *session = req->session;
@@ -402,7 +403,7 @@ void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const
 static void drop(struct zd_engine *e, struct zd_request *req, int status, const char *text)
 {
 	undo(e, req);
-	zd_dirty(e, req->device); /* other requests may have waited for this one */
+	zd_dirty(e, req->device); /* other requests can have waited for this one */
 	dequeue(e, req);
 	if (status != 0 && !req->answered)
 		reply_error(e, req->session->id, req->id, req->kind, status, text);
@@ -443,7 +444,7 @@ void zd_request_expire(struct zd_engine *e, struct zd_request *req)
 	drop(e, req, ZEROD_E_DEADLINE, err.text);
 }
 
-/* The requests that one event tries or ends, of those that are waiting. */
+/* The number of waiting requests that one event tries or ends. */
 static uint32_t step_budget(const struct zd_engine *e)
 {
 	return e->sink.ends ? e->end_step_objects : UINT32_MAX;
@@ -514,8 +515,8 @@ void zd_dirty_session(struct zd_engine *e, const struct zd_session *session)
 void zd_dirty_group(struct zd_engine *e, struct zd_group *group)
 {
 	e->dirty_mask |= group->device_mask;
-	/* A request that waits for this group may be in the queue of another group's device: a session reset,
-	 * or a gather behind one of this group. */
+	/* A request that waits for this group can be in the queue of another group's device: a session reset,
+	 * or a gather that follows one of this group. */
 	for (uint32_t rank = 0; rank < group->local_world_size && group->cluster; rank++) {
 		if (group->members[rank].session)
 			zd_dirty_session(e, group->members[rank].session);
@@ -527,7 +528,7 @@ void zd_dirty_commit_waits(struct zd_engine *e)
 	e->commits_dirty = zd_commit_waits(e)->nqueued > 0;
 }
 
-/* Goes on with the walk until it is complete, or the budget is 0. */
+/* Continues the walk until it is complete, or the budget is 0. */
 static void walk(struct zd_engine *e, struct zd_owner_queue *queue, uint32_t *budget)
 {
 	struct zd_request *req;
@@ -558,7 +559,7 @@ static void walk_restart(struct zd_owner_queue *queue, const struct zd_device *d
 	queue->blocked = queue->prefetch_waits = queue->again = false;
 }
 
-/* Begins a walk, unless one is incomplete: then another one follows it. */
+/* Starts a walk. If a walk is incomplete, another one follows it instead. */
 static void walk_begin(struct zd_engine *e, struct zd_device *device, struct zd_owner_queue *queue)
 {
 	uint32_t budget = step_budget(e);

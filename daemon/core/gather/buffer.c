@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * buffer.c - gathered buffers: filled by transfers (transfer.c), shared by leases, quarantined without them.
+ * buffer.c - gathered buffers. Transfers fill them (transfer.c), leases share them, and buffers without a
+ * lease are quarantined.
  *
  * A buffer is charged while it is leased, prefetched or persistent. When it is dropped, its bytes are
- * uncharged at once and the buffer leaves its part; its block is freed when every transfer into it and every
- * fence of every past lease has passed. Before that, the block or slot may be promised to another buffer, its
- * heir: the block is the heir's from then on, in the accounts too, and the heir's transfer begins when the
- * last operation of this buffer has ended. An heir may have an heir; none is freed before its former buffer.
+ * uncharged at once and the buffer leaves its part. Its block is freed when every transfer into it and every
+ * fence of every past lease has passed. Before that, the block or slot can be promised to another buffer, its
+ * heir. From then on the block is the heir's, also in the accounts, and the heir's transfer starts when the
+ * last operation of this buffer has ended. An heir can have an heir. No heir is freed before its former
+ * buffer.
  *
- * A poison session's buffer that was leased is filled with NaN patterns after its last transfer and fence.
- * The fill is the buffer's last operation: the block is quarantined until it has ended, and an heir's
- * transfer begins after it. A session that has ended gets no fill.
+ * A leased buffer of a poison session is filled with NaN patterns after its last transfer and fence. The fill
+ * is the buffer's last operation: the block is quarantined until it has ended, and an heir's transfer starts
+ * after it. Buffers of ended sessions are not filled.
  */
 #include <stdio.h>
 #include <string.h>
@@ -159,7 +161,7 @@ static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const c
                       const struct zd_op_result *result)
 {
 	struct zd_buffer *buffer = op->owner;
-	(void)status; /* if the fill fails, a stale reader sees old bytes; nothing else depends on it */
+	(void)status; /* a failed fill only means that a stale reader sees old bytes */
 	(void)error;
 	(void)result;
 	zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_NONE);
@@ -201,7 +203,7 @@ void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                        const struct zd_op_result *result)
 {
-	(void)status; /* a watch is aborted when the session has ended, and its streams with it */
+	(void)status; /* a watch is aborted when the session, and with it its streams, has ended */
 	(void)error;
 	(void)result;
 	zd_buffer_unwatch(e, op->owner);
@@ -238,7 +240,7 @@ void zd_buffer_drop(struct zd_engine *e, struct zd_buffer *buffer)
 		fill(e, buffer);
 }
 
-/* Most buffers have one lease or two: the list is their index. */
+/* Most buffers have one or two leases: the list is their index. */
 static void index_lease(struct zd_buffer *buffer, struct zd_lease *added)
 {
 	struct zd_lease *lease;
@@ -302,7 +304,7 @@ static void lease_free(struct zd_engine *e, struct zd_buffer *buffer, struct zd_
 
 static void free_first_lease(struct zd_engine *e, struct zd_buffer *buffer)
 {
-	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed object is in no list */
 	lease_free(e, buffer, TAILQ_FIRST(&buffer->leases));
 }
 

@@ -67,8 +67,8 @@ void zd_collective_given_up(struct zd_engine *e, struct zd_request *req)
 
 /* ---- Followers ----------------------------------------------------------------------------------------- */
 
-/* Returns a rank that has not begun the transfer that copies from the source; local_world_size: there is
- * none. */
+/* Returns a rank that has not begun the transfer that copies from the source. local_world_size: every rank
+ * has. */
 static uint32_t first_behind(const struct zd_unit *unit, const struct zd_buffer *source)
 {
 	uint32_t rank = 0;
@@ -82,7 +82,7 @@ uint32_t zd_collective_first_to_follow(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
 	const struct zd_buffer *source;
-	/* No rank can gather a version that was never published, so no rank is awaited for it. */
+	/* No rank can gather a version that was never published: no rank is awaited. */
 	if (!zd_gathers_are_collective(group) || group->state != ZD_GROUP_READY ||
 	    zd_part_is_unpublished(part))
 		return group->local_world_size;
@@ -119,11 +119,11 @@ static const struct zd_member *find_follower(const struct zd_buffer *buffer)
 	return NULL;
 }
 
-/* A released buffer stays until the other ranks of its device have copied from it, and each of these ranks
- * needs as much memory for its own buffer. So a rank allocates no further buffer before the other ranks have
- * theirs. No rank then has more memory on the device than its program holds at once. If the device has room
- * for that on all ranks, no rank waits for ever. Counting the free memory would not prevent that, since other
- * requests may allocate it first. */
+/* A released buffer remains until the other ranks of its device have copied from it. Each of these ranks
+ * needs as much memory for its own buffer. A rank therefore allocates no further buffer before the other
+ * ranks have theirs. No rank then has more memory on the device than its program holds at once. If the device
+ * has room for that on all ranks, no rank waits for ever. Counting the free memory would not prevent a
+ * deadlock, because other requests can allocate it first. */
 int zd_collective_check_followers(struct zd_request *req)
 {
 	const struct zd_buffer *buffer;

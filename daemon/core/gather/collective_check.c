@@ -6,7 +6,7 @@
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 
-/* The relays that the rank will still run from the source. */
+/* Counts the relays that the rank will still run from the source. */
 static uint32_t count_expected(const struct zd_buffer *source, uint32_t rank)
 {
 	const struct zd_group *group = source->unit->group;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commit.c - commits, and what they need of each unit: all parts idle, at one version.
+ * commit.c - commits. A commit requires that all parts of each unit are idle and at one version.
  *
- * A daemon that has agreed to a commit may never learn the outcome: another daemon may have received all
- * agreements and made the commit. So after its agreement the daemon grants no update. If the group ends
- * before the outcome is known, the commit is in doubt: shards and shadows stay as they are until the daemons
- * connect again (cluster.c).
+ * A daemon that has agreed to a commit can miss its outcome: another daemon can have received all agreements
+ * and made the commit. After its agreement the daemon therefore grants no update. If the group ends before
+ * the outcome is known, the commit is in doubt: shards and shadows do not change until the daemons connect
+ * again (cluster.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,8 +43,8 @@ static enum zd_part_listed list_of(const struct zd_part *part)
 	                                                                            : ZD_PART_UNLISTED;
 }
 
-/* The first part that is not idle, or that has another version than `*first`, the unit's first part; NULL:
- * none. */
+/* Returns the first part that is not idle, or whose version differs from that of `*first`, the unit's first
+ * part. NULL: none. */
 static const struct zd_part *find_unready(const struct zd_unit *unit, const struct zd_part **first)
 {
 	*first = NULL;
@@ -192,7 +192,7 @@ static int commit_check(const struct zd_engine *e, const struct zd_group *group,
 	                  zd_world_rank(zd_part_member(part)));
 }
 
-/* All parts that are not gone miss this commit. */
+/* Does not change parts: zd_part_take_commits() later applies the commits that a part has missed. */
 static void commit_make(struct zd_group *group, uint64_t step)
 {
 	group->ncommits++;
@@ -233,8 +233,8 @@ static void commit_evaluate(struct zd_engine *e, struct zd_group *group, uint64_
 struct vote {
 	uint64_t step;
 	int64_t status; /* 0: its ranks are ready */
-	/* A hash over its units, if the ranks are ready. Units that were never published do not change it: a
-	 * daemon's ranks may not have registered them yet. */
+	/* A hash over its units, if the ranks are ready. Units that were never published do not change it,
+	 * because a daemon's ranks can have yet to register them. */
 	uint64_t versions;
 };
 

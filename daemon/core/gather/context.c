@@ -2,13 +2,13 @@
 /*
  * context.c - user contexts: sets of units that a program gathers as a whole.
  *
- * context_begin is one request that gathers unit after unit under the context's tag. It keeps the buffers
- * that it has while it waits for the rest, and releases all of them if one gather fails or the deadline
- * expires: no context ever holds a part of its units. A unit is in at most one context of a rank, from the
- * beginning of the request on. Contexts nest if they are disjoint; of two that overlap the second fails and
+ * context_begin is one request that gathers unit after unit under the context's tag. While it waits for the
+ * rest, it keeps the buffers that it has. If one gather fails or the deadline expires, it releases all of
+ * them: no context ever holds only some of its units. A unit is in at most one context of a rank, from the
+ * start of the request on. Disjoint contexts can be nested. If two contexts overlap, the second fails and
  * changes nothing.
  *
- * The program gets addresses and fences by ordinary gathers that name the context and join its leases.
+ * The program receives addresses and fences from ordinary gathers that name the context and join its leases.
  */
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
@@ -32,7 +32,7 @@ static void context_cancel(struct zd_engine *e, struct zd_request *req)
 	parts_leave(req, false);
 	if (!req->u.gather.scope)
 		return;
-	/* The client has no address of the context's buffers, so there are no fences to wait for. */
+	/* The client has no addresses of the context's buffers: there are no fences to wait for. */
 	req->u.gather.scope->ending = true;
 	(void)zd_scopes_end(e, req->member, &none);
 	req->u.gather.scope = NULL;

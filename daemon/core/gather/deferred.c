@@ -19,12 +19,13 @@ bool zd_part_is_publishing_version(const struct zd_part *part, uint64_t version)
 	return part->state == ZD_PART_PUBLISHING && part->version + 1 == version;
 }
 
-#define MOST_FORMERS 1024u /* among which a gather looks for one; others are as good later */
+#define MOST_FORMERS 1024u /* a gather examines at most so many; later ones are not better */
 
-#define MOST_OTHERS 64u /* behind the oldest that fits, among which it looks for the unit's own */
+#define MOST_OTHERS 64u /* examined after the oldest that fits, to find one of the same unit */
 
-/* Finds the oldest buffer, which is likely to be over first; but in place one of the same unit, whose frames
- * the client has mapped for the unit. The sizes must be equal, since a buffer is charged for its blocks. */
+/* Finds the oldest buffer that fits, because its operations probably end first. In place, a buffer of the
+ * same unit is preferred, because the client has mapped its frames for the unit. The sizes must be equal,
+ * because a buffer is charged for its blocks. */
 struct zd_buffer *zd_deferred_find_former(const struct zd_request *req, bool in_place, uint64_t low_bytes,
                                           uint64_t high_bytes)
 {
@@ -82,7 +83,7 @@ static struct zd_await *find_await(const struct zd_buffer *buffer, const struct 
 {
 	struct zd_await *await;
 	LIST_FOREACH (await, &buffer->awaits, buffer_link) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed object is in no list */
 		if (await->part == source)
 			break;
 	}
@@ -101,7 +102,8 @@ static bool is_ready(const struct zd_plan_step *step)
 	return !landing || landing->landed >> step->index & 1;
 }
 
-/* Begins the copies that are ready, in the order of each timeline. Returns whether all copies have begun. */
+/* Starts the copies that are ready, in the order of each timeline. Returns whether all copies have
+ * started. */
 static bool begin_ready(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_timelines held = {{0}};
@@ -164,7 +166,7 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_await *await;
 	while ((await = LIST_FIRST(&part->awaits))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed object is in no list */
 		struct zd_session *session = await->session;
 		struct zd_buffer *buffer = await->buffer;
 		await_end(await);
@@ -181,7 +183,7 @@ void zd_deferred_published(struct zd_engine *e, struct zd_part *part)
 
 /* ---- Broken promises ----------------------------------------------------------------------------------- */
 
-/* Drops what has not begun of the transfer of a buffer that was removed from the session's queue. */
+/* Drops the copies of a transfer that have not begun. Its buffer was removed from the session's queue. */
 static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_unit *unit = buffer->unit;
@@ -193,13 +195,13 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 			zd_part_reader_done(e, source);
 	}
 	while ((await = LIST_FIRST(&buffer->awaits)))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed object is in no list */
 		await_end(await);
-	zd_buffer_view(buffer); /* its streams may read a shard that was to be published */
+	zd_buffer_view(buffer); /* its streams can read a shard whose publish was expected */
 	zd_buffer_view_done(e, buffer);
 	zd_plan_skip_rest(&buffer->plan);
 	if (buffer->plan.left > 0)
-		return; /* the transfer is over with the copies that have begun */
+		return; /* the transfer ends with the copies that have begun */
 	zd_transfer_event(e, buffer);
 	if (buffer->phase == ZD_PHASE_JOINED)
 		zd_landings_leave(e, buffer);
@@ -209,7 +211,8 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_op_over(e, buffer);
 }
 
-/* Drops all transfers in the session's queue, since their fences share timelines. Returns these timelines. */
+/* Drops all transfers in the session's queue, because their fences share timelines. Returns these
+ * timelines. */
 static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);
@@ -243,7 +246,7 @@ void zd_deferred_unpublished(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_await *await;
 	while ((await = LIST_FIRST(&part->awaits))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): what is freed is in no list */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed object is in no list */
 		struct zd_buffer *buffer = await->buffer;
 		if (buffer->promise) {
 			await_end(await);
@@ -274,8 +277,8 @@ static void check_signals(const struct zd_session *session)
 		zd_assert(last[i] == 0 || last[i] == session->timeline[ZD_TIMELINE_DEFERRED + i]);
 }
 
-/* Checks the copies that have not begun, and returns how many there are. Each waits for a chunk, or comes
- * after one of its timeline that does. */
+/* Counts the copies that have not begun, and checks each: it waits for a chunk, or follows a copy of its
+ * timeline that does. */
 static uint32_t check_waiting(const struct zd_buffer *buffer)
 {
 	struct zd_timelines held = {{0}};
@@ -296,7 +299,7 @@ void zd_deferred_check(const struct zd_session *session)
 {
 	const struct zd_buffer *first = TAILQ_FIRST(&session->deferred), *buffer;
 	bool may_begin = first && !first->former && LIST_EMPTY(&first->awaits);
-	if (may_begin) /* otherwise all of its transfer would have begun */
+	if (may_begin) /* otherwise the whole transfer would have begun */
 		zd_assert(first->phase == ZD_PHASE_JOINED && check_waiting(first) > 0);
 	TAILQ_FOREACH (buffer, &session->deferred, deferred_link) {
 		const struct zd_await *await;

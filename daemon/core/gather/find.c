@@ -36,7 +36,7 @@ int zd_part_find(struct zd_engine *e, struct zd_session *session, uint64_t id, s
 	return 0;
 }
 
-/* Loops that do little else than access memory, so that the processor has many of its misses at once. */
+/* These loops do little except access memory, so that the processor handles many cache misses at once. */
 void zd_parts_find(const struct zd_engine *e, const struct zd_session *session, const uint64_t *ids,
                    uint32_t count, struct zd_part **parts)
 {

@@ -3,14 +3,14 @@
  * gather.c - gathers: a buffer of the wanted version, and a lease on it.
  *
  * A gather joins the rank's buffer if the buffer has the wanted version, and refreshes a persistent buffer
- * that has another version. Otherwise the gather waits, in this order, until every shard has one version,
- * then for its slot or for memory, and starts one copy a shard. It holds no memory while it waits, so a rank
- * that never publishes costs no memory. memory_queue.h has the order in which gathers get memory. Prefetches
- * come last, and prefetched buffers are evicted for other gathers.
+ * that has another version. Otherwise the gather waits until every shard has one version, then for its slot
+ * or for memory, and then starts one copy per shard. It holds no memory while it waits: a rank that never
+ * publishes costs no memory. memory_queue.h describes the order in which gathers receive memory. Prefetches
+ * are last, and prefetched buffers are evicted for other gathers.
  *
- * A gather does not wait for work that ends without a further call of any process: a publish whose fences
- * have not passed, or streams of past leases in its slot or in a block of its size. The gather then inherits
- * the memory at once, and its copies are deferred (deferred.h).
+ * A gather does not wait for work that ends without another call of any process: a publish whose fences have
+ * not passed, or streams of past leases in its slot or in a block of its size. The gather then inherits the
+ * memory at once, and its copies are deferred (deferred.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@
 /* ---- Versions ------------------------------------------------------------------------------------------ */
 
 /* Whether the part's next version is expected: the part is under update, or was never published. An update
- * that was undone will publish nothing. */
+ * that was undone will not publish. */
 static bool part_open(const struct zd_part *part)
 {
 	if (zd_shadow_is_owed(part))
@@ -38,7 +38,7 @@ static bool part_open(const struct zd_part *part)
 	return part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part) || zd_part_is_unpublished(part);
 }
 
-/* Whether no gather can get the part's version any more: an update overwrites it, or it was never
+/* Whether the part's version can no longer be gathered: an update overwrites it, or it was never
  * published. */
 static bool version_is_lost(const struct zd_part *part)
 {
@@ -51,8 +51,8 @@ static bool part_registered(const struct zd_part *part)
 	       part->state == ZD_PART_MOVING || zd_part_is_written(part);
 }
 
-/* The newest version that any rank has or is about to have; at least 1, since version 0 is never
- * published. */
+/* Returns the newest version that any rank has or is about to have. It is at least 1, because version 0 is
+ * never published. */
 static uint64_t newest_version(const struct zd_unit *unit)
 {
 	uint64_t newest = 1;
@@ -66,8 +66,8 @@ static uint64_t newest_version(const struct zd_unit *unit)
 	return newest;
 }
 
-/* Returns the version that this rank last published. It counts from the call of publish, while the streams
- * still write. */
+/* Returns the version that this rank last published. A publish counts from its call, while the streams still
+ * write. */
 static uint64_t own_version(const struct zd_part *part)
 {
 	return part->version + (part->state == ZD_PART_PUBLISHING ? 1 : 0);
@@ -89,7 +89,8 @@ bool zd_update_catches_up(const struct zd_part *part)
 	return catches_up;
 }
 
-/* PEER_LOST if such a rank has a part in the unit: the gather then waits for no other rank. */
+/* Returns PEER_LOST if a rank has ended normally and its shard will not have the version: the gather then
+ * waits for no other rank. */
 static int ended_check(const struct zd_unit *unit, uint64_t want, struct zd_err *err)
 {
 	const struct zd_group *group = unit->group;
@@ -105,8 +106,8 @@ static int ended_check(const struct zd_unit *unit, uint64_t want, struct zd_err 
 	return 0;
 }
 
-/* Returns the version for a gather that names none. In a group that spans daemons all ranks must choose the
- * same version: the last that this rank has published, or is about to publish. */
+/* Returns the version for a gather that does not name one. In a group that spans daemons all ranks must
+ * choose the same version: the last that this rank has published, or is about to publish. */
 static uint64_t default_version(const struct zd_part *part)
 {
 	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
@@ -117,8 +118,8 @@ uint64_t zd_gather_version(const struct zd_part *part)
 	return zd_gathers_are_collective(part->unit->group) ? default_version(part) : 0;
 }
 
-/* Whether a lease may begin on a buffer in place: its own part has the buffer's version, or was promised with
- * it, and is neither about to be written nor about to be freed. */
+/* Whether a lease can start on a buffer in place: its own part has the buffer's version or has promised it,
+ * and is neither about to be written nor about to be freed. */
 static bool own_readable(const struct zd_buffer *buffer)
 {
 	const struct zd_part *part = buffer->part;
@@ -137,16 +138,16 @@ static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *
 	return want ? buffer->version == want : buffer->version >= own_version(buffer->part);
 }
 
-/* Whether the version may still be gathered although an update is about to begin: the update waits for
- * collective gathers, which ranks of other daemons may have begun. */
+/* Whether the version can still be gathered although an update is about to start: the update waits for
+ * collective gathers, which ranks of other daemons can have begun. */
 static bool still_given(const struct zd_part *part, uint64_t want)
 {
 	return zd_gathers_are_collective(part->unit->group) && part->state == ZD_PART_UPDATE_WAIT &&
 	       part->version == want && !zd_part_is_unpublished(part);
 }
 
-/* MISMATCH if a rank has begun an update that the rank of the gather has not, and waits for that rank to
- * agree: neither would go on. A prefetch keeps no rank waiting, and a gather that names its version may be
+/* Returns MISMATCH if a rank has begun an update that the gather's rank has not, and waits for that rank to
+ * agree: neither would continue. A prefetch blocks no rank, and a gather that names its version can be
  * awaited after the rank's own update. */
 static int agreement_check(const struct zd_request *req, struct zd_err *err)
 {
@@ -167,7 +168,7 @@ static int agreement_check(const struct zd_request *req, struct zd_err *err)
 	return 0;
 }
 
-/* Returns 0 if every shard is idle at `want`. */
+/* Returns 0 if every shard is idle at `want`, or the copies can wait until it is published. */
 static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint64_t want, struct zd_err *err)
 {
 	int status = ended_check(unit, want, err);
@@ -188,7 +189,7 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			                                     : "has",
 			        (unsigned long long)part->version);
 		} else if (zd_part_is_publishing_version(part, want) && zd_may_defer(req)) {
-			continue; /* its copies will wait */
+			continue; /* its copies are deferred */
 		} else if (part->version < want || (part_open(part) && !still_given(part, want))) {
 			wait = zd_wait_for(req, ZD_WAIT_VERSION, rank, part->version,
 			                   zd_max_u64(want, part->version));
@@ -219,7 +220,7 @@ static bool revoke_prefetch(struct zd_engine *e, struct zd_device *device)
 	return false;
 }
 
-/* Makes a gather wait for memory. Later gathers of its uid have to wait as well. */
+/* Makes a gather wait for memory. Later gathers of its uid then wait as well. */
 static int wait_for_room(struct zd_request *req, enum zd_wait_kind kind, uint64_t a, uint64_t b)
 {
 	if (!req->u.gather.prefetch)
@@ -256,8 +257,8 @@ static enum zd_purpose block_purpose(const struct zd_engine *e, const struct zd_
 	return session->strict && e->strict_by_segment ? ZD_PURPOSE_STRICT : ZD_PURPOSE_GATHERS;
 }
 
-/* Makes room when the pool has no block: retires empty segments of other purposes and jobs. Does not do so
- * while blocks that are large enough will be freed, or for a prefetch; otherwise gathers and buckets would
+/* If the pool has no block, makes room: retires empty segments of other purposes and jobs. It does not do so
+ * for a prefetch, or while blocks that are large enough will be freed. Otherwise gathers and buckets would
  * retire each other's segments alternately. */
 static int room_find(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes wanted,
                      int status)
@@ -279,8 +280,9 @@ static int room_find(struct zd_engine *e, struct zd_request *req, bool in_place,
 	return status;
 }
 
-/* If no block is free, returns a quarantined buffer of the session: the copies begin when the buffer's
- * operations have ended. Its block costs no memory, so it is preferred to a segment beyond the usual size. */
+/* If no block is free, returns a quarantined buffer of the session: the copies start when the buffer's
+ * operations have ended. Its block costs no memory, and is therefore preferred to a segment beyond the usual
+ * size. */
 static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_request *req, bool in_place,
                                      struct zd_space_bytes bytes)
 {
@@ -311,7 +313,8 @@ static int space_alloc(struct zd_engine *e, struct zd_request *req, bool in_plac
 	                     &space->low, err);
 }
 
-/* Memory from the pool, for a slot or for a unit without one; or, for a unit, that of *former. */
+/* Takes memory from the pool. For a unit without a slot, it can instead return the memory of a quarantined
+ * buffer, *former. */
 static int space_take(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes bytes,
                       struct zd_space *space, struct zd_buffer **former, struct zd_err *err)
 {
@@ -340,7 +343,7 @@ static struct zd_space *slot_space(struct zd_slot *slot, bool in_place)
 	return in_place ? &slot->frames : &slot->copy;
 }
 
-/* Whether the slot has no memory for that kind of buffer yet, or enough. */
+/* Whether the slot has enough memory for that kind of buffer, or no memory for it yet. */
 static bool slot_fits(struct zd_slot *slot, bool in_place, struct zd_space_bytes bytes)
 {
 	const struct zd_space *space = slot_space(slot, in_place);
@@ -379,7 +382,7 @@ static struct zd_slot *slot_new(const struct zd_request *req)
 	return slot;
 }
 
-/* A buffer of each kind has memory of its own in the slot, for the group's largest unit in the slot. */
+/* Each kind of buffer has separate memory in the slot, for the group's largest unit in the slot. */
 static int slot_place(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes bytes,
                       struct zd_slot **out, struct zd_err *err)
 {
@@ -413,8 +416,8 @@ static int slot_place(struct zd_engine *e, struct zd_request *req, bool in_place
 	return 0;
 }
 
-/* Removes the slot's occupant, if its leases have ended. Its operations may continue: then it is returned in
- * *former, or the gather waits. SLOT_CONFLICT names an occupant that has leases. */
+/* Removes the slot's occupant, if it has no leases. If its operations continue, it is returned in *former, or
+ * the gather waits. SLOT_CONFLICT names an occupant that is leased or persistent. */
 static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_slot *slot,
                        struct zd_buffer **former, struct zd_err *err)
 {
@@ -441,7 +444,7 @@ static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_sl
 
 /* ---- gather -------------------------------------------------------------------------------------------- */
 
-/* Scopes hold leases under tags of their own; a client's name is never one of these. */
+/* Scopes hold leases under their own tags. A client's tag must not equal one of these. */
 int zd_tag_check(const char *tag, struct zd_err *err)
 {
 	int status = zd_name_check(tag, ZD_MAX_TAG_BYTES, "tag", err);
@@ -452,7 +455,7 @@ int zd_tag_check(const char *tag, struct zd_err *err)
 	return status;
 }
 
-/* A scope holds the unit once, for as long as it lasts: no tag, no uses, no prefetch. */
+/* A scope holds the unit once, until the scope ends: the gather has no tag, uses or prefetch. */
 static int scope_check(const struct zd_scope *scope, const struct zd_part *part, const struct zd_args *args,
                        struct zd_err *err)
 {
@@ -517,7 +520,7 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 	gather_end(req);
 }
 
-/* Rejects a gather whose session had not been told of the group's last loss when it sent the request. */
+/* Rejects a gather that its session sent before it knew of the group's last loss. */
 static int generation_check(const struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_group *group = req->member->group;
@@ -552,7 +555,7 @@ static int description_check(const struct zd_unit *unit, struct zd_err *err)
 	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
 }
 
-/* The request's lease on the buffer. */
+/* Adds the request's lease to the buffer. */
 static int gather_hold(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
                        struct zd_err *err)
 {
@@ -596,8 +599,8 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* Whether the gather may allocate memory now. An earlier gather that waits for memory may wait for a buffer
- * that is kept until this rank has copied from it, so a rank that follows is served first. */
+/* Whether the gather may allocate memory now. An earlier gather that waits for memory can wait for a buffer
+ * that remains until this rank has copied from it. A rank that follows is therefore served first. */
 static bool has_turn(const struct zd_engine *e, const struct zd_request *req)
 {
 	return zd_memory_has_turn(e, req) || zd_collective_follows(req->u.gather.part);
@@ -652,7 +655,7 @@ static struct zd_buffer *replace(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_slot *slot = buffer->slot;
 	struct zd_space space = buffer->space;
 	bool due = buffer->poison == ZD_POISON_DUE;
-	if (due) /* a persistent copy is not released: its memory stays the unit's */
+	if (due) /* a persistent copy is not released: the unit keeps its memory */
 		zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_NONE);
 	zd_buffer_drop(e, buffer);
 	struct zd_buffer *copy = zd_buffer_new(e, part, slot, &space, buffer);
@@ -683,7 +686,7 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-/* Joins the part's buffer, or begins a transfer into one. */
+/* Starts a transfer into the part's buffer, or into a new one. */
 static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, struct zd_buffer **out,
                                  struct zd_err *err)
 {
@@ -697,7 +700,7 @@ static int gather_begin_transfer(struct zd_engine *e, struct zd_request *req, st
 		return status;
 	if (zd_part_is_in_place(part) && part->unit->group->nshards == 1)
 		return zd_gather_frameless(e, req, want, out);
-	/* no lease is on the former version, or on a buffer of the former place */
+	/* a prefetched buffer of another version, or a buffer of the unit's former place */
 	if (buffer && (buffer->prefetched || (TAILQ_EMPTY(&buffer->leases) &&
 	                                      zd_buffer_is_in_place(buffer) != zd_part_is_in_place(part)))) {
 		zd_buffer_drop(e, buffer);
@@ -729,7 +732,8 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		status = zd_collective_check_order(req);
 	if (status == 0)
 		status = gather_begin_transfer(e, req, out, err);
-	/* The error depends on timing, and other daemons' ranks may not get it: also a slot's conflict. */
+	/* The error depends on timing, also that of a slot's conflict: ranks of other daemons do not always
+	 * receive it. */
 	if (status < 0)
 		zd_collective_missed(e, req, status, err->text);
 	return status;

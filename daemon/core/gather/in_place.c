@@ -2,30 +2,31 @@
 /*
  * in_place.c - gathered buffers that contain the rank's shard itself.
  *
- * A gathered copy would hold the same bytes as the rank's shard. So a buffer in place has memory for the
- * other ranks' slices alone: the frames below and above the rank's own part, which is the shard. The
- * client maps the three side by side. Where a unit has one shard in this daemon there is no frame: a
- * gather returns the shard's location, at once. Own parts are neither copied nor charged a second time.
+ * A gathered copy would hold the same bytes as the rank's shard. A buffer in place therefore has memory only
+ * for the other ranks' slices: the frames below and above the rank's own part, which is the shard. The client
+ * maps the three side by side. If a unit has one shard in this daemon, it has no frames: a gather returns the
+ * shard's location, at once. Own parts are neither copied nor charged a second time.
  *
- * Segments are mapped whole, so a shard that is gathered beside frames has a segment of its own. Units whose
- * slices are smaller than two granules of the devices' memory are copied whole. So are units on the host, the
- * gathers of strict and poison sessions, whose released views must not be the shard, of clients that map no
- * frames, and of groups with shadows, where a shard may be restored while leases are outstanding.
+ * Segments are mapped whole. A shard that is mapped between frames therefore has a segment of its own. Units
+ * whose slices are smaller than two granules of the devices' memory are copied whole, as are units on the
+ * host. Gathers of strict and poison sessions are also copies, because their released views must not be the
+ * shard. So are gathers of clients that map no frames, and of groups with shadows, because a shard can be
+ * restored while leases are outstanding.
  *
- * Invariant: a shard is not written while the rank's own consumers may read it: its viewers. An update is
- * rejected while a lease is outstanding, since the caller may be the lease's holder and would wait for
- * itself. An update waits for the fences of past leases: the buffer counts among the part's viewers, which
- * are readers too, from its first lease until the last of these fences has passed. No lease begins while
- * the part is under update.
+ * Invariant: a shard is not written while the rank's own consumers, its viewers, can read it. An update is
+ * rejected while a lease is outstanding, because the caller can be the lease's holder and would wait for
+ * itself. An update waits for the fences of past leases: from its first lease until the last of these fences
+ * has passed, the buffer counts among the part's viewers, which are also readers. No lease starts while the
+ * part is under update.
  *
- * A gather during the publish of a new version is answered at once, and is a viewer of the shard when the
- * part has that version: the publish may itself wait for readers of the version before. The copies into
- * frames begin then, too (deferred.h). Without frames there is no copy: the buffer's one step is the publish,
- * and its fence a promise that is kept when the part has the version. If the publish fails, the promise is
- * broken and the buffer is stale. The consumer's streams then read a shard that is under update, but the
- * session discards their results.
+ * A gather during the publish of a new version receives its reply at once. It becomes a viewer of the shard
+ * when the part has that version, because the publish itself can wait for readers of the former version. The
+ * copies into frames also start then (deferred.h). Without frames there is no copy: the buffer's one step is
+ * the publish, and its fence is a promise that is kept when the part has the version. If the publish fails,
+ * the promise is broken and the buffer is stale. The consumer's streams then read a shard that is under
+ * update, but the session discards their results.
  *
- * A unit that was moved from the host to the device keeps a gathered copy until its next version.
+ * A unit that was moved from the host to the device has a gathered copy until its next version.
  */
 #include "core/engine/promise.h"
 #include "core/gather/buffer.h"
@@ -64,7 +65,7 @@ uint64_t zd_part_gathered_bytes(const struct zd_part *part)
 	return bytes.low + bytes.high;
 }
 
-/* A frame of a slot may be larger than the unit needs: the bytes that border on the own part are used. */
+/* A frame of a slot can be larger than the unit needs. The bytes that border on the own part are used. */
 struct zd_location zd_buffer_low(const struct zd_buffer *buffer)
 {
 	struct zd_location low = zd_extent_location(&buffer->space.low);
@@ -94,9 +95,9 @@ struct zd_location zd_buffer_slice(const struct zd_buffer *buffer, uint32_t inde
 
 /* ---- Without frames ------------------------------------------------------------------------------------ */
 
-/* Returns the part's buffer, or makes one. A gather ahead of its version gets a new buffer: a buffer of the
- * former version is quarantined until its readers end. So does the first gather behind a copy that was
- * kept. */
+/* Returns the part's buffer, or makes one. A gather of a version that is not yet published needs a new
+ * buffer: a buffer of the former version is quarantined until its readers end. The first gather after a move
+ * from the host also needs one, because the buffer is a copy. */
 static struct zd_buffer *find_or_make(struct zd_engine *e, struct zd_part *part, bool early)
 {
 	const struct zd_space none = {.low = {.block = NULL}};
@@ -175,7 +176,7 @@ void zd_frameless_unpublished(struct zd_engine *e, struct zd_buffer *buffer)
 
 /* ---- Viewers ------------------------------------------------------------------------------------------- */
 
-/* A void promise does not count: another promise of its kind was broken, and a reset has freed the
+/* A void promise does not count: another promise of its kind was broken, and a reset has released the
  * streams. */
 bool zd_buffer_is_promised(const struct zd_buffer *buffer)
 {

@@ -7,8 +7,9 @@
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 
-/* A chunk has at least CHUNK_BYTES, or landing_chunk_bytes: the copies of a smaller one would take the
- * engine longer than its pull. Each rank has a copy of each chunk, so many ranks have fewer chunks. */
+/* A chunk has at least CHUNK_BYTES, or landing_chunk_bytes: the copies of a smaller chunk would cost the
+ * engine more time than its pull. Each rank has a copy of each chunk. With many ranks a shard therefore has
+ * fewer chunks. */
 #define CHUNK_BYTES     (4ull << 20)
 #define SHARD_CHUNKS    8u
 #define TRANSFER_CHUNKS 32u
@@ -105,8 +106,8 @@ static bool is_awaited_in(const struct zd_session *session, const struct zd_land
 	return false;
 }
 
-/* The transfers that wait for chunks of the landing are promised ones, also of sessions that have left the
- * group since. Only the first one of a session may begin copies. */
+/* All transfers that wait for chunks of the landing are promised. Some can be of sessions that have left the
+ * group since. Only the first transfer of a session can start copies. */
 static void notify(struct zd_engine *e, const struct zd_landing *landing)
 {
 	for (struct zd_session *session = e->sessions; session; session = session->hh.next) {
@@ -131,7 +132,7 @@ static void pulled(struct zd_engine *e, struct zd_op *op, int status, const char
 		landing->failed = true;
 	notify(e, landing);
 	zd_part_reader_done(e, part);
-	leave(e, landing); /* which may free the unit */
+	leave(e, landing); /* this can free the unit */
 }
 
 static void pull(struct zd_engine *e, struct zd_landing *landing)
@@ -164,7 +165,7 @@ static struct zd_landing *find(const struct zd_part *part, const struct zd_buffe
 	return landing;
 }
 
-/* Takes a block of the device, if there is one at once and no request waits for room. */
+/* Takes a block of the device, if one is free at once and no request waits for memory. */
 static bool take_block(struct zd_engine *e, const struct zd_unit *unit, struct zd_device *device,
                        struct zd_extent *extent)
 {
@@ -174,7 +175,7 @@ static bool take_block(struct zd_engine *e, const struct zd_unit *unit, struct z
 	    zd_pool_alloc(e, NULL, job, device, ZD_PURPOSE_GATHERS, bytes, ZD_BLOCK_MIN_ALIGN, extent,
 	                  NULL) != 0)
 		return false;
-	device->quarantine_bytes += extent->bytes; /* uncharged, and free soon */
+	device->quarantine_bytes += extent->bytes; /* not charged, and freed soon */
 	return true;
 }
 
@@ -199,8 +200,9 @@ static struct zd_landing *landing_new(struct zd_engine *e, const struct zd_buffe
 	return landing;
 }
 
-/* NULL: the device copies the shard from the host, when the transfer begins. The device is the one whose
- * timeline the copy signals: the part's rank may have another one by now. */
+/* Returns NULL if the landing has no memory: the device then copies the shard from the host when the transfer
+ * starts. The device is that of the copy's timeline, because the part's rank can have another device by
+ * now. */
 static struct zd_landing *find_or_begin(struct zd_engine *e, struct zd_buffer *buffer,
                                         const struct zd_plan_step *step)
 {

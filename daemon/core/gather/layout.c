@@ -2,12 +2,12 @@
 /*
  * layout.c - places of units: in the slots of ranks, and in the flat target.
  *
- * A unit gets its place in the target once, with its first shard, and another one when it is moved: a unit
- * without a shard has none. A unit's
- * description gives the slot that its parts begin in, and whether they have a gradient. Each rank may change
- * both for its own part: the slot between two uses of the unit, the gradient between a step's end and the
- * next backward. A rank whose frozen units differ from another's gets MISMATCH when it begins a backward of
- * the same window; `frozen_digest` makes that one comparison.
+ * A unit receives its place in the target with its first shard, and another place when it is moved. A unit
+ * without a shard has no place. A unit's description names the slot in which its parts start, and whether
+ * they have a gradient. Each rank can change both for its own part: the slot between two uses of the unit,
+ * the gradient between a step's end and the next backward. A rank whose frozen units differ from another
+ * rank's receives MISMATCH when it begins a backward of the same window. `frozen_digest` reduces this to one
+ * comparison.
  *
  * Invariant: a group's slot counts the registered parts of each rank that are in it, and has the size of the
  * largest unit that was put into it. A rank's block for a slot is freed when its last part has left the slot.
@@ -154,7 +154,7 @@ int zd_layout_check_move(const struct zd_unit *unit, bool on_host, struct zd_err
 }
 
 /* Returns the offset of the first gap of `numel` elements between the places of the group's units in the
- * target, or the end of the last place, which *end gets in any case. */
+ * target, or otherwise the end of the last place. In both cases *end is the end of the last place. */
 static uint64_t find_gap(const struct zd_group *group, bool on_host, uint64_t numel, uint64_t *end)
 {
 	const struct zd_unit *unit;
@@ -183,8 +183,8 @@ void zd_layout_move(struct zd_unit *unit, bool on_host)
 	group->target_numel[on_host] = zd_max_u64(end, unit->target_offset_numel + numel);
 }
 
-/* Returns the largest size of another unit in the slot, whose memory stays where it is. Sessions that map no
- * frames copy all units. */
+/* Returns how large another unit of the slot can be, because memory that a slot has already does not grow.
+ * Sessions that map no frames copy all units. */
 static uint64_t slot_room(const struct zd_group_slot *slot, bool in_place)
 {
 	uint64_t largest = zd_max_u64(slot->bytes[0], slot->bytes[1]);
@@ -269,7 +269,7 @@ int zd_layout_compare(const struct zd_member *member, const struct zd_member *ot
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* BUSY if the part's gathered buffer is leased or being filled, or a gather of it waits. */
+/* Returns BUSY if the part's gathered buffer is leased or being filled, or a gather of it waits. */
 static int check_unused(const struct zd_request *req, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_request *other;
@@ -318,7 +318,7 @@ static int set_slot_begin(struct zd_engine *e, struct zd_request *req, const str
 	return 0;
 }
 
-/* Whether no rank has a place for the unit's sums, and no target that may contain one is bound. */
+/* Whether no rank has a place for the unit's sums, and no target that could contain one is bound. */
 static bool is_placeless(const struct zd_engine *e, const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
@@ -378,7 +378,7 @@ static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const s
 		target_take(part->unit);
 	else if (is_placeless(e, part->unit) && untargeted)
 		give_up_place(part->unit);
-	else if (is_placeless(e, part->unit)) /* it may be unfrozen: a gap stays */
+	else if (is_placeless(e, part->unit)) /* its place remains as a gap: it can be unfrozen */
 		zd_layout_give_back(part->unit);
 	zd_journal_unit(part->unit);
 	req->u.reg.part = part;

@@ -2,15 +2,15 @@
 /*
  * load.c - loads of units: copies an allocation of one rank into the shards of all ranks.
  *
- * Every rank of the group sends unit_load for a unit under update; exactly one names an allocation of its
- * session with the unit's elements. When all ranks have sent it and the writers of the allocation have
- * passed, each rank's slice is copied from there into its shard, and all are answered when the last copy has
- * ended.
+ * Every rank of the group sends unit_load for a unit under update. Exactly one rank names an allocation of
+ * its session, which has the unit's elements. When all ranks have sent the request and the writers of the
+ * allocation have passed, each rank's slice is copied from the allocation into its shard. All requests
+ * receive their replies when the last copy has ended.
  *
- * A part is LOADING from its rank's request until the load is over for that rank, so it can be neither
- * published nor unregistered meanwhile. Copies count as `readers` of the shard, which therefore outlives a
- * rank that leaves. From the first copy on requests have no deadline: the copies always end, and no caller
- * may continue while they write its shard.
+ * A part is LOADING from its rank's request until the load has ended for that rank. Meanwhile it can be
+ * neither published nor unregistered. Copies count as `readers` of the shard, which therefore outlives a rank
+ * that leaves. After the first copy requests have no deadline: the copies always end, and no caller may
+ * continue while they write its shard.
  *
  * The request owns the allocation, which is dropped when the request ends, with any status. The memory is
  * freed when the allocation's writers and the copies have ended.
@@ -30,7 +30,7 @@ struct zd_load {
 	bool *called; /* by rank: the rank has called, even if its deadline has passed; owned */
 	struct zd_allocation *source; /* while copying */
 	uint32_t ops;                 /* copies that have not ended */
-	struct zd_err failure;        /* the first one's; status 0: none */
+	struct zd_err failure;        /* of the first copy that failed; status 0: none */
 };
 
 static bool is_copying(const struct zd_load *load)
@@ -52,7 +52,7 @@ static void source_written(struct zd_engine *e, struct zd_op *op, int status, co
 	zd_allocation_op_end(e, source);
 }
 
-/* Takes it from its session's client, behind its writers. */
+/* Takes the allocation from its session's client. Its memory remains until its writers have passed. */
 static int source_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                        struct zd_allocation **out, struct zd_err *err)
 {
@@ -104,7 +104,8 @@ static void load_free(struct zd_engine *e, struct zd_load *load)
 	zd_unit_unref(e, unit);
 }
 
-/* The part is its rank's to write again; or to be set back, when the rank has reset its session meanwhile. */
+/* Returns the part to its rank for writing. If the rank has reset its session meanwhile, restores the part
+ * instead. */
 static void part_leave(struct zd_engine *e, struct zd_part *part)
 {
 	zd_part_move(part, ZD_PART_UPDATING);
@@ -114,7 +115,7 @@ static void part_leave(struct zd_engine *e, struct zd_part *part)
 	zd_shadow_try(e, part);
 }
 
-/* For all ranks: complete, or with a status. */
+/* Ends the load for all ranks: complete, or with a status. */
 static void load_end(struct zd_engine *e, struct zd_load *load, int status, const char *text)
 {
 	struct zd_unit *unit = load->unit;
@@ -190,7 +191,7 @@ static void copy_slice(struct zd_engine *e, struct zd_load *load, struct zd_part
 	zd_op_submit(e, unit->group->job, &command, copied, load, part->rank);
 }
 
-/* Padding of the shards stays as it is: zero. */
+/* The padding of the shards remains zero. */
 static void load_copy(struct zd_engine *e, struct zd_load *load, struct zd_allocation *source)
 {
 	const struct zd_unit *unit = load->unit;
@@ -200,7 +201,7 @@ static void load_copy(struct zd_engine *e, struct zd_load *load, struct zd_alloc
 		if (zd_part_true_numel(&unit->parts[rank]) > 0)
 			copy_slice(e, load, &unit->parts[rank]);
 	}
-	zd_dirty_group(e, unit->group); /* all wait for something else now */
+	zd_dirty_group(e, unit->group); /* the reasons of the ranks' waits have changed */
 }
 
 /* ---- The request --------------------------------------------------------------------------------------- */
@@ -287,7 +288,7 @@ static int load_join(struct zd_engine *e, struct zd_request *req, struct zd_err 
 		req->wait.unit = unit;
 		return wait;
 	}
-	if (unit->load && is_copying(unit->load)) { /* one that its rank has left */
+	if (unit->load && is_copying(unit->load)) { /* a load that its rank has left */
 		int wait = zd_wait_for(req, ZD_WAIT_LOAD, 0, 0, 0);
 		req->wait.unit = unit;
 		return wait;
@@ -310,7 +311,7 @@ static int wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t ran
 	return wait;
 }
 
-/* A rank that has never called, before one whose deadline has passed since. */
+/* Returns a rank that has never called. If there is none, returns a rank whose deadline has passed since. */
 static uint32_t first_missing(const struct zd_load *load)
 {
 	uint32_t rank, world = load->unit->group->local_world_size;
@@ -323,7 +324,7 @@ static uint32_t first_missing(const struct zd_load *load)
 	return rank;
 }
 
-/* Adds the request to the load, and begins the copies when all ranks have called. */
+/* Adds the request to the load, and starts the copies when all ranks have called. */
 static int load_advance(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_load *load = req->u.load.load;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * part.c - ends of ranks' parts of units: which shards stay behind their rank, and when they are freed.
+ * part.c - ends of ranks' parts of units: which shards outlive their rank, and when they are freed.
  *
- * A rank that unregisters a unit, leaves its group or ends gives up its shard. It is uncharged at once,
- * and its block is freed behind the last transfer that reads it. Two kinds of shards stay, as DETACHED parts:
+ * A rank that unregisters a unit, leaves its group or ends gives up its shard. The shard is uncharged at
+ * once, and its block is freed after the last transfer that reads it. Two kinds of shards remain, as DETACHED
+ * parts:
  *
  *   durable job             until the rank joins again and registers the unit, or the job ends
  *   rank that ended         while another rank has registered the unit, and until a session takes the rank's
- *   normally (`ended`)      place: other ranks gather it, and nobody publishes the unit again
+ *   normally (`ended`)      place: other ranks gather it, and the unit is not published again
  *
- * A shard of the second kind is published and was not being written when its rank ended, so it has a version.
+ * A shard of the second kind has a version: it is published, and was not being written when its rank ended.
  */
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
@@ -33,9 +34,9 @@ static void part_absent(struct zd_engine *e, struct zd_part *part)
 	zd_unit_unref(e, part->unit);
 }
 
-/* Uncharges the shard now; frees it when the last reader has ended. Gathered buffers that contain it stay
- * with their leases but are stale, so that no gather joins them: a rank that replaces this one may publish
- * other bytes under the same version. */
+/* Uncharges the shard now, and frees it when the last reader has ended. Gathered buffers that contain it
+ * remain with their leases but are stale. No gather joins them, because a rank that replaces this one can
+ * publish other bytes under the same version. */
 static void drop(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_device *device = part->shard.segment->device;
@@ -90,7 +91,7 @@ void zd_part_drop(struct zd_engine *e, struct zd_part *part)
 	zd_unit_unref(e, unit);
 }
 
-/* Frees the shard of a DYING part behind its last reader. */
+/* Frees the shard of a DYING part after its last reader. */
 static void die(struct zd_engine *e, struct zd_part *part)
 {
 	if (part->readers + part->shadow_readers > 0)
@@ -105,9 +106,9 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 	part->readers--;
 	if (part->readers > part->viewers)
 		return;
-	/* The shard's device: the rank may have joined again on another one. */
+	/* The shard's device, because the rank can have joined again on another one. */
 	struct zd_device *device = part->shard.segment->device;
-	zd_dirty(e, device); /* an update may be granted ahead of viewers */
+	zd_dirty(e, device); /* an update can be granted while viewers remain */
 	if (part->readers > 0)
 		return;
 	if (part->state == ZD_PART_DYING)
@@ -120,7 +121,7 @@ void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->shadow_readers > 0);
 	part->shadow_readers--;
-	zd_dirty(e, part->shard.segment->device); /* the next commit may be saved there */
+	zd_dirty(e, part->shard.segment->device); /* the next commit can be saved there */
 	if (part->state == ZD_PART_DYING)
 		die(e, part);
 }
@@ -142,7 +143,7 @@ void zd_part_hold(struct zd_engine *e, struct zd_session *session, struct zd_par
 		part->readers++;
 }
 
-/* Whether the shard stays behind its rank's end. One whose fill has not ended holds no bytes to keep. */
+/* Whether the shard outlives its rank. A shard whose fill has not ended has no bytes to preserve. */
 static bool part_stays(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;

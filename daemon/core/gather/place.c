@@ -3,20 +3,20 @@
  * place.c - moves of units between their ranks' devices and host memory.
  *
  * Every rank of the group sends unit_place. The request that completes the round checks the unit on all ranks
- * at once. Then the parts are MOVING: no gather reads the shards and no update begins. Each rank's request
- * allocates the rank's new shard. When all ranks have theirs and nothing reads the former shards any more,
- * each shard is copied with its shadow. The end of the last copy changes the unit on all ranks in one event:
- * addresses, charges, the place in the target, and the journal's records.
+ * at once. Then the parts are MOVING: no gather reads the shards and no update starts. Each rank's request
+ * allocates the rank's new shard. When all ranks have theirs and no operation reads the former shards any
+ * more, each shard is copied with its shadow. The end of the last copy changes the unit on all ranks in one
+ * event: addresses, charges, the place in the target, and the journal's records.
  *
- * Any error before that leaves the shards of all ranks where they are, and every rank that has called gets
- * it. A rank that leaves, or whose deadline passes, before the copies have begun lets the other ranks wait
- * for its next call, with their parts open again. From the first copy on requests have no deadline. A rank
- * that leaves then fails the move: the new shards are uncharged at once, and are free after the last copy.
+ * After any error before that the shards of all ranks remain in their place, and every rank that has called
+ * receives the error. If a rank leaves, or its deadline passes, before the copies have begun, the parts are
+ * open again, and the other ranks wait for its next call. After the first copy requests have no deadline. If
+ * a rank leaves then, the move fails: the new shards are uncharged at once, and freed after the last copy.
  *
  * Copies count as `readers` of the shards, which therefore outlive a rank that leaves.
  *
- * Gathered buffers stay, with their leases. A buffer in place, whose own part is the shard, cannot stay: a
- * lease of one prevents the move.
+ * Gathered buffers remain, with their leases. A buffer in place cannot remain, because its own part is the
+ * shard: a lease of one prevents the move.
  */
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
@@ -36,14 +36,14 @@ enum move_state {
 struct zd_move {
 	struct zd_unit *unit; /* with a reference */
 	enum move_state state;
-	bool doomed;         /* COPYING: a rank has left, and the new shards are not charged any more */
-	uint64_t generation; /* of the group, when the copies began */
-	uint32_t nrequests;  /* number of requests in `requests` */
+	bool doomed;                  /* COPYING: a rank has left, and the new shards are uncharged */
+	uint64_t generation;          /* of the group, when the copies began */
+	uint32_t nrequests;           /* number of requests in `requests` */
 	struct zd_request **requests; /* by rank; NULL: the rank has not called, or has left; owned */
 	bool *called;             /* by rank: the rank has called, even if its deadline has passed; owned */
 	struct zd_extent *shards; /* by rank: the new shard, with its shadow; owned */
 	uint32_t ops;             /* copies that have not ended */
-	struct zd_err failure;    /* the first copy's; status 0: none */
+	struct zd_err failure;    /* of the first copy that failed; status 0: none */
 };
 
 /* ---- Moves --------------------------------------------------------------------------------------------- */
@@ -86,7 +86,7 @@ static void free_shards(struct zd_engine *e, struct zd_move *move)
 	}
 }
 
-/* Lets gathers and updates of the unit proceed. Parts of ranks that have left are not MOVING any more. */
+/* Lets gathers and updates of the unit proceed. Parts of ranks that have left are no longer MOVING. */
 static void open_parts(struct zd_engine *e, struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
@@ -96,7 +96,7 @@ static void open_parts(struct zd_engine *e, struct zd_unit *unit)
 	zd_dirty_group(e, unit->group);
 }
 
-/* For all ranks: complete, or with a status. */
+/* Ends the move for all ranks: complete, or with a status. */
 static void move_end(struct zd_engine *e, struct zd_move *move, int status, const char *text)
 {
 	struct zd_unit *unit = move->unit;
@@ -114,7 +114,7 @@ static void move_end(struct zd_engine *e, struct zd_move *move, int status, cons
 	move_free(e, move);
 }
 
-/* The same with the error of one rank, for the attempt of a request. */
+/* Does the same with the error of one rank, for the attempt of its request. */
 static int move_fail(struct zd_engine *e, struct zd_move *move, int status, struct zd_err *failure,
                      struct zd_err *err)
 {
@@ -124,7 +124,7 @@ static int move_fail(struct zd_engine *e, struct zd_move *move, int status, stru
 
 /* ---- The change ---------------------------------------------------------------------------------------- */
 
-/* A buffer in place without leases is dropped. A copy stays, also of a part that is gathered in place now. */
+/* Drops a buffer in place without leases. A copy remains, even if the part is gathered in place now. */
 static void replace_shard(struct zd_engine *e, struct zd_move *move, struct zd_part *part)
 {
 	struct zd_buffer *buffer = part->buffer;
@@ -211,7 +211,7 @@ static void begin_copies(struct zd_engine *e, struct zd_move *move)
 		zd_request_drop_deadline(e, move->requests[rank]);
 		copy(e, move, part);
 	}
-	zd_dirty_group(e, unit->group); /* all wait for something else now */
+	zd_dirty_group(e, unit->group); /* the reasons of the ranks' waits have changed */
 }
 
 static void doom(struct zd_engine *e, struct zd_move *move)
@@ -291,7 +291,7 @@ static int place_begin(struct zd_engine *e, struct zd_request *req, const struct
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
 		status = zd_group_check(part->unit->group, err);
-	if (status == 0 && part->unit->group->cluster) /* in any direction */
+	if (status == 0 && part->unit->group->cluster) /* rejects moves to the device as well */
 		status = zd_unit_check_place(zd_part_member(part), part->unit->name, true, err);
 	if (status != 0)
 		return status;
@@ -303,7 +303,7 @@ static int place_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* Before the copies have begun, the other ranks' requests wait for this rank's next call, until their
+/* If the copies have not begun, the other ranks' requests wait for this rank's next call, until their
  * deadlines or the group's failure. */
 static void withdraw(struct zd_engine *e, struct zd_request *req)
 {
@@ -354,7 +354,7 @@ static int join(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 	if (unit->move && unit->move->requests[part->rank])
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s': rank %u has called unit_place already",
 		                  unit->name, zd_world_rank(req->member));
-	if (unit->move && unit->move->state == MOVE_COPYING) /* one that its rank has left */
+	if (unit->move && unit->move->state == MOVE_COPYING) /* a move that its rank has left */
 		return wait_for(req, ZD_WAIT_MOVE, 0, 0, 0);
 	if (!unit->move)
 		move_new(unit);
@@ -366,7 +366,7 @@ static int join(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 	return 0;
 }
 
-/* A rank that has never called, before one whose deadline has passed since. */
+/* Returns a rank that has never called. If there is none, returns a rank whose deadline has passed since. */
 static uint32_t first_missing(const struct zd_move *move)
 {
 	uint32_t rank, world = move->unit->group->local_world_size;
@@ -407,7 +407,7 @@ static int take_shard(struct zd_engine *e, struct zd_request *req, struct zd_mov
 	return 0;
 }
 
-/* Waits until every rank has its new shard, and nothing reads the former ones. */
+/* Waits until every rank has its new shard, and no operation reads the former ones. */
 static int check_ready(struct zd_request *req, const struct zd_move *move)
 {
 	const struct zd_unit *unit = move->unit;
@@ -426,7 +426,7 @@ static int check_ready(struct zd_request *req, const struct zd_move *move)
 	return 0;
 }
 
-/* 0: the move has ended, and the request is complete. */
+/* Returns 0 if the move has ended, and the request is complete. */
 static int advance(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_move *move = req->u.place.move;
@@ -457,7 +457,7 @@ static int advance(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 			           zd_world_rank(req->member), cause.text);
 			return move_fail(e, move, status, &failure, err);
 		}
-		zd_dirty_group(e, move->unit->group); /* the others wait for something else now */
+		zd_dirty_group(e, move->unit->group); /* the reasons of the other ranks' waits have changed */
 	}
 	status = check_ready(req, move);
 	if (status != 0)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_copies.c - the planner of gathers inside one daemon: a copy of each shard, by the device that has it.
- * A shard in host memory is copied by the device that has the buffer. The device of a neighbour's shard
- * copies a small own slice, in one group with its own shard: the buffer's device would do it behind the
- * trainer's kernels, and with stores and a fence of its own.
+ * plan_copies.c - the planner of gathers inside one daemon: the device of each shard copies it. For a shard
+ * in host memory this is the device of the buffer. A small own slice is copied by the device of a neighbour's
+ * shard, in one group with that shard. The buffer's device would copy it after the trainer's kernels, and
+ * with its own stores and fence.
  *
- * No copy depends on another one. A copy whose shard is being published, or whose buffer's memory is still in
- * use, makes the whole transfer a deferred one (deferred.h), whose copies signal timelines of their own.
+ * No copy depends on another one. If a shard is being published, or the buffer's memory is still in use, the
+ * whole transfer is deferred (deferred.h), and its copies signal their own timelines.
  */
 #include "core/gather/buffer.h"
 #include "core/gather/deferred.h"
 #include "core/gather/landing.h"
 #include "core/gather/transfer.h"
 
-#define SMALL_BYTES (4ull << 20) /* of an own slice; larger ones would delay the neighbour's shard */
+#define SMALL_BYTES (4ull << 20) /* of an own slice; a larger one would delay the neighbour's shard */
 
 static bool reaches(const struct zd_device *device, const struct zd_device *other)
 {
@@ -101,7 +101,7 @@ static uint32_t max_chunk_copies(const struct zd_engine *e, const struct zd_buff
 	return buffer->unit->group->local_world_size * zd_landing_chunks(e, buffer->unit);
 }
 
-/* Each copy waits for one event: the chunk is on the shard's device, and the transfer may begin. */
+/* Each copy waits for one event: the chunk is on the shard's device, and the transfer can start. */
 static void add_chunks(struct zd_engine *e, struct zd_buffer *buffer, struct zd_part *source)
 {
 	uint32_t n = zd_landing_chunks(e, buffer->unit);

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_rail_gathers.c - the planner of gathers over several daemons, and of gathers by exchanges alone.
+ * plan_rail_gathers.c - the planner of gathers across several daemons, and of gathers by exchanges alone.
  *
- * An EXCHANGE on the rank's rail brings the shards of the ranks with its place in the other daemons, straight
- * into the buffer. The shards of this daemon's ranks are copied (plan_copies.c). Shards that other local
- * ranks receive over their rails are relayed: copied from these ranks' buffers, the Nth transfer of a unit
- * from the Nth (collective.h). Where all ranks are on one rail, its exchange brings everything.
+ * An EXCHANGE on the rank's rail transfers the shards of the ranks with the same local index in the other
+ * daemons, directly into the buffer. The shards of this daemon's ranks are copied (plan_copies.c). Shards
+ * that other local ranks receive over their rails are relayed: copied from these ranks' buffers, the Nth
+ * transfer of a unit from the Nth (collective.h). If all ranks are on one rail, its exchange transfers all
+ * shards.
  *
  *   COPY of each local shard      EXCHANGE      RELAY from each other local rank, of each other node's shard
  *
- * A buffer is a relay source, and stays allocated, from the beginning of its transfer until all local ranks
- * have copied from it. So the other ranks do not wait for a rank that is far behind, until they need the
- * memory of these buffers. The relays of one session out of one device run in the order of their fences,
- * since they signal one timeline. A relay depends on one event: its source's exchange is done, and the
- * session's earlier relays out of that device have been run. The event concerns several plans, so that no
- * plan's steps express it: relays_try() finds the relays that may run.
+ * A buffer is a relay source, and remains allocated, from the start of its transfer until all local ranks
+ * have copied from it. The other ranks therefore wait for a slow rank only when they need the memory of these
+ * buffers. The relays of one session from one device run in the order of their fences, because they signal
+ * one timeline. A relay depends on one event: its source's exchange is complete, and the session's earlier
+ * relays from that device have been run. The event concerns several plans, and the steps of one plan cannot
+ * express it: relays_try() finds the relays that may run.
  */
 #include <stdio.h>
 
@@ -72,7 +73,7 @@ uint32_t zd_relays_waiting(const struct zd_buffer *buffer, uint32_t rank)
 	return n;
 }
 
-/* The step is about to run or to fail. */
+/* Called when the step is about to run or to fail. */
 static void relay_leaves_queue(struct zd_session *session, struct zd_buffer *buffer)
 {
 	if (--buffer->relay.waiting == 0)
@@ -110,8 +111,8 @@ static void relay_fail(struct zd_engine *e, struct zd_session *session, struct z
 	zd_plan_fail(e, &buffer->plan, step, ZEROD_E_PEER_LOST, "the group has ended");
 }
 
-/* Fails the buffer's relays that were not run: from `rank` only, unless `rank` is ZD_PLAN_NOBODY. With
- * `keep_sourced`, relays whose source exists are kept, since they can still be run. */
+/* Fails the buffer's relays that were not run. If `rank` is not ZD_PLAN_NOBODY, fails only relays from that
+ * rank. With `keep_sourced`, relays whose source exists remain, because they can still be run. */
 static void relays_fail(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer,
                         uint32_t rank, bool keep_sourced)
 {
@@ -123,11 +124,11 @@ static void relays_fail(struct zd_engine *e, struct zd_session *session, struct 
 		if (rank != ZD_PLAN_NOBODY && rank != step->source)
 			continue;
 		if (!keep_sourced || !source_find(buffer, step))
-			relay_fail(e, session, buffer, step); /* the last one may free the buffer */
+			relay_fail(e, session, buffer, step); /* the last relay can free the buffer */
 	}
 }
 
-/* All ranks gather in one order, so the source has the version that is wanted. */
+/* Fails the group: all ranks gather in one order, and the source must therefore have the wanted version. */
 static void source_differs(struct zd_engine *e, const struct zd_buffer *buffer,
                            const struct zd_buffer *source)
 {
@@ -142,7 +143,7 @@ static void source_differs(struct zd_engine *e, const struct zd_buffer *buffer,
 }
 
 /* Runs the buffer's relays that may run. `behind` has a bit for each source device with an earlier relay that
- * may not. Returns false when the group has ended. */
+ * may not run yet. Returns false when the group has ended. */
 static bool relays_run(struct zd_engine *e, struct zd_session *session, struct zd_buffer *buffer,
                        uint64_t *behind)
 {
@@ -224,8 +225,8 @@ void zd_transfer_exchanged(struct zd_engine *e, struct zd_buffer *buffer)
 	relays_try_all(e, buffer->unit->group);
 }
 
-/* The source's exchange has failed: so do the relays out of the source. They are left only where a rank has
- * left the group in order, since the failure of a connected group has failed all relays before. */
+/* Fails the relays from a source whose exchange has failed. Such relays remain only if a rank has left the
+ * group in order: the failure of a connected group has failed all relays before. */
 static void relays_from_fail(struct zd_engine *e, const struct zd_buffer *source)
 {
 	struct zd_group *group = source->unit->group;
@@ -279,7 +280,7 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 	struct zd_plan_step exchange = {.kind = ZD_TRANSFER_EXCHANGE, .source = part->rank};
 	buffer->connection = group->cluster->serial;
 	buffer->relay.ordinal = ++part->collective->begun;
-	/* Requests of ranks that began this transfer earlier may wait until this rank has begun it. */
+	/* Requests of ranks that began this transfer earlier can wait until this rank has begun it. */
 	zd_dirty(e, buffer->device);
 	if (!exchanges_all(group))
 		zd_transfer_add_copies(buffer);
@@ -302,7 +303,7 @@ static bool is_connected(const struct zd_buffer *buffer)
 	return buffer->connection == buffer->unit->group->cluster->serial;
 }
 
-/* The transfers of all ranks belong together: when one fails, so does the group. */
+/* The transfers of all ranks depend on each other: if one fails, the group fails. */
 static void failed(struct zd_engine *e, struct zd_buffer *buffer, const struct zd_plan_step *step, int status,
                    const char *error)
 {
@@ -318,7 +319,7 @@ static void failed(struct zd_engine *e, struct zd_buffer *buffer, const struct z
 		relays_from_fail(e, buffer);
 }
 
-/* A session reset may wait for the last step, in the queue of another group's device. */
+/* A session reset can wait for the last step, in the queue of another group's device. */
 static void step_over(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_member *member = zd_part_member(buffer->part);
@@ -336,7 +337,7 @@ const struct zd_gather_planner zd_plan_rail_gathers = {
 
 /* ---- The end of a group -------------------------------------------------------------------------------- */
 
-/* Relays that will still be run from the source. */
+/* Counts the relays that will still be run from the source. */
 static uint32_t count_expected(const struct zd_group *group, const struct zd_buffer *source)
 {
 	uint32_t n = 0;
@@ -356,7 +357,7 @@ static uint32_t count_expected(const struct zd_group *group, const struct zd_buf
 static void sources_stop(struct zd_engine *e, struct zd_group *group, struct zd_unit *unit)
 {
 	struct zd_buffer *source, *next;
-	unit->refs++; /* the last source may be its last */
+	unit->refs++; /* the last source can have the last reference */
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		TAILQ_FOREACH_SAFE (source, &unit->parts[rank].collective->sources, relay.source_link, next) {
 			source->relay.expected = count_expected(group, source);
@@ -386,5 +387,5 @@ void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_membe
 		sources_stop(e, group, unit);
 	TAILQ_FOREACH_SAFE (unit, &group->former, group_link, next_unit)
 		sources_stop(e, group, unit);
-	relays_try_all(e, group); /* of other groups too */
+	relays_try_all(e, group); /* also relays of other groups */
 }

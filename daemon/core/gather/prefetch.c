@@ -4,9 +4,8 @@
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
 
-/* Whether the buffer is prefetched and can be dropped without a remainder: no transfer into it and none out
- * of it is under way, it has no slot, whose block would stay, and no ranks of other daemons have gathered it
- * too. */
+/* Whether the buffer can be dropped completely: no transfer fills or reads it, it has no slot, whose block
+ * would remain, and no ranks of other daemons have gathered it. */
 static bool is_idle_prefetch(const struct zd_buffer *buffer)
 {
 	return buffer->state == ZD_BUFFER_AVAILABLE && buffer->watches == 0 && !buffer->slot &&
@@ -26,7 +25,7 @@ static void count(const struct zd_extent *extent)
 	if (!extent->segment)
 		return;
 	if (!extent->segment->is_candidate)
-		extent->segment->prefetched_bytes = 0; /* of an earlier count */
+		extent->segment->prefetched_bytes = 0; /* counted before */
 	zd_segment_set_candidate(extent->segment, true);
 	extent->segment->prefetched_bytes += extent->bytes;
 }
@@ -37,7 +36,7 @@ void zd_prefetches_count(struct zd_device *device)
 	const struct zd_buffer *buffer;
 	TAILQ_FOREACH_SAFE (segment, &device->candidates, candidate_link, next) {
 		segment->prefetched_bytes = 0;
-		/* One whose prefetched buffer was the only one, and has been joined since. */
+		/* The segment's only buffer was prefetched, and a gather has joined it since. */
 		if (zd_purpose_is_single(segment->purpose) && !segment->offered &&
 		    segment->state == ZD_SEGMENT_READY)
 			zd_segment_set_candidate(segment, false);

@@ -8,8 +8,8 @@
 #include "core/gather/collective.h"
 #include "core/gather/gather.h"
 
-/* Where gathers are collective, ranks of other daemons have released the unit and will gather it again where
- * this rank would join its old buffer. So the group ends. */
+/* If gathers are collective, ranks of other daemons have released the unit and will gather it again, but this
+ * rank would join its old buffer. The group therefore ends. */
 static void give_up(struct zd_engine *e, const struct zd_part *part)
 {
 	struct zd_member *member = zd_part_member(part);
@@ -20,7 +20,7 @@ static void give_up(struct zd_engine *e, const struct zd_part *part)
 	zd_cluster_give_up(e, member, what);
 }
 
-/* Fences that do not pass keep a watch for each release. */
+/* Checks that the user's metadata has room for a watch, which a release needs if its fences are pending. */
 static int check_watch(struct zd_engine *e, const struct zd_request *req, const struct zd_part *part,
                        struct zd_err *err)
 {
@@ -60,7 +60,8 @@ static void release_cancel(struct zd_engine *e, struct zd_request *req)
 	give_up(e, req->u.release.part);
 }
 
-/* A client may send a release before its gather is answered: while the gather waits, so does the release. */
+/* A client can send a release before its gather receives a reply: while the gather waits, the release waits
+ * as well. */
 static bool gather_waits(const struct zd_request *req)
 {
 	const struct zd_request *other;
@@ -72,7 +73,7 @@ static bool gather_waits(const struct zd_request *req)
 	return false;
 }
 
-/* Where gathers are collective: whether an earlier context_begin has still to join the buffer. On ranks where
+/* If gathers are collective: whether an earlier context_begin has yet to join the buffer. On ranks on which
  * that request did not wait, it has joined. */
 static bool context_joins(const struct zd_request *req)
 {

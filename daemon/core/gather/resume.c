@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * resume.c - registers many units again of which the rank has detached parts.
+ * resume.c - registers again many units of which the rank has detached parts.
  *
- * A client that goes on after a restart has the ids of its units, which the journal keeps, and of each a
- * digest of its description. So it sends neither names nor layouts, and one request has hundreds of units. A
- * unit is resumed if its registration would succeed at once. Others are left to UNIT_REGISTER, which waits,
- * or says what is wrong.
+ * A client that continues after a restart has the ids of its units, which the journal preserves, and a digest
+ * of each unit's description. It therefore sends neither names nor layouts, and one request has hundreds of
+ * units. A unit is resumed if its registration would succeed at once. The other units are left to
+ * UNIT_REGISTER, which waits or reports the error.
  */
 #include <string.h>
 
@@ -24,7 +24,7 @@ static uint64_t add_number(uint64_t hash, uint64_t number)
 	return hash ^ hash >> 32;
 }
 
-/* With the text's end, so that no two lists of texts are alike. */
+/* Includes the text's end: different lists of texts then have different bytes. */
 static uint64_t add_text(uint64_t hash, const char *text)
 {
 	do
@@ -57,8 +57,8 @@ uint64_t zd_unit_digest(const struct zd_args *args)
 
 /* ---- The request --------------------------------------------------------------------------------------- */
 
-/* The parts of one rank are far apart, each in its unit, so that the first access to a part misses the
- * processor's caches: these misses overlap. */
+/* The parts of one rank are far apart, each in its unit. The first access to a part therefore misses the
+ * processor's caches. Here these misses overlap. */
 static void find_parts(struct zd_engine *e, const struct zd_member *member, const struct zd_args *args,
                        struct zd_part *parts[ZD_MAX_RESUMED])
 {

@@ -2,24 +2,25 @@
 /*
  * save.c - pins of commits by readers, and saves of the bytes that hold them.
  *
- * A group has at most one pin: a commit that sessions read. In a group without shadows every update since
- * that commit has copied the shard into a save before it was granted, or before its promise is kept. So a
- * part without a save holds the pinned commit in its shard, and a part with one holds it there, whatever is
- * committed later. A save is missed when there was no memory for it, its unit is `unsaved`, or the shard did
- * not have the commit: of a rank that was replaced, or a unit that was published later. Reads are
- * STALE_VERSION then, as without a pin.
+ * A group has at most one pin: a commit that sessions read. In a group without shadows every update after
+ * that commit copies the shard into a save, before the update is granted or its promise is kept. A part
+ * without a save therefore holds the pinned commit in its shard. A part with a save holds it in the save,
+ * whatever is committed later. A save is missed if there was no memory for it, if its unit is `unsaved`, or
+ * if the shard did not have the commit, because the rank was replaced or the unit was published later. Reads
+ * then fail with STALE_VERSION, as without a pin.
  *
- * In a group with shadows an update keeps the last commit in the shadow. If the shadow has an earlier one,
- * which is pinned, the update first copies that into a save. A shadow is FREE after a commit, and then holds
+ * In a group with shadows an update preserves the last commit in the shadow. If the shadow has an earlier,
+ * pinned commit, the update first copies that into a save. A shadow is FREE after a commit, and then holds
  * the commits before `shadow_until`: one of them is pinned, or the pinned commit is in the shard.
  *
- * The pin is revoked when a copy fails, the rank's streams may have written during the copy, or a part leaves
- * its rank. Each session's pin has a deadline, so that a process that is stopped does not keep memory.
+ * The pin is revoked when a copy fails, when the rank's streams can have written during the copy, or when a
+ * part leaves its rank. Each session's pin has a deadline, so that a stopped process does not occupy memory
+ * for ever.
  *
- * Saves use memory that nothing else needs. They are not charged, and the pool revokes their pins before a
- * request waits for the device's memory or fails for want of it. So a rank waits at most for the copy into a
- * save, and never for the reader. Their segments count against the quota of the job's user, so with a quota
- * there are no saves.
+ * Saves use memory that is not needed otherwise. They are not charged, and the pool revokes their pins before
+ * a request waits for the device's memory or fails because of it. A rank therefore waits at most for the copy
+ * into a save, and never for the reader. The segments of saves count against the quota of the job's user:
+ * with a quota there are no saves.
  */
 #include "core/gather/save.h"
 
@@ -81,7 +82,7 @@ bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struc
 
 /* ---- Pins ---------------------------------------------------------------------------------------------- */
 
-/* The group that the session has pinned a commit of, unless that was revoked; NULL: none. */
+/* Returns the group of the session's pin, unless the pin was revoked. NULL: none. */
 static struct zd_group *find_pinned(const struct zd_engine *e, const struct zd_session *session)
 {
 	struct zd_group *group;
@@ -133,7 +134,7 @@ void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *gr
 	bool is_new = !group->pin.serial;
 	if (group->torn || (!is_new && group->pin.step != group->committed_step))
 		return;
-	/* Shadows hold the last commit at any time. */
+	/* Shadows always hold the last commit. */
 	for (uint32_t rank = 0; rank < group->local_world_size && is_new && !group->shadow; rank++) {
 		if (zd_member_has_uncommitted(&group->members[rank]))
 			return;
@@ -169,8 +170,8 @@ enum zd_holder zd_part_find_pin(struct zd_part *part)
 
 /* ---- Saves --------------------------------------------------------------------------------------------- */
 
-/* Whether the rank's streams may write the shard that is being saved: an update was granted ahead, and its
- * promise may be broken. */
+/* Whether the rank's streams can write the shard that is being saved: an update was granted early, and its
+ * promise can be broken. */
 static bool may_be_written(const struct zd_save *save)
 {
 	const struct zd_session *session = zd_part_member(save->part)->session;
@@ -231,7 +232,7 @@ static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent ex
 	save->copying = true;
 	save->session = session->id;
 	save->resets = session->resets;
-	device->quarantine_bytes += extent.bytes; /* not charged, and free when a request needs it */
+	device->quarantine_bytes += extent.bytes; /* not charged, and freed when a request needs it */
 	zd_extent_own(e, &save->extent, ZD_BLOCK_SAVE, save,
 	              zd_member_use(zd_part_member(part), ZD_WORD_SAVE, part->unit->id));
 	LIST_INSERT_HEAD(&device->saves, save, device_link);
@@ -240,7 +241,7 @@ static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent ex
 
 void zd_part_miss_save(struct zd_engine *e, struct zd_part *part)
 {
-	if (zd_save_of(part)) /* a revoked one, in use */
+	if (zd_save_of(part)) /* a revoked save is in use */
 		zd_pin_revoke(e, part->unit->group);
 	else
 		(void)save_new(part);
@@ -255,7 +256,7 @@ bool zd_part_save(struct zd_engine *e, struct zd_part *part)
 	int status = ZEROD_E_NO_MEMORY; /* also while a revoked save is in use */
 	if ((save && !save->revoked) ||
 	    (group->shadow && (part->shadow != ZD_SHADOW_FREE || holder == ZD_HOLDER_SHARD)))
-		return true; /* the shadow keeps it */
+		return true; /* the shadow holds the commit */
 	if (!save && !part->unit->unsaved && e->quota_bytes == 0 && holder != ZD_HOLDER_NONE)
 		status = zd_pool_take(e, NULL, group->job, part->shard.segment->device, ZD_PURPOSE_SAVES,
 		                      zd_unit_shard_bytes(part->unit), ZD_BLOCK_MIN_ALIGN, &extent, NULL);

@@ -2,17 +2,17 @@
 /*
  * scope.c - forward scopes and claims: holders of the buffers that are gathered outside any plan.
  *
- * A module that runs eagerly gathers the units that it uses in the forward scope that it runs in. The end of
- * the forward turns the scope into a claim if a backward will follow, since that reads the same weights
- * again; the leases stay as they are. The claim ends with its backward. Each scope ends separately: of two
+ * A module that runs eagerly gathers its units in the forward scope in which it runs. If a backward will
+ * follow, the end of the forward turns the scope into a claim, because the backward reads the same weights
+ * again. The leases do not change. The claim ends with its backward. Each scope ends separately: of two
  * forwards before one backward, both hold their leases.
  *
  * A forward that raised an exception never ends. Its scope is abandoned by request, or swept by the rank's
- * next outermost forward, which cannot begin while an earlier one still runs. Nothing is swept while a claim
- * is outstanding, because a backward may still run a part of that forward again.
+ * next outermost forward, which cannot begin while an earlier one still runs. No scope is swept while a claim
+ * is outstanding, because a backward can run a part of that forward again.
  *
- * A client may send the request that ends a scope before gathers in the scope are answered: while one of them
- * waits, so does the end.
+ * A client can send the request that ends a scope before gathers in the scope receive their replies: while
+ * one of them waits, the end waits as well.
  */
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
@@ -116,7 +116,7 @@ static void scope_watch_done(struct zd_engine *e, struct zd_op *op, int status, 
                              const struct zd_op_result *result)
 {
 	struct scope_watch *watch = op->owner;
-	(void)status; /* a watch is aborted when the session has ended, and its streams with it */
+	(void)status; /* a watch is aborted when the session, and with it its streams, has ended */
 	(void)error;
 	(void)result;
 	for (uint32_t i = 0; i < watch->nbuffers; i++)
@@ -208,7 +208,7 @@ static int parent_check(const struct zd_scope *parent, const struct zd_member *m
 	return 0;
 }
 
-/* Marks the scopes that abandoned forwards have left, and returns their number; none while a claim is
+/* Marks the scopes of abandoned forwards, and returns their number. Marks none while a claim is
  * outstanding. */
 static uint32_t mark_abandoned(struct zd_member *member)
 {
@@ -285,8 +285,8 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* Where gathers are collective, ranks of other daemons have ended their scopes and will gather again what
- * this rank would join. So the group ends. */
+/* If gathers are collective, ranks of other daemons have ended their scopes and will gather again the units
+ * that this rank would join. The group therefore ends. */
 static void end_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (zd_gathers_are_collective(req->member->group))
@@ -330,8 +330,8 @@ bool zd_scope_end_drops(const struct zd_request *req, const struct zd_part *part
 	return ends && part->buffer && zd_lease_find(part->buffer, req->u.scope.scope->tag);
 }
 
-/* Where gathers are collective: a unit of the scope that an earlier context_begin has still to join. On ranks
- * where that request did not wait, it has joined. NULL: none. */
+/* If gathers are collective: returns a unit of the scope that an earlier context_begin has yet to join. On
+ * ranks on which that request did not wait, it has joined. NULL: none. */
 static const struct zd_unit *joined_by(const struct zd_request *before, const struct zd_scope *scope)
 {
 	const struct zd_lease *lease;
@@ -346,8 +346,8 @@ static const struct zd_unit *joined_by(const struct zd_request *before, const st
 	return NULL;
 }
 
-/* ZD_WAIT while an earlier gather in the scope waits, or an earlier context_begin that joins a buffer of the
- * scope. */
+/* Returns ZD_WAIT while an earlier gather in the scope waits, or an earlier context_begin that joins a buffer
+ * of the scope. */
 static int end_wait(struct zd_request *req)
 {
 	const struct zd_request *other;
@@ -367,8 +367,8 @@ static int end_wait(struct zd_request *req)
 	return wait;
 }
 
-/* Marks the scope and the open ones nested in it, since a forward that is nested in an abandoned one will not
- * end either. Claims stay: each of them has a backward of its own. */
+/* Marks the scope and all open scopes nested in it, because a forward that is nested in an abandoned one will
+ * not end either. Claims remain: each of them has its own backward. */
 static void mark_nested(struct zd_engine *e, struct zd_scope *outer)
 {
 	struct zd_scope *scope, *parent;

@@ -2,25 +2,25 @@
 /*
  * shadow.c - restores the last commit of groups with shadows.
  *
- * A part of such a group has a second block behind its shard, of the same size: its shadow. The shard's
- * address never changes. Copies are made at these events:
+ * A part of such a group has a second block of the same size directly after its shard: its shadow. The
+ * shard's address never changes. Copies are made at these events:
  *
  *   update_begin   shard -> shadow, once after each commit; the update is granted when the copy is complete
- *   commit         none: the shadows' contents become invalid, for all parts at once and in one step of the
- *                  engine
- *   rank lost      shadow -> shard for all that was written since the last commit, on all ranks; none
- *                  while a commit is in doubt (update.c): shards and shadows both stay until the daemons know
+ *   commit         no copy: the shadows' contents become invalid, for all parts at once and in one step of
+ *                  the engine
+ *   rank lost      shadow -> shard for everything written since the last commit, on all ranks; no copy
+ *                  while a commit is in doubt (update.c): shards and shadows remain until the daemons know
  *                  which of them is the last commit
  *
- * One whole copy of the last commit exists at every moment: a shard is written only while its part is SAVED
- * (or DUE, until its writer has stopped), and a shadow only while it is FREE or SAVING, when the shard may
- * not be written. FREE follows SAVED only in a commit, which makes the shard's content the last commit. So
- * whatever ends a rank, or all of them, and whichever copy is cut short, the other block is whole.
+ * A whole copy of the last commit exists at every moment. A shard is written only while its part is SAVED (or
+ * DUE, until its writer has stopped). A shadow is written only while it is FREE or SAVING, when the shard may
+ * not be written. FREE follows SAVED only in a commit, which makes the shard's content the last commit. If
+ * one or all ranks end, or a copy is interrupted, the other block is therefore whole.
  *
- * Versions are set back with the content and will be published a second time, so buffers that were gathered
- * of the undone versions are stale. Remaining ranks that had published such a version, or may be writing,
- * must not continue as before: they gather, update and commit again after a reset of their sessions. Shards
- * that they may be writing are restored at the reset, or when the rank publishes, which is rejected, or
+ * Versions are restored with the content and will be published a second time. Buffers of the undone versions
+ * are therefore stale. Remaining ranks that had published an undone version, or can be writing, must not
+ * continue as before: they gather, update and commit again after a reset of their sessions. Shards that they
+ * can be writing are restored at the reset, at the rank's next publish, which is rejected, or when the rank
  * leaves.
  */
 #include "core/cluster/cluster.h"
@@ -78,8 +78,8 @@ void zd_shadow_save(struct zd_engine *e, struct zd_part *part)
 	copy(e, part, true, save_done);
 }
 
-/* Other daemons do not know that this group is torn. So the daemon fails the group: they learn it when all
- * ranks join again. */
+/* Other daemons do not know that this group is torn. The daemon therefore fails the group: the other daemons
+ * learn it when all ranks join again. */
 static void restore_failed(struct zd_engine *e, struct zd_part *part, int status, const char *error)
 {
 	struct zd_group *group = part->unit->group;
@@ -94,7 +94,7 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 	zd_cluster_fail(e, group, status, err.text);
 }
 
-/* A failed restore leaves the shard's content undefined. The shadow stays whole, for the next restore. */
+/* A failed restore leaves the shard's content undefined. The shadow remains whole, for the next restore. */
 static void restore_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                          const struct zd_op_result *result)
 {
@@ -140,7 +140,7 @@ void zd_shadow_roll_back_unit(struct zd_engine *e, struct zd_unit *unit)
 		part->version = part->committed;
 		zd_part_changed(part);
 		zd_journal_part_state(part);
-		/* a session that has joined as this rank since has published nothing */
+		/* a session that has joined as this rank since has published no version */
 		if (part->state != ZD_PART_DETACHED)
 			zd_part_member(part)->set_back = true;
 	}
@@ -229,8 +229,8 @@ void zd_shadow_check(const struct zd_part *part)
 		zd_assert(part->version == committed);
 	if (part->shadow == ZD_SHADOW_RESTORING)
 		zd_assert(!zd_part_is_written(part));
-	if (part->unit->group->voted_step) /* the shards hold what other daemons may have committed */
+	if (part->unit->group->voted_step) /* other daemons can have committed the shards */
 		zd_assert(!zd_shadow_is_owed(part));
-	if (part->shadow == ZD_SHADOW_DUE) /* an event to come will call zd_shadow_try() */
+	if (part->shadow == ZD_SHADOW_DUE) /* a later event will call zd_shadow_try() */
 		zd_assert(zd_part_is_written(part) || part->readers > 0);
 }

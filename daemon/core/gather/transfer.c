@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transfer.c - transfers: it has a planner build the plan of each, starts it, and reports its end.
+ * transfer.c - transfers: has a planner build the plan of each, starts it, and reports its end.
  *
  * The table `steps` names the function that runs each kind of step. A transfer that cannot start yet is
- * queued (deferred.h). After a failed step the buffer is stale, and the streams that wait for it are freed.
+ * queued (deferred.h). After a failed step the buffer is stale, and the streams that wait for it are
+ * released.
  */
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
@@ -73,15 +74,15 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 {
 	struct zd_buffer *buffer = plan->owner;
 	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer);
-	/* Not the session that has taken its rank's place since. */
+	/* Not a session that has replaced the rank since. */
 	struct zd_session *session = zd_session_find(e, buffer->session);
 	buffer->stale = true;
-	/* Its streams wait, though the buffer may be released already. A reset since has freed them, and
-	 * taken the exchange off its timeline. The executor aborts a copy's timeline at any time, and so
-	 * frees the streams of later transfers too. */
+	/* Its streams wait, even if the buffer is released already. A reset since then has released them, and
+	 * has taken the exchange off its timeline. The executor aborts a copy's timeline at any time, and
+	 * thereby also releases the streams of later transfers. */
 	if (session && (step->kind != ZD_TRANSFER_EXCHANGE || session->resets == buffer->resets)) {
 		if (zd_transfer_is_deferred(buffer))
-			zd_deferred_break(e, session); /* the fences behind this one's, on its timeline */
+			zd_deferred_break(e, session); /* fails the later fences of its timeline */
 		zd_session_abort(e, session, step->signal.timeline);
 	}
 	if (planner->failed)
@@ -109,7 +110,7 @@ static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 		zd_sm_move(&zd_sm_buffer, &buffer->state, ZD_BUFFER_AVAILABLE);
 }
 
-/* The buffer may be gone behind zd_buffer_op_over(); a shard that is still read keeps its unit. */
+/* zd_buffer_op_over() can free the buffer. A shard that is still read preserves its unit. */
 static void step_over(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step)
 {
 	struct zd_buffer *buffer = plan->owner;
@@ -147,7 +148,7 @@ void zd_transfer_add(struct zd_buffer *buffer, struct zd_plan_step step, uint32_
 	(void)zd_plan_add(&buffer->plan, step);
 }
 
-/* The shards that the copies read are not all there, or the buffer's memory is still in use. */
+/* Whether the copies cannot start yet: a shard is still being published, or the buffer's memory is in use. */
 static bool is_early(const struct zd_buffer *buffer)
 {
 	const struct zd_unit *unit = buffer->unit;
@@ -164,7 +165,7 @@ static enum zd_transfer_phase first_phase(const struct zd_buffer *buffer, const 
 	return is_early(buffer) ? ZD_PHASE_DEFERRED : ZD_PHASE_PROMPT;
 }
 
-/* One fence for each timeline that the steps signal: a timeline's commands end in order. */
+/* Adds one fence for each timeline that the steps signal, because a timeline's commands end in order. */
 static void set_fences(struct zd_buffer *buffer)
 {
 	const struct zd_session *session = zd_part_member(buffer->part)->session;

@@ -2,12 +2,13 @@
 /*
  * unit.c - units, their descriptions, and each rank's part of them.
  *
- * The first rank that registers a name describes the unit; every other rank must give the same description. A
- * rank whose description differs gets MISMATCH, and so do the gathers of the other ranks until that rank
- * agrees, so that no rank waits for ever. A unit is freed after its last part, buffer and reduction.
+ * The first rank that registers a name describes the unit. Every other rank must give the same description. A
+ * rank whose description differs receives MISMATCH. Until that rank agrees, the gathers of the other ranks
+ * also fail with it, so that no rank waits for ever. A unit is freed after its last part, buffer and
+ * reduction.
  *
- * A unit that all ranks have left may be described differently at once: it becomes the former unit of that
- * name. The new unit gets its places in slot and target when the former one has been freed.
+ * A unit that all ranks have left can be described differently at once: it becomes the former unit of that
+ * name. The new unit receives its places in slot and target when the former one has been freed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -72,7 +73,7 @@ static int view_check(const struct zd_args *args, uint32_t index, struct zd_err 
 	return 0;
 }
 
-#define IN_PLACE_GRANULES 2u /* from such slices on: their padding is at most a third of the memory */
+#define IN_PLACE_GRANULES 2u /* minimum slice in place: the padding is then at most a third of the memory */
 
 /* Elements of one rank's shard, padded to a multiple of `align` bytes. */
 static uint64_t padded_numel(const struct zd_args *args, uint32_t nshards, uint64_t align)
@@ -81,7 +82,8 @@ static uint64_t padded_numel(const struct zd_args *args, uint32_t nshards, uint6
 	                   align / zerod_dtype_bytes(args->u.unit_register.dtype));
 }
 
-/* Whether the unit is gathered in place, by its description alone: all ranks and daemons lay it out alike. */
+/* Whether the unit is gathered in place. Only the description matters: all ranks and daemons lay it out
+ * alike. */
 static bool is_in_place(const struct zd_engine *e, const struct zd_group *group, const struct zd_args *args)
 {
 	uint64_t numel = padded_numel(args, group->nshards, ZD_SHARD_ALIGN_BYTES);
@@ -134,7 +136,7 @@ static bool view_equal(const struct zd_view_args *a, const struct zd_view_args *
 	       memcmp(a->shape, b->shape, a->ndim * sizeof(a->shape[0])) == 0;
 }
 
-/* A unit that was moved is where it is for ranks that join others in it. */
+/* A moved unit that other ranks have registered accepts any place, and remains where it is. */
 static bool place_equal(const struct zd_unit *unit, const struct zd_args *args)
 {
 	return unit->on_host == args->u.unit_register.on_host || (unit->placed && !zd_unit_is_left(unit));
@@ -240,7 +242,7 @@ static void journal_unit_gone(const struct zd_unit *unit)
 		zd_journal_gone(unit->group->job->journal, ZD_RECORD_UNIT, unit->id, 0);
 }
 
-/* Whether the part is recorded, and recorded as written. */
+/* Whether the part has a record, and whether the record says that it is written. */
 enum recorded { NOT_RECORDED, RECORDED, RECORDED_WRITTEN };
 
 static enum recorded recorded_as(const struct zd_part *part)
@@ -288,7 +290,7 @@ static void journal_part_gone(const struct zd_part *part)
 	zd_journal_gone(journal, ZD_RECORD_PART_STATE, part->unit->id, part->rank);
 }
 
-/* Other states have the same record: a rank that waits to write, say, has changed nothing yet. */
+/* Other states have the same record: for example, a rank that waits to write has not changed anything yet. */
 static void journal_move(const struct zd_part *part, enum recorded before)
 {
 	if (recorded_as(part) == before)
@@ -314,7 +316,8 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* The metadata of a unit, with what each part has as soon as it has a shard and its gradients are reduced. */
+/* The metadata of a unit, including what each part needs when it has a shard and its gradients are
+ * reduced. */
 static uint32_t unit_metadata_bytes(const struct zd_group *group, const struct zd_args *args)
 {
 	const struct zd_view_args *views = args->views;
@@ -397,7 +400,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	return 0;
 }
 
-/* The rank has described the unit differently; `text` NULL: no rank has. */
+/* Records that the rank has described the unit differently. `text` NULL: no rank has. */
 static void set_mismatch(struct zd_unit *unit, uint32_t rank, const char *text)
 {
 	struct zd_group *group = unit->group;
@@ -424,8 +427,8 @@ static void leave_units(struct zd_group *group, struct zd_unit *unit)
 	TAILQ_REMOVE(&group->units, unit, group_link);
 }
 
-/* Frees the unit's name. No other former unit has it: while one exists, registrations of the name wait, so no
- * newer unit of that name has a part. */
+/* Frees the unit's name. No other former unit has the name: while one exists, registrations of the name wait,
+ * and no newer unit of that name has a part. */
 static void unit_make_former(struct zd_unit *unit)
 {
 	struct zd_group *group = unit->group;
@@ -453,7 +456,7 @@ void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 	zd_id_tree_remove(&e->listed[ZD__TABLE__UNITS], &unit->listed);
 	if (unit->is_former) {
 		TAILQ_REMOVE(&group->former, unit, group_link);
-		zd_dirty_group(e, group); /* a registration of the same name may wait for this */
+		zd_dirty_group(e, group); /* a registration of the same name can wait for this */
 	} else {
 		leave_units(group, unit);
 		group->nunits--;
@@ -480,9 +483,9 @@ void zd_mismatches_forget(const struct zd_member *member)
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* A rank that replaces another starts one version behind the others, so that its first publish reaches their
- * version. An unpublished part of another replaced rank counts one version higher, so that both start
- * equal. */
+/* A rank that replaces another starts one version lower than the others, so that its first publish reaches
+ * their version. An unpublished part of another replaced rank counts one version higher, so that both start
+ * with the same version. */
 static uint64_t first_version(const struct zd_unit *unit, const struct zd_member *member)
 {
 	uint64_t newest = 0;

@@ -3,20 +3,18 @@
  * update.c - updates of shards, and their publishes.
  *
  * update_begin closes the shards for new gathers at once. It is granted when the transfers that read them,
- * and their viewers (in_place.c), have ended. publish opens the shards again, one version
- * higher, when the writers' fences have passed. So no transfer ever reads a shard that is being written, and
- * no gathered buffer mixes versions. Both requests apply to all of their units or to none. In a group with
- * shadows an update also waits until the last commit is saved (shadow.c), and begins only while all ranks are
- * attached.
+ * and their viewers (in_place.c), have ended. publish opens the shards again, one version higher, when the
+ * writers' fences have passed. No transfer therefore reads a shard that is being written, and no gathered
+ * buffer mixes versions. Both requests apply to all of their units or to none. In a group with shadows an
+ * update also waits until the last commit is saved (shadow.c), and starts only while all ranks are attached.
  *
- * Viewers end without a further call, since all their leases have been released. So an update may be granted
- * ahead of their end, with a promise. A part is `early` until the promise is kept: a publish or a load of it
- * waits for that. Transfers to other ranks are awaited in any case:
- * streams of a process that loses its connection may run on and write, and must not write a shard that a
- * transfer reads.
+ * Viewers end without another call, because all their leases have been released. An update can therefore be
+ * granted before they end, with a promise. A part is `early` until the promise is kept: its publish or load
+ * waits for that. An update always waits for transfers to other ranks: streams of a process that loses its
+ * connection can continue to write, and must not write a shard that a transfer reads.
  *
  * While readers have pinned a commit, an update also copies the shards that hold it into saves (save.c). It
- * may be granted ahead of these copies as well. With shadows it copies the shadows that hold it.
+ * can be granted before these copies end as well. With shadows it copies the shadows that hold the commit.
  */
 #include <stdio.h>
 #include <string.h>
@@ -77,7 +75,7 @@ static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit,
 	return 0;
 }
 
-/* Takes the parts that were found ahead of the request; NULL: not all were, or one may be gone. */
+/* Takes the parts that were found before the request began. NULL: some were not found, or one can be gone. */
 static struct zd_part **take_found(const struct zd_engine *e, const struct zd_args *args)
 {
 	struct zd_found *found = args->found;
@@ -88,7 +86,7 @@ static struct zd_part **take_found(const struct zd_engine *e, const struct zd_ar
 	return parts;
 }
 
-/* Finds all parts and moves each from state `from` to `to`; on an error all are as before. */
+/* Finds all parts and moves each from state `from` to `to`. After an error all parts are unchanged. */
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       enum zd_part_state from, enum zd_part_state to, struct zd_err *err)
 {
@@ -119,8 +117,8 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-/* BUSY if a part has a gathered buffer with leases; with `in_place`, only if the shard is a part of that
- * buffer. */
+/* Returns BUSY if a part has a gathered buffer with leases. With `in_place`, only if the shard is a part of
+ * that buffer. */
 static int check_leases(const struct zd_request *req, bool in_place, struct zd_err *err)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -154,7 +152,7 @@ static int update_begin(struct zd_engine *e, struct zd_request *req, const struc
 
 /* ---- Granted ahead ------------------------------------------------------------------------------------- */
 
-/* Whether only viewers and copies into saves are left to wait for. */
+/* Whether the request waits only for viewers and copies into saves. */
 static bool may_promise(const struct zd_request *req)
 {
 	bool may = req->u.publish.ahead && req->session->state == ZD_SESSION_OPEN &&
@@ -166,7 +164,7 @@ static bool may_promise(const struct zd_request *req)
 	return may;
 }
 
-/* The units of a request are one event. */
+/* Records one event for all units of a request. */
 static void parts_event(struct zd_engine *e, const struct zd_request *req, enum zd_event_kind kind)
 {
 	struct zd_event *event = zd_event_of(e, kind, req->member);
@@ -175,7 +173,7 @@ static void parts_event(struct zd_engine *e, const struct zd_request *req, enum 
 	event->value = req->u.publish.nparts;
 }
 
-/* The first part that has readers; NULL: none. */
+/* Returns the first part that has readers. NULL: none. */
 static const struct zd_part *find_read(const struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -230,8 +228,8 @@ static int wait_for_save(struct zd_request *req, uint32_t index)
 	return wait;
 }
 
-/* Whether the save of the part has begun, or none is needed. False: it has no memory yet. The save is
- * missed if the memory was created in vain. */
+/* Whether the save of the part has started, or is not needed. False: it has no memory yet. If a segment was
+ * created for it and the save still has no memory, the save is missed. */
 static bool save(struct zd_engine *e, struct zd_request *req, uint32_t index)
 {
 	uint32_t segment = e->next_segment;
@@ -245,8 +243,8 @@ static bool save(struct zd_engine *e, struct zd_request *req, uint32_t index)
 	return again;
 }
 
-/* Begins the saves of the group's pin. Returns how many parts, the first ones, wait for no save to begin.
- * Revokes the pin after a broken promise, since the rank's streams may write. */
+/* Starts the saves of the group's pin. Returns how many parts, from the first, have no save left to start.
+ * After a broken promise, revokes the pin, because the rank's streams can write. */
 static uint32_t save_pinned(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_group *group = req->member->group;
@@ -261,7 +259,7 @@ static uint32_t save_pinned(struct zd_engine *e, struct zd_request *req)
 	return req->u.publish.nparts;
 }
 
-/* Keeps the promise when no part has readers; whatever has happened to the parts since the reply. */
+/* Keeps the promise when no part has readers, whatever has happened to the parts since the reply. */
 static int keep_promise(struct zd_engine *e, struct zd_request *req)
 {
 	uint32_t saved = save_pinned(e, req);
@@ -276,12 +274,12 @@ static int keep_promise(struct zd_engine *e, struct zd_request *req)
 	return 0;
 }
 
-/* Cancels the update: gathers that waited for it get the current version. An update that was granted ahead is
- * cancelled only with its rank's membership. */
+/* Cancels the update: gathers that waited for it receive the current version. An update that was granted
+ * early is cancelled only with its rank's membership. */
 static void update_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->answered) {
-		zd_pin_revoke(e, req->member->group); /* its streams write from here on */
+		zd_pin_revoke(e, req->member->group); /* its streams write from now on */
 		set_early(req, false);
 		zd_promise_break(e, req->u.publish.promise);
 		return;
@@ -304,8 +302,8 @@ static bool gathers_version(const struct zd_request *req, const struct zd_unit *
 	return false;
 }
 
-/* A local rank with a waiting gather of the shard's current version, since ranks of other daemons gather that
- * version too. Otherwise local_world_size. */
+/* Returns a local rank with a waiting gather of the shard's current version, because ranks of other daemons
+ * gather that version as well. Otherwise returns local_world_size. */
 static uint32_t first_to_gather(const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
@@ -323,7 +321,7 @@ static uint32_t first_to_gather(const struct zd_part *part)
 	return group->local_world_size;
 }
 
-/* Where gathers are collective: waits for ranks that have yet to make those of the current version. */
+/* If gathers are collective: waits for ranks that have yet to gather the current version. */
 static int check_gathered(struct zd_request *req, const struct zd_part *part)
 {
 	const struct zd_group *group = part->unit->group;
@@ -345,7 +343,7 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	                         : part->shadow == ZD_SHADOW_SAVING || zd_part_is_being_saved(part)
 	                                 ? ZD_WAIT_SAVE
 	                                 : ZD_WAIT_READERS;
-	/* The save has not begun while the shadow is read, also into a save of its own. */
+	/* While the shadow is read, also by a copy into a save, the shard's copy into it does not start. */
 	bool unsaved = zd_part_shadow(part) == ZD_SHADOW_FREE && part->shadow_readers > 0;
 	if (part->readers == 0 && kind != ZD_WAIT_RESTORE && !unsaved)
 		return 0;
@@ -355,8 +353,8 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	return wait;
 }
 
-/* Submits the copies of shards into shadows that are missing. No more than MOST_SAVES of an update are under
- * way, since each costs the loop some microseconds: whenever some complete, the next ones are submitted. */
+/* Submits the missing copies of shards into shadows. At most MOST_SAVES of an update are under way, because
+ * each costs the loop some microseconds. When some complete, the next ones are submitted. */
 static void save_shadows(struct zd_engine *e, const struct zd_request *req)
 {
 	uint32_t saving = 0;
@@ -377,9 +375,9 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 		update_cancel(e, req);
 		return status;
 	}
-	if (group->voted_step) /* other daemons may commit the shards as they are */
+	if (group->voted_step) /* other daemons can commit the shards as they are */
 		return zd_wait_for(req, ZD_WAIT_OTHERS, 0, 0, 0);
-	/* also while gathered buffers are leased, so that reads go on */
+	/* also while gathered buffers are leased, so that reads continue */
 	uint32_t saved = save_pinned(e, req);
 	status = check_unleased(req);
 	if (status != 0)
@@ -424,11 +422,11 @@ static int publish_begin(struct zd_engine *e, struct zd_request *req, const stru
 	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index, &args->fences,
 	                    zd_request_op_done, req, 0))
 		req->pending_ops++;
-	zd_dirty_group(e, req->member->group); /* gathers of the new version are answered from here on */
+	zd_dirty_group(e, req->member->group); /* gathers of the new version receive replies from now on */
 	return 0;
 }
 
-/* Breaks the promises of gathers that were answered ahead of these versions. */
+/* Breaks the promises of gathers that received their replies before these versions were published. */
 static void publish_fails(struct zd_engine *e, struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++)
@@ -441,14 +439,14 @@ static void publish_cancel(struct zd_engine *e, struct zd_request *req)
 	parts_move(req, ZD_PART_UPDATING);
 }
 
-/* For an update that was undone while the rank wrote: the rank has stopped now, so its shards can be
- * restored. The other parts stay under update. */
+/* For an update that was undone while the rank wrote: the rank has stopped writing now, and its shards can be
+ * restored. The other parts remain under update. */
 static int publish_check_undone(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	int status = 0;
 	if (!req->member->group->shadow)
 		return 0;
-	/* The fences may pass between two steps of the lost rank's end. */
+	/* The fences can pass between two steps of the lost rank's end. */
 	bool rolls_back = zd_shadow_rolls_back(req->member->group);
 	for (uint32_t i = 0; i < req->u.publish.nparts && rolls_back; i++)
 		zd_shadow_roll_back_unit(e, req->u.publish.parts[i]->unit);
@@ -466,7 +464,7 @@ static int publish_check_undone(struct zd_engine *e, struct zd_request *req, str
 	return status;
 }
 
-/* The first part that was granted ahead and still has readers; NULL: none. */
+/* Returns the first part that was granted early and still has readers. NULL: none. */
 static const struct zd_part *find_early(const struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -490,8 +488,8 @@ static int publish_complete(struct zd_engine *e, struct zd_request *req, struct 
 		struct zd_part *part = req->u.publish.parts[i];
 		part->version++;
 		zd_part_move(part, ZD_PART_IDLE);
-		/* A persistent buffer is out of date now, and refreshed by its next gather; any other has no
-		 * reason to stay. */
+		/* A persistent buffer is out of date now, and its next gather refreshes it. Any other buffer
+		 * is no longer needed. */
 		if (part->buffer && TAILQ_EMPTY(&part->buffer->leases) && !part->persistent &&
 		    part->buffer->version != part->version)
 			zd_buffer_drop(e, part->buffer);
@@ -517,7 +515,7 @@ void zd_publishes_complete(struct zd_engine *e, struct zd_session *session)
 		if (req->kind != ZD_REQ_PUBLISH || req->failed || find_early(req))
 			continue;
 		(void)publish_complete(e, req, NULL);
-		req->u.publish.nparts = 0; /* it is dropped, and has nothing to undo */
+		req->u.publish.nparts = 0; /* it is dropped, and has no part to undo */
 	}
 }
 
@@ -538,9 +536,9 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	return 0;
 }
 
-/* Where gathers are collective, ranks must make the same exchanges: earlier requests of this session are
- * served with the buffer's persistence as it was then, however long they wait. The client does not wait for
- * this request, since an earlier gather may wait for a later call of the same client. */
+/* If gathers are collective, ranks must make the same exchanges. Earlier requests of this session are
+ * therefore served with the buffer's persistence of their time, however long they wait. The client does not
+ * wait for this request, because an earlier gather can wait for a later call of the same client. */
 static bool unit_is_busy(const struct zd_request *req)
 {
 	const struct zd_part *part = req->u.reg.part;
@@ -569,15 +567,15 @@ static int persistent_attempt(struct zd_engine *e, struct zd_request *req, struc
 	}
 	part->users--;
 	part->persistent = req->u.reg.persistent;
-	/* The buffer has no lease, so no release will free it. */
+	/* The buffer has no lease: no release will free it. */
 	if (!part->persistent && part->buffer && TAILQ_EMPTY(&part->buffer->leases) &&
 	    !part->buffer->prefetched)
 		zd_buffer_drop(e, part->buffer);
 	return 0;
 }
 
-/* The request has waited, and other ranks have changed the persistence: this rank would make other exchanges,
- * so the group ends. */
+/* The request has waited, and other ranks have changed the persistence. This rank would make other exchanges.
+ * The group therefore ends. */
 static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_part *part = req->u.reg.part;

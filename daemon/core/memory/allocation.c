@@ -42,7 +42,7 @@ struct zd_allocation *zd_allocation_find_kept(const struct zd_job *job, const ch
 	return NULL;
 }
 
-/* No operation on the allocation is pending. */
+/* Called when no operation on the allocation is pending. */
 static void allocation_free(struct zd_engine *e, struct zd_allocation *allocation)
 {
 	if (allocation->extent.block)
@@ -109,7 +109,7 @@ static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocat
 
 void zd_allocation_leave(struct zd_engine *e, struct zd_allocation *allocation)
 {
-	/* An allocation whose fill has not ended holds no bytes to keep. */
+	/* An allocation whose fill has not ended has no bytes to preserve. */
 	if (allocation->durable && allocation->extent.block && !allocation->filling)
 		allocation_detach(e, allocation);
 	else

@@ -9,22 +9,22 @@
  * A request is served, in this order, from
  *   1. its own bin, the tightest of the first OWN_BIN_LOOKS blocks that fit: training requests the same few
  *      sizes repeatedly, and a hole that is refilled exactly does not fragment;
- *   2. the next bin above that holds a block: any of it fits;
+ *   2. the next higher bin that has a block: every block in it fits;
  *   3. the rest of its own bin. Only a request that would fail otherwise reaches this search, and only this
- *      search is not constant-time. With it, any block that fits is found: a pool that is full but for one
+ *      search is not constant-time. It finds any block that fits: a pool that is full except for one
  *      hole can refill that hole.
- * An alignment above the granule needs more than the size; the bins between are then its own as well.
+ * An alignment above the granule needs more than the size. The bins between are then its own as well.
  *
  * A small request is placed at the high end of the block that was found, any other at the low end. Small
- * units (norms, biases) often stay gathered for a whole run. Placed between two large units that are gathered
- * and released in turn, each of them would split a range that a large unit needs. tests/bench/bench_block.c
- * shows the difference.
+ * units (norms, biases) often remain gathered for a whole run. Placed between two large units that are
+ * gathered and released in turn, each of them would split a range that a large unit needs.
+ * tests/bench/bench_block.c shows the difference.
  *
  * Invariants: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours;
  * a block is in a bin exactly while it is free.
  *
- * A listing begins at any offset. So the range is divided into strides, and each of them names the first
- * block that begins in it.
+ * A listing can start at any offset. The range is therefore divided into strides, each of which names the
+ * first block that starts in it.
  */
 #include "core/engine/device.h"
 #include "core/memory/block.h"
@@ -51,7 +51,7 @@
 _Static_assert(sizeof(struct zd_block) <= 64, "there is one for every shard");
 _Static_assert(SUB_BINS == 32, "a second-level bitmap has 32 bits");
 
-/* Headers are allocated in chunks and reused; chunks live as long as the range. */
+/* Headers are allocated in chunks and reused. Chunks live as long as the range. */
 struct header_chunk {
 	struct header_chunk *next;
 	struct zd_block headers[HEADERS_PER_CHUNK];
@@ -97,7 +97,7 @@ static struct zd_block *header_new(struct zd_block_range *range)
 	return header;
 }
 
-/* A spare header stays marked free, so that zd_block_free() rejects a stale pointer to it. */
+/* A spare header remains marked free, so that zd_block_free() rejects a stale pointer to it. */
 static void header_free(struct zd_block_range *range, struct zd_block *header)
 {
 	*header = (struct zd_block){.free = true, .bin_next = range->spare};
@@ -159,7 +159,7 @@ static void bin_remove(struct zd_block_range *range, struct zd_block *block)
 	block->owner_type = ZD_BLOCK_NOBODY;
 }
 
-/* Any block of the first bin above `bin` that is not empty; NULL when all are. */
+/* Returns a block of the first bin above `bin` that is not empty. NULL: all are empty. */
 static struct zd_block *first_above(const struct zd_block_range *range, unsigned bin)
 {
 	unsigned row = bin / SUB_BINS, place = bin % SUB_BINS;
@@ -191,7 +191,7 @@ static void stride_add(struct zd_block_range *range, struct zd_block *block)
 		*first = block;
 }
 
-/* Before the block leaves its neighbours. */
+/* Called before the block leaves its neighbours. */
 static void stride_remove(struct zd_block_range *range, const struct zd_block *block)
 {
 	struct zd_block **first = stride_of(range, block), *after = block->after;
@@ -215,7 +215,7 @@ const struct zd_block *zd_block_behind(const struct zd_block_range *range, uint6
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-/* A request. `slack` is the most that its alignment may cost. All are multiples of ZD_BLOCK_MIN_ALIGN. */
+/* A request. `slack` is the maximum cost of its alignment. All are multiples of ZD_BLOCK_MIN_ALIGN. */
 struct request {
 	uint64_t bytes, align, slack;
 };
@@ -225,7 +225,7 @@ static bool fits(const struct zd_block *block, const struct request *request)
 	return zd_align_up(block->offset, request->align) + request->bytes <= block->offset + block->bytes;
 }
 
-/* The smallest of the bin's first `tries` blocks that fits. */
+/* Returns the smallest of the bin's first `tries` blocks that fit. */
 static struct zd_block *tightest(const struct zd_block_range *range, unsigned bin, unsigned tries,
                                  const struct request *request)
 {
@@ -259,7 +259,7 @@ static struct zd_block *find_block(const struct zd_block_range *range, const str
 	return block;
 }
 
-/* Splits `block` after `bytes`, and returns the block behind it. Neither is in a bin. */
+/* Splits `block` after `bytes`, and returns the second part. Neither is in a bin. */
 static struct zd_block *split(struct zd_block_range *range, struct zd_block *block, uint64_t bytes)
 {
 	struct zd_block *rest = header_new(range);
@@ -276,7 +276,7 @@ static struct zd_block *split(struct zd_block_range *range, struct zd_block *blo
 	return rest;
 }
 
-/* The offset of the request in `block`, which fits. */
+/* Returns the offset of the request in `block`, in which it fits. */
 static uint64_t place_of(const struct zd_block_range *range, const struct zd_block *block,
                          const struct request *request)
 {
@@ -336,7 +336,7 @@ struct zd_block *zd_block_take(struct zd_block_range *range, struct zd_block *af
 	return carve(range, block, offset - block->offset, bytes);
 }
 
-/* Adds the neighbour behind `block`, which is in no bin, to it. */
+/* Merges the neighbour after `block` into it. `block` is in no bin. */
 static void absorb_after(struct zd_block_range *range, struct zd_block *block)
 {
 	struct zd_block *gone = block->after;

@@ -2,9 +2,9 @@
 /*
  * pool.c - segments of a device and blocks in them.
  *
- * A segment belongs to one job and one purpose, so that no job ever maps another's memory. Segments are
- * created by the device's executor, so an allocation may have to wait for one. They are destroyed when their
- * job ends, or retired earlier, when they are empty and their memory is needed elsewhere (retire.c).
+ * A segment belongs to one job and one purpose: no job ever maps another job's memory. The device's executor
+ * creates segments, and an allocation can have to wait for one. Segments are destroyed when their job ends,
+ * or retired earlier, when they are empty and their memory is needed elsewhere (retire.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "core/memory/retire.h"
 
 #define SEGMENTS_PER_QUOTA 16ull /* on each device */
-#define FIRST_PER_USUAL    64ull /* a job's first segment of a purpose is such a part of the usual size */
+#define FIRST_PER_USUAL    64ull /* a job's first segment has 1 / FIRST_PER_USUAL of the usual size */
 
 /* Whether such a block may be allocated from the segment. */
 static bool is_for(const struct zd_segment *segment, const struct zd_job *job, enum zd_purpose purpose,
@@ -31,7 +31,7 @@ bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *s
 	       e->events->segment_is_awaited(segment->device, segment->id);
 }
 
-/* Whether the segment is for a larger block than one of `need` bytes, whose request has yet to take it. */
+/* Whether the segment was created for a request of more than `need` bytes, which has yet to use it. */
 static bool is_for_larger(const struct zd_engine *e, const struct zd_segment *segment, uint64_t need)
 {
 	return segment->one_block && segment->bytes > need &&
@@ -40,7 +40,7 @@ static bool is_for_larger(const struct zd_engine *e, const struct zd_segment *se
 
 /* ---- Segments of one block ----------------------------------------------------------------------------- */
 
-/* Segments of one device, job, purpose and size whose block is free. A job may have 10^5 of them. */
+/* Segments of one device, job, purpose and size whose block is free. A job can have 10^5 of them. */
 struct zd_single_class {
 	struct zd_hash_node node; /* of the engine's `singles` */
 	TAILQ_HEAD(, zd_segment) segments;
@@ -111,7 +111,7 @@ void zd_segment_take(struct zd_engine *e, struct zd_segment *segment)
 	free(class);
 }
 
-/* Returns one in that state; NULL: there is none. */
+/* Returns a segment in that state. NULL: there is none. */
 static struct zd_segment *find_single(const struct zd_engine *e, const struct zd_device *device,
                                       const struct zd_job *job, enum zd_purpose purpose, uint64_t bytes,
                                       enum zd_segment_state state)
@@ -186,7 +186,7 @@ static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_dev
 
 /* ---- Segments that outlive the daemon ------------------------------------------------------------------ */
 
-/* Only what commits cover outlives the daemon: gathered buffers and gradients are made again. */
+/* Only memory that commits cover outlives the daemon. Gathered buffers and gradients are made again. */
 static bool is_kept(enum zd_purpose purpose)
 {
 	return purpose == ZD_PURPOSE_SHARDS || purpose == ZD_PURPOSE_OWN_PARTS ||
@@ -202,7 +202,7 @@ static void count_kept(struct zd_engine *e, struct zd_segment *segment)
 	e->nkept++;
 }
 
-/* The driver has let go of it behind the next records. */
+/* The driver releases the segment after the next records. */
 static void uncount_kept(struct zd_engine *e, struct zd_segment *segment)
 {
 	if (!segment->counted)
@@ -273,7 +273,7 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	segment->job->owner->segment_bytes -= segment->bytes;
 	segment->job->owner->queues[segment->device->index].segment_bytes -= segment->bytes;
 	for (uint32_t i = 0; i < e->ndevices && e->quota_bytes; i++)
-		zd_dirty(e, &e->devices[i]); /* the uid may have a segment on any of them now */
+		zd_dirty(e, &e->devices[i]); /* the uid can have a segment on any of them now */
 	zd_metadata_uncharge(segment->job->owner, zd_segment_metadata_bytes(segment));
 	zd_block_range_free(segment->range);
 	free(segment);
@@ -375,7 +375,7 @@ struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, u
 	struct zd_segment *segment = segment_add(e, job, id, device, purpose, bytes);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
 	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
-	segment->recorded = true; /* the journal and the sink have it from the daemon before */
+	segment->recorded = true; /* the journal and the sink have it from the previous daemon */
 	return segment;
 }
 
@@ -394,8 +394,8 @@ static struct zd_segment *segment_new(struct zd_engine *e, struct zd_job *job, s
 
 /* ---- Quotas -------------------------------------------------------------------------------------------- */
 
-/* The rest of a segment beside its blocks, quarantined memory, and segments whose sessions do not unmap them
- * count against the uid's quota, since all of it is in segments. */
+/* All bytes of the uid's segments count against its quota: also bytes without a block, quarantined memory,
+ * and segments that sessions have yet to unmap. */
 uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *owner)
 {
 	uint64_t most = e->quota_bytes;
@@ -406,7 +406,7 @@ uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *ow
 	return owner->segment_bytes < most ? most - owner->segment_bytes : 0;
 }
 
-/* Whether blocks of the uid's segments are in use and not charged: they will be free, unless they are idle
+/* Whether blocks of the uid's segments are in use but not charged: they will be freed, unless they are idle
  * slots. */
 static bool has_quarantine(const struct zd_engine *e, const struct zd_owner *owner)
 {
@@ -446,10 +446,10 @@ void zd_segment_withdraw(struct zd_engine *e, struct zd_segment *segment)
 }
 
 /*
- * The size of a new segment: as much as the job holds already, from a 64th of the usual size up to all of it,
- * so that a job of one byte does not take what a large one does. It is rounded down to a multiple of the
- * first block, since blocks of a model often have one size and a rest behind the last one would stay unused;
- * a larger block has a segment of its own size.
+ * The size of a new segment: as much as the job holds already, but at least a 64th of the usual size and at
+ * most all of it. A job of one byte therefore does not take as much as a large job. The size is rounded down
+ * to a multiple of the first block, because blocks of a model often have one size, and a rest after the last
+ * one would remain unused. A larger block has a segment of its own size.
  */
 static uint64_t segment_size(const struct zd_engine *e, const struct zd_device *device,
                              const struct zd_job *job, enum zd_purpose purpose, uint64_t need, uint64_t left)
@@ -461,7 +461,7 @@ static uint64_t segment_size(const struct zd_engine *e, const struct zd_device *
 	return zd_purpose_is_single(purpose) || need >= size ? need : size / need * need;
 }
 
-/* The room that there is for a request. */
+/* The room for a request. */
 struct room {
 	uint64_t bytes, need; /* asked for, and the size of a segment for them */
 	uint64_t left;        /* of the device's arena */
@@ -478,7 +478,7 @@ static struct room room_for(const struct zd_engine *e, const struct zd_owner *ow
 	                     .quota_left = zd_pool_quota_left(e, owner)};
 }
 
-/* ZD_WAIT if memory will be freed without a further call: by segments that retire, or blocks in
+/* Returns ZD_WAIT if memory will be freed without another call: by segments that retire, or blocks in
  * quarantine. */
 static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, const struct zd_owner *owner,
                            struct zd_device *device, const struct room *room)
@@ -492,7 +492,7 @@ static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, co
 	return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, room->bytes, room->left) : ZD_WAIT;
 }
 
-/* The bytes of the device in segments of other users' jobs, which this user can neither free nor get. */
+/* The bytes of the device in segments of other users' jobs, which this user can neither free nor use. */
 static uint64_t held_by_others(const struct zd_device *device, const struct zd_owner *owner)
 {
 	return device->segment_bytes - owner->queues[device->index].segment_bytes;
@@ -565,7 +565,7 @@ int zd_pool_alloc(struct zd_engine *e, struct zd_request *req, struct zd_job *jo
 	return wait ? wait : no_room(e, job->owner, device, &room, err);
 }
 
-/* The blocks were never given: no request is attempted again. */
+/* Frees blocks that had no owner yet: no request is tried again. */
 static void take_back(struct zd_engine *e, struct zd_space *space)
 {
 	struct zd_extent *extents[2] = {&space->low, &space->high};
@@ -621,7 +621,8 @@ bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, cons
 	return purpose != ZD_PURPOSE_STRICT && may_grow(e, device, job, purpose, bytes);
 }
 
-/* The job's segments of gathered buffers count as room: each may retire once its buffers are freed. */
+/* The job's segments of gathered buffers count as room, because each can retire when its buffers are
+ * freed. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes)
 {
@@ -649,7 +650,7 @@ static struct zd_event *block_event(struct zd_engine *e, const struct zd_extent 
 	return event;
 }
 
-/* Neither the give nor the free of a block moves to the longer history if both are in the ring. */
+/* If both the give and the free of a block are in the ring, neither moves to the longer history. */
 static void free_event(struct zd_engine *e, const struct zd_extent *extent)
 {
 	struct zd_history *history = &e->history;

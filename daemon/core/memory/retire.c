@@ -24,7 +24,7 @@ static bool is_retiring(const struct zd_segment *segment)
 
 /* ---- Destruction --------------------------------------------------------------------------------------- */
 
-/* Whether the session's trims concern the segment: those of an administrator concern all. */
+/* Whether the session's trims concern the segment. An administrator's trims concern all segments. */
 static bool trim_concerns(const struct zd_session *session, const struct zd_segment *segment)
 {
 	return session->admin || segment->job->owner->uid == session->uid;
@@ -202,9 +202,9 @@ static bool is_empty(const struct zd_engine *e, const struct zd_segment *segment
 	       !zd_segment_is_awaited(e, segment);
 }
 
-/* Whether `a` retires before `b`: first segments that no session has mapped, then segments without prefetched
- * buffers, then those of the job that needs memory. Among these the largest, so that few segments retire and
- * few sessions have to unmap them. */
+/* Whether `a` retires before `b`. First retire segments that no session has mapped, then segments without
+ * prefetched buffers, then segments of the job that needs memory. Among these the largest is first, so that
+ * few segments retire and few sessions have to unmap them. */
 static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, const struct zd_job *job)
 {
 	bool a_mapped = !TAILQ_EMPTY(&a->mappings), b_mapped = !TAILQ_EMPTY(&b->mappings);
@@ -218,7 +218,7 @@ static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, 
 	return a->bytes > b->bytes;
 }
 
-/* The next segment to retire; with `owner`, among those of its jobs. NULL: none. */
+/* Returns the next segment to retire. With `owner`, considers only segments of its jobs. NULL: none. */
 static struct zd_segment *choose(const struct zd_engine *e, const struct zd_device *device,
                                  const struct zd_owner *owner, const struct zd_job *job)
 {
@@ -278,20 +278,20 @@ struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *devi
 
 /* ---- Reclaim ------------------------------------------------------------------------------------------- */
 
-/* The bytes that segments can be made of once all retiring segments are destroyed. */
+/* The bytes that are free for new segments when all retiring segments are destroyed. */
 static uint64_t room_bytes(const struct zd_device *device)
 {
 	return device->config.arena_bytes - device->segment_bytes + device->retiring_bytes;
 }
 
-/* The same of the uid's quota. */
+/* The same for the uid's quota. */
 static uint64_t quota_room_bytes(const struct zd_engine *e, const struct zd_owner *owner)
 {
 	uint64_t left = zd_pool_quota_left(e, owner);
 	return left == UINT64_MAX ? left : left + owner->retiring_bytes;
 }
 
-/* The bytes of the empty segments on the device; with `owner`, of those of its jobs. */
+/* The bytes of the empty segments on the device. With `owner`, only those of its jobs. */
 static uint64_t empty_bytes(struct zd_engine *e, struct zd_device *device, const struct zd_owner *owner)
 {
 	const struct zd_segment *segment;
@@ -304,8 +304,8 @@ static uint64_t empty_bytes(struct zd_engine *e, struct zd_device *device, const
 	return bytes;
 }
 
-/* Retires empty segments of the job's uid until a segment fits in its quota: first those of the device, where
- * they make room as well. Returns false if all of them are not enough. */
+/* Retires empty segments of the job's uid until a segment fits in its quota. It starts with segments of the
+ * device, because the device needs the room as well. Returns false if all of them are not enough. */
 static bool reclaim_quota(struct zd_engine *e, const struct zd_job *job, struct zd_device *device,
                           uint64_t need)
 {
@@ -362,7 +362,7 @@ uint32_t zd_retiring_find(const struct zd_engine *e, const struct zd_owner *owne
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
 
-/* A trim may retire 10^5 segments: it does not choose each among all. */
+/* A trim can retire 10^5 segments. It sorts them, instead of searching all for each. */
 static int compare(const void *left, const void *right)
 {
 	const struct zd_segment *a = *(const struct zd_segment *const *)left;
@@ -424,7 +424,7 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 
 /* ---- segments_unmapped --------------------------------------------------------------------------------- */
 
-/* Skips segments that do not exist any more: they have ended with their job. */
+/* Skips segments that no longer exist: they have ended with their job. */
 static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backward.c - backward passes of a rank: their beginning, their end, and the target of their reductions.
+ * backward.c - backward passes of a rank: their start, their end, and the target of their reductions.
  *
  * All ranks run the same sequence of backwards and steps. The first rank that begins a backward of a window,
- * or its boundary, sets the options; a rank whose options differ gets MISMATCH, instead of waiting for a step
- * that no rank completes. Stage 1 has a boundary, the only backward that reduces; in stages 2 and 3 the step
- * closes the window.
+ * or its boundary, sets the options. A rank whose options differ receives MISMATCH, instead of waiting for a
+ * step that no rank completes. Stage 1 has a boundary, the only backward that reduces. In stages 2 and 3 the
+ * step closes the window.
  *
- * When a group fails, a remaining rank learns of it by a later request. Until then its streams write its
- * entries and read its target. These are abandoned: they take part in no reduction, stay charged and are not
- * reused until the rank submits the entry or ends its step (with fences), or reports by another call that its
- * streams have drained.
+ * When a group fails, a remaining rank learns of it from a later request. Until then its streams write its
+ * entries and read its target. These are abandoned: they take part in no reduction, remain charged, and are
+ * not reused until the rank submits the entry, ends its step (with fences), or reports by another call that
+ * its streams have drained.
  */
 #include "base/dtype.h"
 #include "core/gather/layout.h"
@@ -80,8 +80,8 @@ int zd_reduce_request_check(const struct zd_request *req, struct zd_err *err)
 	return zd_reduce_request_lost(req) ? zd_reduce_lost(group, err) : zd_group_check(group, err);
 }
 
-/* A client may send requests before its backward_begin is answered: they wait for it. A backward_begin itself
- * waits only for its target's memory. */
+/* A client can send requests before its backward_begin receives a reply: they wait for it. A backward_begin
+ * itself waits only for its target's memory. */
 int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
 {
 	if (mr->w->backward != ZD_BACKWARD_STARTING)
@@ -188,7 +188,7 @@ static int check_window(const struct zd_window *had, const struct zd_member_redu
 	        zd_world_rank(mr->member), options->stage, zerod_dtype_name(options->target_dtype));
 }
 
-/* MISMATCH if another rank's window has its boundary at another backward. */
+/* Returns MISMATCH if another rank's window has its boundary at another backward. */
 static int check_boundary(const struct zd_window *other, const struct zd_member_reduce *mr, bool boundary,
                           struct zd_err *err)
 {
@@ -204,7 +204,7 @@ static int check_boundary(const struct zd_window *other, const struct zd_member_
 	                  (unsigned long long)(before + (at ? at : other->count)));
 }
 
-/* MISMATCH if options or frozen units differ from those of a rank that has begun this window. */
+/* Returns MISMATCH if options or frozen units differ from those of a rank that has begun this window. */
 static int check_ranks(const struct zd_member_reduce *mr, const struct options *options, struct zd_err *err)
 {
 	const struct zd_group *group = mr->member->group;
@@ -223,8 +223,8 @@ static int check_ranks(const struct zd_member_reduce *mr, const struct options *
 	return status;
 }
 
-/* If the rank's window has failed and the rank has not been told, this backward_begin returns the failure.
- * The next backward_begin leaves the window. */
+/* If the rank's window has failed and the rank does not know it, this backward_begin returns the failure. The
+ * next backward_begin leaves the window. */
 static int leave_failed(struct zd_engine *e, struct zd_member_reduce *mr, struct zd_err *err)
 {
 	if ((mr->w->failure.status == 0 && !mr->w->told) || mr->w->stage == 0)
@@ -269,7 +269,8 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	struct zd_member *member;
 	struct options options;
 	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
-	/* A request that fails here keeps the abandoned entries: the rank's streams may still use them. */
+	/* A request that fails here does not release the abandoned entries, because the rank's streams can
+	 * still use them. */
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
@@ -360,7 +361,7 @@ static int unsubmitted(const struct zd_member_reduce *mr, struct zd_err *err)
 	                  mr->nunsubmitted == 1 ? "entry that is" : "entries that are", unit);
 }
 
-/* The backward_ends of ranks that skip the rest wait for the ends of the other ranks. */
+/* Retries the backward_ends of ranks that skip the rest: they wait for the ends of the other ranks. */
 static void tell_skippers(struct zd_engine *e, const struct zd_member_reduce *mr)
 {
 	const struct zd_group *group = mr->member->group;
@@ -406,8 +407,8 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* The first rank that may still begin a reduction, for which a backward_end with skip_rest waits;
- * local_world_size if there is none. An abandoned window has no reductions. */
+/* Returns the first rank that can still begin a reduction: a backward_end with skip_rest waits for it.
+ * local_world_size: there is none. An abandoned window has no reductions. */
 static uint32_t first_reducing(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -419,7 +420,7 @@ static uint32_t first_reducing(const struct zd_window *w)
 	return rank;
 }
 
-/* ZD_WAIT, with the reason why the backward cannot end yet; 0: it can. */
+/* Returns ZD_WAIT, with the reason why the backward cannot end yet, or 0 if it can. */
 static int end_wait(struct zd_request *req, const struct zd_window *w)
 {
 	const struct zd_reduction *r = zd_reduction_first_open(w);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bucket.c - gradient buckets of one rank: slots that are filled in ring order and freed when their entries
+ * bucket.c - gradient buckets of one rank: slots that are filled in ring order, and freed when their entries
  * are drained.
  *
- * At most one slot of a bucket is open. An entry that does not fit closes it and opens the next free one; a
+ * At most one slot of a bucket is open. An entry that does not fit closes it and opens the next free slot. A
  * closed slot is free again when its last entry is drained. A slot has memory from its first entry of a
  * backward to the backward's end, unless another reservation needs the memory while the slot is empty.
- * Abandoned entries keep the memory. They exist only between the group's failure and the rank's next
- * backward, so never beside new entries.
+ * Abandoned entries hold the memory. They exist only between the group's failure and the rank's next
+ * backward, and therefore never at the same time as new entries.
  *
- * Opening a slot begins a new generation of it. For a reservation with `ahead`, a closed slot is opened
- * before its entries are drained, if draining them needs no further call of any process. The entries of the
- * new generation are queued: when the last entry of the former generation is drained, the slot's memory
- * passes to them and their promises are kept (entry_place.c). Several generations of a slot may be queued.
+ * Each opening of a slot starts a new generation. For a reservation with `ahead`, a closed slot is opened
+ * before its entries are drained, if draining them needs no other call of any process. The entries of the new
+ * generation are queued. When the last entry of the former generation is drained, they receive the slot's
+ * memory and their promises are kept (entry_place.c). Several generations of a slot can be queued.
  */
 #include <stdio.h>
 
@@ -38,7 +38,7 @@ static void slot_free(struct zd_bucket *bucket, struct zd_bucket_slot *slot)
 	zd_sm_move(&zd_sm_bucket_slot, &slot->state, ZD_BUCKET_SLOT_FREE);
 }
 
-/* Whether the entry gets the memory now: no entry of another generation has it, and none is queued. */
+/* Whether the entry receives the memory now: no entry of another generation has it, and none is queued. */
 static bool is_current(const struct zd_bucket_slot *slot, const struct zd_entry *entry)
 {
 	return TAILQ_EMPTY(&slot->queue) && (slot->current == 0 || slot->generation == entry->generation);
@@ -61,7 +61,7 @@ static void slot_enter(struct zd_bucket_slot *slot, struct zd_entry *entry)
 	}
 }
 
-/* Passes the memory to the queued entries of the next generation. Each may end at once. */
+/* Passes the memory to the queued entries of the next generation. Each can end at once. */
 static void slot_advance(struct zd_engine *e, struct zd_bucket_slot *slot)
 {
 	struct zd_entry *entry;
@@ -92,7 +92,7 @@ void zd_bucket_slot_leave(struct zd_engine *e, struct zd_entry *entry)
 	else if (slot->state == ZD_BUCKET_SLOT_CLOSED)
 		slot_free(entry->bucket, slot);
 	else
-		slot->used_bytes = 0; /* no entry is left: the slot is filled from its start again */
+		slot->used_bytes = 0; /* the slot has no entry: it is filled from its start again */
 }
 
 static struct zd_bucket_slot *free_slot(struct zd_bucket *bucket, bool with_storage)
@@ -105,7 +105,7 @@ static struct zd_bucket_slot *free_slot(struct zd_bucket *bucket, bool with_stor
 	return NULL;
 }
 
-/* The first closed slot in ring order whose entries are drained without a further call. */
+/* Returns the first closed slot in ring order whose entries are drained without another call. */
 static struct zd_bucket_slot *draining_slot(const struct zd_engine *e, struct zd_bucket *bucket)
 {
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
@@ -163,7 +163,7 @@ static int place_storage(struct zd_engine *e, struct zd_request *req, struct zd_
 static int place_open(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry, struct zd_err *err)
 {
 	struct zd_bucket *bucket = entry->bucket;
-	/* before memory is allocated for another one */
+	/* before memory is allocated for another slot */
 	struct zd_bucket_slot *slot = free_slot(bucket, true);
 	if (!slot)
 		slot = free_slot(bucket, false);
@@ -222,7 +222,7 @@ int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64
 	return 0;
 }
 
-/* Entries are ended from the last to the first, so that no slot's memory passes to an entry that is about to
+/* Entries end from the last to the first, so that no slot's memory passes to an entry that is about to
  * end. */
 static struct zd_entry *last_entry(const struct zd_bucket *bucket)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capacity.c - finds ranks that wait for each other for ever, because they reduce in different orders and
- * their buckets cannot hold the entries between.
+ * capacity.c - finds ranks that wait for each other for ever, because they reduce in different orders, and
+ * their buckets cannot hold the entries in between.
  *
- * A rank that waits in a reserve contributes to no reduction until it is served. It is stuck if every slot or
- * entry that could free memory for it belongs to a reduction that lacks a stuck rank. find_stuck() begins
- * with all ranks that wait and removes each that can be helped from outside the set. The ranks that remain
- * wait for each other for ever.
+ * A rank that waits in a reserve contributes to no reduction until the reserve is served. It is stuck if
+ * every slot or entry that could free memory for it belongs to a reduction that lacks a stuck rank.
+ * find_stuck() starts with all ranks that wait, and removes each rank that does not depend on the others of
+ * the set. The ranks that remain wait for each other for ever.
  */
 #include <stdio.h>
 
@@ -40,8 +40,8 @@ static bool slot_stuck(const struct zd_bucket *bucket, const struct zd_bucket_sl
 	return false;
 }
 
-/* Whether a slot of the bucket is or will be drained; with `memory`, a slot that has memory, or a large
- * entry. */
+/* Whether a slot of the bucket is or will be drained. With `memory`, the slot must have memory, and a large
+ * entry also counts. */
 static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
 {
 	for (uint32_t i = 0; i < bucket->nslots; i++) {
@@ -56,7 +56,7 @@ static bool bucket_helps(const struct zd_bucket *bucket, bool memory)
 	return false;
 }
 
-/* Whether there is memory for the entry now: some may have been freed since its last attempt. */
+/* Whether there is memory for the entry now: some can have been freed since its last attempt. */
 static bool room_now(struct zd_engine *e, const struct zd_entry *entry)
 {
 	const struct zd_member *member = entry->bucket->mr->member;
@@ -113,7 +113,7 @@ static void find_stuck(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-/* An entry that keeps the rank waiting, and a stuck rank that its reduction lacks. */
+/* Returns an entry that keeps the rank waiting, and a stuck rank that its reduction lacks. */
 static const struct zd_entry *find_obstacle(const struct zd_member_reduce *mr, uint32_t *missing)
 {
 	const struct zd_bucket *bucket;

@@ -2,24 +2,24 @@
 /*
  * early_sum.c - sums that are submitted before their pieces have been copied.
  *
- * When the last piece of a chunk has been submitted, its sum is submitted too, and the owner's GPU waits
- * for the fences of the pieces: no message to the owner's process is needed when the copies have ended. The
- * sum counts when the core knows that the pieces have been copied.
+ * When the last piece of a chunk has been submitted, its sum is submitted as well, and the owner's GPU waits
+ * for the fences of the pieces: the owner's process needs no message when the copies have ended. The sum
+ * counts when the core knows that the pieces have been copied.
  *
- * Each early sum blocks a stream of the process, and maybe others in the same hardware queue, so a session
- * has few of them. A piece that fails aborts its timeline, which also releases sums that wait for later
- * pieces on it: the core learns of their failures later, and none of these sums counts. From then on no sum
- * of the session is submitted early behind pieces of that device, even after a reset.
+ * Each early sum blocks a stream of the process, and possibly others in the same hardware queue. A session
+ * therefore has few of them. A piece that fails aborts its timeline, which also releases sums that wait for
+ * later pieces on it. The core learns of their failures later, and does not count these sums. From then on no
+ * sum of the session is submitted early after pieces of that device, even after a reset.
  *
- * No sum is early that is added to a target in host memory, whose content is copied up first. In groups over
- * several daemons no sum is early: its result is exchanged, and a sum that was released too
- * soon would reach the other daemons.
+ * A sum that is added to a target in host memory is not early, because the target's content is copied up
+ * first. In groups across several daemons no sum is early: its result is exchanged, and a sum that was
+ * released too soon would reach the other daemons.
  */
 #include "core/reduce/slice.h"
 
 #define MOST_EARLY 2u /* sums of a session */
 
-/* NULL: no sum of the slice is early, or the session has ended. */
+/* Returns NULL if no sum of the slice is early, or the session has ended. */
 static struct zd_session *find_session(struct zd_engine *e, const struct zd_slice *slice)
 {
 	return slice->session ? zd_session_find(e, slice->session) : NULL;

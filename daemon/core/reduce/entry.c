@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * entry.c - one rank's gradient of one unit, from its reservation until nothing reads it any more.
+ * entry.c - one rank's gradient of one unit, from its reservation until its last read.
  *
  * An entry's memory is reused only when its rank has submitted the entry with fences, or has reported by
  * another call that its streams have drained. A group's failure alone does not release it.
@@ -116,8 +116,8 @@ bool zd_entry_drains(const struct zd_engine *e, const struct zd_entry *entry)
 	return !entry->reduction || zd_reduction_drains(e, entry->reduction);
 }
 
-/* The entry's place was not zeroed: fails its reduction. Returns false if that has ended the group, and with
- * it the entry. */
+/* Fails the reduction of an entry whose place was not zeroed. Returns false if that has ended the group, and
+ * with it the entry. */
 static bool fail_spoilt(struct zd_engine *e, struct zd_entry *entry)
 {
 	entry->ops++;
@@ -161,7 +161,7 @@ static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, con
 	struct zd_entry *entry = op->owner;
 	(void)result;
 	zd_storage_unuse(e, entry->storage);
-	/* The op still counts: if this failure ends the group, it ends the entry too. */
+	/* The op still counts: if this failure ends the group, it also ends the entry. */
 	if (status != 0 && entry->bucket && entry->reduction)
 		producers_failed(e, entry, error);
 	entry->watched = false;
@@ -253,7 +253,8 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Sets the request's reason: the unit and rank that delay the slot that is freed first in ring order. */
+/* Sets the reason of the request's wait: the unit and rank that delay the slot that is freed first in ring
+ * order. */
 static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 {
 	const struct zd_bucket *bucket = entry->bucket;
@@ -294,7 +295,8 @@ static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-/* The entry has a place: the stream waits for its memory, by a promise, or the request does. */
+/* Called when the entry has a place. Either the stream waits for its memory, by a promise, or the request
+ * does. */
 static int grant_reservation(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
                              struct zd_err *err)
 {
@@ -311,8 +313,7 @@ static int grant_reservation(struct zd_engine *e, struct zd_request *req, struct
 	return 0;
 }
 
-/* While the entry's place is being zeroed it cannot be reused: the fill might overwrite the next entry's
- * bytes. */
+/* A place that is being zeroed is not reused, because the fill could overwrite the next entry's bytes. */
 static void reserve_cancel(struct zd_engine *e, struct zd_request *req)
 {
 	struct zd_entry *entry = req->u.reduce.entry;
@@ -404,8 +405,8 @@ static int submit_options(const struct zd_args *args, const struct zd_bucket *bu
 	return 0;
 }
 
-/* The group has failed since the reservation. The submit is rejected, but it releases the entry: its memory
- * is free when the fences have passed. */
+/* Called if the group has failed since the reservation. The submit is rejected, but it releases the entry:
+ * its memory is freed when the fences have passed. */
 static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const struct zd_fence_list *fences,
                             struct zd_err *err)
 {
@@ -420,7 +421,7 @@ static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
 	return status != 0 ? status : zd_reduce_lost(mr->member->group, err);
 }
 
-/* NULL: the rank has reserved no entry of that id. */
+/* Returns NULL if the rank has not reserved an entry with that id. */
 static struct zd_entry *submit_find(const struct zd_bucket *bucket, uint64_t id)
 {
 	struct zd_entry *entry;
@@ -443,8 +444,8 @@ static int submit_check(const struct zd_bucket *bucket, const struct zd_entry *e
 	return 0;
 }
 
-/* The reduction's pieces will be copied soon if the other ranks submit too. Waking an executor takes longer
- * than copying a small piece. */
+/* The pieces of the reduction will be copied soon if the other ranks also submit. The executors are told in
+ * advance, because waking one takes longer than copying a small piece. */
 static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size && e->sink.expect; rank++)
@@ -480,7 +481,7 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	status = zd_reduction_check_ranks(entry, err);
 	if (status != 0) {
-		/* The entry will never be reduced. Its memory is free when its fences have passed, so that
+		/* The entry will never be reduced. Its memory is freed when its fences have passed, so that
 		 * the backward can end. */
 		zd_reduction_unreserve(e, entry);
 		entry_submit(e, entry, fences);

@@ -3,13 +3,13 @@
  * entry_place.c - zeroes the parts of an entry's place that the client does not write, and keeps the promise
  * for it.
  *
- * An entry may use its place once no entry of an earlier generation of its slot is left. Then the padding
- * behind the unit's true elements is zeroed, because a neighbour's bytes must not reach a norm; the client
+ * An entry may use its place when no entry of an earlier generation of its slot is left. Then the padding
+ * after the unit's true elements is zeroed, because a neighbour's bytes must not reach a norm. The client
  * writes the rest. On request the holes between the unit's views are zeroed as well. A promise for the place
- * is kept when the last fill has ended. Views that have no gradient are zeroed behind the fences of a submit.
+ * is kept when the last fill has ended. Views that have no gradient are zeroed after the fences of a submit.
  *
- * A fill that fails breaks the promise: the streams that wait for it are freed and the session is POISONED.
- * The reduction of the entry fails when the fences of the entry's producers have passed.
+ * A fill that fails breaks the promise: the streams that wait for it are released, and the session is
+ * POISONED. The reduction of the entry fails when the fences of the entry's producers have passed.
  */
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ static void place_there(struct zd_engine *e, struct zd_entry *entry)
 		zd_promise_break(e, promise);
 	else if (promise)
 		zd_promise_keep(e, promise);
-	zd_dirty(e, entry->bucket->mr->member->device); /* the reservation may wait for it */
+	zd_dirty(e, entry->bucket->mr->member->device); /* the reservation can wait for it */
 }
 
 static void filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,

@@ -2,19 +2,20 @@
 /*
  * lent_target.c - places of a target that a rank may access before the step.
  *
- * A rank that waits for a unit's sum (reduce_wait) is lent the unit's place in its target: its streams may
- * read and write there, and no sum is stored there, until the rank returns the place with the fences of these
- * streams and all fences have passed. A further reduction of the unit waits for that before it allocates
- * staging, so the rank must return the place before its own next contribution; the library does.
+ * A rank that waits for a unit's sum (reduce_wait) is lent the unit's place in its target. Its streams may
+ * read and write the place, and no sum is stored there, until the rank has returned the place with the fences
+ * of these streams and all fences have passed. Another reduction of the unit waits for that before it
+ * allocates staging. The rank must therefore return the place before its own next contribution, as the
+ * library does.
  *
- * The place may be promised before the sum is stored, by the rule of promise.h: every rank has contributed,
- * and no slice of the reduction waits for memory. The promise is kept in every case. Where the sum fails, the
- * content of the place is undefined and the window has failed, so its step returns the failure.
+ * The place can be promised before the sum is stored, by the rule of promise.h: every rank has contributed,
+ * and no slice of the reduction waits for memory. The promise is always kept. If the sum fails, the content
+ * of the place is undefined, and the window has failed: its step returns the failure.
  *
- * The sum of an untargeted part is lent in the same way, and goes when it is returned.
+ * The sum of an untargeted part is lent in the same way, and dropped when it is returned.
  *
  * Invariant: while a place is lent or accessed, its target is not freed, unless the rank itself has ended the
- * window. When the group fails, the rank's target is abandoned as the target of a step is.
+ * window. When the group fails, the rank's target is abandoned like the target of a step.
  */
 #include "core/engine/promise.h"
 #include "core/gather/unit.h"
@@ -72,7 +73,7 @@ void zd_target_unlend(struct zd_part *part)
 
 /* ---- Wait ---------------------------------------------------------------------------------------------- */
 
-/* The rank's slice is stored. For an all-reduced unit and over rails: all ranks' slices are. */
+/* Whether the rank's slice is stored. For an all-reduced unit, and over rails, all ranks' slices must be. */
 static bool is_stored(const struct zd_reduction *r, uint32_t rank)
 {
 	if (r->over)
@@ -98,7 +99,8 @@ static int check_failure(const struct zd_failure *failure, struct zd_err *err)
 	return 0;
 }
 
-/* In the step, which every rank has begun. 0: the unit's place holds its sum, or zeros if it has none. */
+/* Called in the step, which every rank has begun. Returns 0 if the unit's place holds its sum, or zeros if it
+ * has none. */
 static int check_in_step(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	int status = check_failure(&w->mr->result.failure, err);
@@ -108,7 +110,7 @@ static int check_in_step(const struct zd_window *w, const struct zd_part *part, 
 	                  zd_world_rank(w->mr->member), part->unit->name);
 }
 
-/* 0: the unit's place holds its sum. ZD_WAIT: the reduction is under way. */
+/* Returns 0 if the unit's place holds its sum, ZD_WAIT if the reduction is under way. */
 static int check_lent(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
@@ -191,7 +193,8 @@ static void wait_end(struct zd_engine *e, struct zd_request *req)
 		zd_promise_keep(e, req->u.reduce.promise);
 }
 
-/* ZD_WAIT while the rank has begun the step and another rank, which may give up the window, has not. */
+/* Returns ZD_WAIT while the rank has begun the step and another rank has not, because that rank can give up
+ * the window. */
 static int check_step(struct zd_request *req, const struct zd_window *w)
 {
 	const struct zd_group *group = req->member->group;
@@ -203,7 +206,8 @@ static int check_step(struct zd_request *req, const struct zd_window *w)
 	return 0;
 }
 
-/* Returns the request's window; NULL: it is over. With a step that is taken the object is the next one's. */
+/* Returns the request's window. NULL: it is over. When its step is taken, the window's object has the next
+ * number. */
 static const struct zd_window *find_window(const struct zd_request *req)
 {
 	const struct zd_window *w = zd_window_of(req), *next = req->member->reduce->w;
@@ -235,7 +239,7 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	wait_end(e, req);
 	if (status != 0 || req->answered || !w)
 		return status;
-	if (w->step != ZD_STEP_TAKEN) /* otherwise the place is the rank's until the step's end */
+	if (w->step != ZD_STEP_TAKEN) /* otherwise the rank has the place until the step's end */
 		lend(mr, part);
 	fill_place(e, w, part);
 	return 0;
@@ -246,7 +250,7 @@ const struct zd_request_type zd_req_reduce_wait = {
 
 /* ---- Return -------------------------------------------------------------------------------------------- */
 
-/* Streams that may still access a place. */
+/* Streams that can still access a place. */
 struct access {
 	struct zd_part *part;
 	struct zd_storage *target;
@@ -260,7 +264,7 @@ static void passed(struct zd_engine *e, struct zd_op *op, int status, const char
 	(void)error;
 	(void)result;
 	access->part->target_accesses--;
-	zd_dirty_group(e, access->part->unit->group); /* slices may wait for this access */
+	zd_dirty_group(e, access->part->unit->group); /* slices can wait for this access */
 	zd_storage_unuse(e, access->target);
 	zd_unit_unref(e, access->part->unit);
 	free(access);
@@ -291,7 +295,7 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 		zd_sum_return(e, storage);
 }
 
-/* Drops the target of an abandoned window when the last place lent of it has been returned. */
+/* Drops the target of an abandoned window when its last lent place has been returned. */
 static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(member);

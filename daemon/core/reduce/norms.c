@@ -3,8 +3,9 @@
  * norms.c - squared norms of reduced gradients.
  *
  * The reduction of a slice yields the slice's norm. Norms are added up in the order of ranks and units, so
- * that all runs compute the same bits. The sum takes steps if the units are many. At a step, the group keeps
- * the norm of each unit over the ranks of this daemon until the next step: step_get cannot ask for it later.
+ * that all runs compute the same bits. If the units are many, the sum is made in several steps. At a step,
+ * the group stores the norm of each unit across the ranks of this daemon until the next step, because
+ * step_get cannot compute it later.
  */
 #include <stdlib.h>
 
@@ -38,7 +39,8 @@ static void norm_free(struct zd_norms *norms, struct zd_slice_norm *norm)
 	free(norm);
 }
 
-/* Frees two norms at most that had no value in the last epoch: so none stays for a unit that has ended. */
+/* Frees at most two norms that had no value in the last epoch. Norms of units that have ended therefore
+ * disappear. */
 static void sweep(struct zd_norms *norms)
 {
 	for (uint32_t i = 0; i < 2; i++) {
@@ -70,7 +72,7 @@ static struct zd_slice_norm *get_norm(struct zd_norms *norms, uint64_t unit)
 	return norm;
 }
 
-/* The memory stays for the norms of the next epoch, which are mostly of the same units. */
+/* The memory remains for the norms of the next epoch, which are mostly of the same units. */
 static void forget(struct zd_norms *norms)
 {
 	norms->epoch++;
@@ -107,7 +109,7 @@ void zd_norms_end(struct zd_engine *e, struct zd_owner *owner, struct zd_norms *
 
 /* ---- Of an owner --------------------------------------------------------------------------------------- */
 
-/* A norm has changed: a sum that is incomplete begins anew. */
+/* A norm has changed: an incomplete sum starts again. */
 static void changed(struct zd_window *w)
 {
 	w->mr->member->group->summing = (struct zd_summing){.runs = false};
@@ -194,7 +196,7 @@ void zd_norms_keep(struct zd_group *group, uint64_t window)
 	}
 }
 
-/* Units of which a rank has a norm have ended since: adds up all norms at once. */
+/* Adds up all norms at once, because units of which a rank has a norm have ended since. */
 static double sum_all(struct zd_group *group, uint64_t window)
 {
 	double sum = 0;

@@ -2,11 +2,12 @@
 /*
  * plan_rail_sums.c - the planners of reductions over rails.
  *
- * Inside a daemon the pieces of its ranks are summed in float32, one block for the owner of the slice in each
- * daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them up in
- * the order of the daemons. In a hybrid group all daemons have the same slices, so there is one block, and
- * every daemon adds up all of them. Where all ranks are on one rail (zd_plan_exchange), their pieces are
- * exchanged as they are, and added up in the order of the ranks. Two runs get the same bits either way.
+ * Inside a daemon the pieces of its ranks are summed in float32, into one block for the owner of the slice in
+ * each daemon (zd_plan_rail_sums). The blocks are exchanged over the owner's rail, and each owner adds them
+ * up in the order of the daemons. In a hybrid group all daemons have the same slices. Each daemon then makes
+ * one block, and every daemon adds up all of them. If all ranks are on one rail (zd_plan_exchange), their
+ * pieces are exchanged unsummed, and added up in the order of the ranks. Two runs compute the same bits
+ * either way.
  *
  *   PIECE.. -> SUM of each block -> AWAIT_RAIL_ORDER -+-> AGREE ----+-> TOTAL -> ALL_GATHER -> BROADCAST
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
@@ -31,7 +32,7 @@ static bool has_blocks(const struct zd_slice *slice)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-/* Returns the number of blocks that are sent: one for each daemon, or one that all daemons get. */
+/* Returns the number of blocks that are sent: one for each daemon, or one for all daemons. */
 static uint32_t count_blocks(const struct zd_reduction *r)
 {
 	return r->group->cluster->hybrid ? 1 : r->group->cluster->nranks;
@@ -51,7 +52,8 @@ static bool sends_entry(const struct zd_slice *slice)
 	return !has_blocks(slice) && slice->reduction->ranks[slice->owner].entry;
 }
 
-/* A rank that has skipped the unit may learn the others' dtype later, so it reserves room for float32. */
+/* A rank that has skipped the unit can learn the others' dtype later, and therefore reserves room for
+ * float32. */
 static uint64_t staging_bytes(struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -110,9 +112,9 @@ static struct zd_slice *next_in_rail_order(const struct zd_member_reduce *mr)
 	return NULL;
 }
 
-/* A communicator keeps the order of its operations, so the next slice is opened as soon as the last operation
- * of the former slice has been submitted. That is at once, except for a slice that needs the other ranks'
- * options first, and for an all-reduced unit, whose totals use the rail a second time. */
+/* A communicator preserves the order of its operations. The next slice is therefore opened as soon as the
+ * last operation of the former slice has been submitted. That is at once, except for a slice that first needs
+ * the other ranks' options, and for an all-reduced unit, whose totals use the rail a second time. */
 static void open_next_slices(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_slice *slice;
@@ -120,7 +122,7 @@ static void open_next_slices(struct zd_engine *e, struct zd_member_reduce *mr)
 	while (!mr->holds_rail && (slice = next_in_rail_order(mr))) {
 		mr->begun_rail_seq++;
 		mr->holds_rail = !zd_slice_contributes(slice) || zd_slice_gathers(slice->reduction);
-		zd_dirty(e, mr->member->device); /* the slice behind may have staging memory now */
+		zd_dirty(e, mr->member->device); /* the next slice can have staging memory now */
 		zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 		for (uint32_t i = 0; i < slice->plan.nsteps; i++) {
 			if (slice->plan.steps[i].kind == ZD_SLICE_AWAIT_RAIL_ORDER) {
@@ -242,7 +244,7 @@ void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 	free(inputs);
 }
 
-/* Returns the number of elements from the slice of one rank of the rail to that of the next one, in a
+/* Returns the number of elements from the slice of one rank of the rail to that of the next rank, in a
  * target. */
 static uint64_t rail_stride(const struct zd_slice *slice)
 {
@@ -286,8 +288,8 @@ static uint32_t add_step(struct zd_slice *slice, enum zd_slice_step kind, uint32
 	        (struct zd_plan_step){.kind = (uint8_t)kind, .source = ZD_PLAN_NOBODY, .waits = waits});
 }
 
-/* Adds the steps from AWAIT_RAIL_ORDER on, which depends on `waits` events. Returns the number of that
- * step. */
+/* Adds AWAIT_RAIL_ORDER, which depends on `waits` events, and all later steps. Returns the number of
+ * AWAIT_RAIL_ORDER. */
 static uint32_t add_exchange(struct zd_slice *slice, uint32_t waits)
 {
 	const struct zd_reduction *r = slice->reduction;

@@ -10,9 +10,9 @@
  * A piece is copied as soon as its rank's entry is READY. The sum reads the owner's own piece from the entry.
  * Slices are cut into chunks, so that one chunk is summed while the next one is copied.
  *
- * The target of a unit on the host is in host memory, where no GPU sums: the sum is made in the staging
- * memory, behind the pieces, and broadcast from there, to the owner's target too. If the target has a sum
- * already, LOAD copies that up first. Copies of one chunk down run beside the next chunk's copies and sum.
+ * The target of a unit on the host is in host memory, in which no GPU sums. The sum is made in the staging
+ * memory, after the pieces, and broadcast from there, also to the owner's target. If the target has a sum
+ * already, LOAD copies that up first. One chunk is copied down while the next chunk is copied and summed.
  */
 #include <stdlib.h>
 
@@ -26,10 +26,10 @@
 
 /* ---- Chunks -------------------------------------------------------------------------------------------- */
 
-/* Halves a large slice again and again, and cuts the rest as 7 to 3. A sum takes less than half as long as
- * its pieces are copied, so all sums but the last one are hidden behind the next chunk's copies, and the
- * last one is small. Chunks are few, because each one idles a link for a moment and waits for a busy GPU.
- * The cut depends on the reduction alone, since a squared norm is the sum of the chunks' norms. */
+/* Halves a large slice repeatedly, and cuts the rest 7 to 3. A sum takes less than half the time of its
+ * pieces' copies. All sums except the last one are therefore hidden by the next chunk's copies, and the last
+ * one is small. Chunks are few, because each idles a link for a moment and waits for a busy GPU. The cut
+ * depends only on the reduction, because a squared norm is the sum of the chunks' norms. */
 static void cut(const struct zd_engine *e, struct zd_reduction *r)
 {
 	uint64_t each = zd_max_u64(zerod_dtype_bytes(r->options.dtype), 1); /* 0: all ranks have skipped */
@@ -73,7 +73,7 @@ static struct zd_location staged_piece(const struct zd_slice *slice, uint32_t so
 	                chunk);
 }
 
-/* A block lies `block_stride` slices behind the one before it. */
+/* A block starts `block_stride` slices after the start of the previous block. */
 static struct zd_location entry_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -221,8 +221,8 @@ void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 	zd_slice_submit(e, slice, step, &command);
 }
 
-/* In rank order, so that two runs agree bit by bit. Ranks that skipped are left out: zeros change no sum. An
- * early sum is submitted behind the fences of its pieces. */
+/* Sums in rank order, so that two runs agree bit by bit. Ranks that skipped are left out, because zeros do
+ * not change a sum. An early sum waits for the fences of its pieces. */
 void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rail_terms.c - what the ranks of a rail compare before they exchange a slice.
+ * rail_terms.c - the values that the ranks of a rail compare before they exchange a slice.
  *
- * All ranks of a rail must reduce the same unit, with the same options where they contribute. A daemon
- * whose ranks have all skipped the unit has no options, and learns those of the others.
+ * All ranks of a rail must reduce the same unit, and contribute with the same options. A daemon whose ranks
+ * have all skipped the unit has no options, and learns them from the others.
  */
 #include <math.h>
 #include <string.h>
@@ -36,7 +36,8 @@ struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice)
 	};
 }
 
-/* The facts that do not depend on a contribution. An all-gather of totals has the target's element size. */
+/* Compares the values that do not depend on a contribution. An all-gather of totals has the target's element
+ * size. */
 static bool units_differ(const struct zd_reduction_terms *a, const struct zd_reduction_terms *b)
 {
 	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce ||
@@ -49,7 +50,7 @@ static bool options_differ(const struct zd_reduction_terms *a, const struct zd_r
 	       a->prescale != b->prescale;
 }
 
-/* Whether the options are valid: a daemon that has no options copies these. */
+/* Whether the options are valid: a daemon without options copies them. */
 static bool options_valid(const struct zd_reduction_terms *terms)
 {
 	return (terms->op == ZEROD_SUM || terms->op == ZEROD_MEAN) && zd_dtype_reducible(terms->dtype) &&

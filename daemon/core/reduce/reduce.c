@@ -2,10 +2,10 @@
 /*
  * reduce.c - reductions: the contributions of ranks to a unit's gradient in one backward, and their end.
  *
- * A reduction begins with the first rank that reserves, submits or skips the unit. It runs when all ranks
- * have submitted or skipped, and not before: staging is taken for reductions that can finish, so reductions
- * never wait for each other in a circle. It is over when none of its operations is left. A record of the
- * reduction remains until every rank has ended the backward, so that a second contribution is rejected.
+ * A reduction begins with the first rank that reserves, submits or skips the unit. It runs only when all
+ * ranks have submitted or skipped. Staging is therefore allocated only for reductions that can finish, and
+ * reductions never wait for each other in a circle. A reduction is over when none of its operations is left.
+ * Its record remains until every rank has ended the backward, so that a second contribution is rejected.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
 
-/* Old reductions that are looked at when one begins, so that they become fewer. */
+/* Old reductions that are examined when one begins, so that they become fewer. */
 #define FORGOTTEN_WITH_ONE 4u
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static bool is_open(const struct zd_reduction *r, uint32_t rank)
 	return zd_contribution_made(&r->ranks[rank]) && !r->ranks[rank].settled;
 }
 
-/* Releases the unit and its parts, which the reduction does not need any more. */
+/* Releases the unit and its parts, which the reduction no longer needs. */
 static void release_unit(struct zd_engine *e, struct zd_reduction *r)
 {
 	struct zd_unit *unit = r->unit;
@@ -87,7 +87,7 @@ static void reduction_over(struct zd_engine *e, struct zd_reduction *r)
 		if (is_open(r, rank))
 			w->open--;
 		if (w && r->state == ZD_REDUCTION_COMPLETE)
-			zd_norms_note_skipped(w, r->unit); /* nothing where it was summed */
+			zd_norms_note_skipped(w, r->unit); /* has no effect if it was summed */
 	}
 	release_unit(e, r);
 	zd_slices_free(r);
@@ -133,7 +133,7 @@ static bool are_past(const struct zd_group *group, uint64_t window, uint64_t bac
 	return rank == group->local_world_size;
 }
 
-/* Frees reductions that are over and that no rank asks for any more, of the oldest `most`. */
+/* Frees reductions that are over and that no rank can use any more, among the oldest `most`. */
 static void forget_past(struct zd_group *group, uint32_t most)
 {
 	struct zd_reduction *r = group->reduction_index.first, *next;
@@ -189,15 +189,16 @@ static bool has_place(const struct zd_window *w, const struct zd_unit *unit)
 	       unit->target_offset_numel + zd_unit_target_numel(unit) <= zd_window_target(w, unit)->numel;
 }
 
-/* A rank whose target was bound before the unit was registered cannot skip it: the sum has no place there. */
+/* A rank whose target was bound before the unit was registered cannot skip it, because the target has no
+ * place for the sum. */
 static bool skips(const struct zd_window *w, const struct zd_unit *unit)
 {
 	return w && w->skips_rest && (zd_window_is_abandoned(w) || has_place(w, unit));
 }
 
-/* Returns MISMATCH if a rank has ended the backward without a contribution: the reduction would never run. A
- * rank that has begun its step, or left the window, before this backward has failed the window: that failure
- * is returned. */
+/* Returns MISMATCH if a rank has ended the backward without a contribution, because the reduction would never
+ * run. A rank that has begun its step, or left the window, before this backward has failed the window:
+ * returns that failure. */
 static int check_ended(const struct zd_group *group, const struct zd_reduction *r, const struct zd_unit *unit,
                        const struct zd_window *w, const char *wants, struct zd_err *err)
 {
@@ -234,7 +235,7 @@ static int admit_state(const struct zd_member_reduce *mr, const struct zd_unit *
 	if (unit->parts[mr->member->rank].frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
-	if (zd_window_is_abandoned(mr->w)) /* nothing is reduced: the target was dropped */
+	if (zd_window_is_abandoned(mr->w)) /* no reduction: the target was dropped */
 		return !mr->w->told ? 0
 		                    : zd_err_set(err, ZEROD_E_STATE, "rank %u has abandoned backward %llu",
 		                                 rank, (unsigned long long)mr->number);
@@ -338,7 +339,7 @@ static void run_reduction(struct zd_engine *e, struct zd_reduction *r)
 {
 	uint32_t order = 0;
 	if (r->nsubmitted == 0 && !r->group->cluster) {
-		/* All ranks have skipped the unit: there is nothing to sum. */
+		/* All ranks have skipped the unit: no sum is needed. */
 		reduction_complete(e, r);
 		return;
 	}
@@ -369,7 +370,7 @@ static void skip(struct zd_reduction *r, uint32_t rank)
 	count(r, rank);
 }
 
-/* Skips the reduction for ranks whose backward_end skips the rest and that have not contributed. */
+/* Skips the reduction for ranks that have not contributed, and whose backward_end skips the rest. */
 static void skip_for_others(struct zd_reduction *r)
 {
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
@@ -437,8 +438,8 @@ void zd_reduction_drain(struct zd_engine *e, struct zd_reduction *r, uint32_t ra
 	zd_reduction_try_settle(e, r, rank);
 }
 
-/* Never settles early for an all-reduced unit, since all owners' slices write to this rank's target, nor over
- * rails, where a reduction ends for all of the daemon's ranks at once. */
+/* Never settles early for an all-reduced unit, because all owners' slices write to this rank's target. It
+ * does not settle early over rails either, because a reduction ends for all of the daemon's ranks at once. */
 void zd_reduction_try_settle(struct zd_engine *e, struct zd_reduction *r, uint32_t rank)
 {
 	struct zd_contribution *c = &r->ranks[rank];
@@ -595,9 +596,9 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 	return rank;
 }
 
-/* Whether no call of a process is needed to launch the slice's sums. A process may be unable to launch one
- * while its stream waits, unless it says otherwise: other calls of the driver, such as copies to pageable
- * memory, may keep launches out until the stream goes on. */
+/* Whether the slice's sums are launched without a call of a process. A process can be unable to launch a sum
+ * while its stream waits, unless it has declared otherwise: other calls of the driver, such as copies to
+ * pageable memory, can block launches until the stream continues. */
 static bool sums_are_launched(const struct zd_engine *e, const struct zd_slice *slice)
 {
 	const struct zd_session *session = slice->reduction->group->members[slice->owner].session;
@@ -623,8 +624,8 @@ void zd_engine_sums_launched(struct zd_engine *e, uint64_t id)
 	zd_settle(e);
 }
 
-/* Over rails, ranks of other daemons have to contribute too. A slice that waits for staging may wait for
- * memory in quarantine, behind fences that wait for the promise that the caller is about to make. */
+/* Over rails, ranks of other daemons also have to contribute. A slice that waits for staging can wait for
+ * memory in quarantine, whose fences wait for the promise that the caller is about to make. */
 bool zd_reduction_drains(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	if (r->state == ZD_REDUCTION_FAILED)

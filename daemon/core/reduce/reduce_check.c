@@ -27,8 +27,8 @@ static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[
 	}
 }
 
-/* An entry whose place may not be written yet has a promise if its trainer was given the place, and is not
- * READY. */
+/* An entry whose place may not be written yet is not READY. If its trainer has received the place, the entry
+ * has a promise. */
 static void check_place(const struct zd_entry *entry)
 {
 	const struct zd_bucket_slot *slot = entry->slot;
@@ -182,7 +182,7 @@ static void check_window(const struct zd_window *w)
 	          w->step == ZD_STEP_ABANDONED);
 }
 
-/* The step of a closing window was promised, and is not taken or not ended. No part of it waits for a
+/* The step of a closing window was promised. It is not taken yet, or not ended. No part of it waits for a
  * call. */
 static void check_closing(const struct zd_window *w)
 {
@@ -193,7 +193,7 @@ static void check_closing(const struct zd_window *w)
 	check_window(w);
 }
 
-/* All places that are lent belong to the target of the rank's window, and their count is right. */
+/* All lent places belong to the target of the rank's window, and their count is right. */
 static void check_lent(const struct zd_member *member)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(member);

@@ -9,8 +9,7 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
 
-/* The entry is submitted: the number of its producers' fences that have not passed, and the first one's
- * timeline. */
+/* Writes how many fences of a submitted entry's producers have not passed, and the first one's timeline. */
 static void producers_text(const struct zd_engine *e, const struct zd_entry *entry, char *out,
                            size_t out_bytes)
 {
@@ -31,7 +30,7 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 		               zd_world_rank(member));
 }
 
-/* The awaited slice's sum, if its rank's process makes it; else NULL. */
+/* Describes the awaited slice's sum, if its rank's process makes it. Otherwise returns NULL. */
 static const char *sum_text(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	uint32_t rank = zd_reduction_waits_for(r);

@@ -3,11 +3,12 @@
  * slice.c - the slices of a running reduction: their staging memory, their plans, and their end.
  *
  * A slice waits for staging memory, and for streams that access its place in the target. Then its planner
- * builds its plan (slice.h), and events of the reduction run the steps. Slices of a device get staging
- * memory in the order in which their reductions began, within the device's bound. One slice may always have
- * it, so a slice larger than the bound is reduced alone; so may the next slice of a rail, since slices
- * behind it keep theirs until it has been exchanged. A slice for which there is neither memory nor quota
- * waits while other slices hold some, and fails its reduction when none do.
+ * builds its plan (slice.h), and events of the reduction run the steps. Slices of a device receive staging
+ * memory in the order in which their reductions began, within the device's bound. The bound does not apply to
+ * a single slice: a slice larger than the bound is reduced alone. It does not apply to the next slice of a
+ * rail either, because later slices hold their memory until that slice has been exchanged. If there is
+ * neither memory nor quota for a slice, it waits while other slices hold some. Otherwise it fails its
+ * reduction.
  */
 #include <stdlib.h>
 #include <utlist.h>
@@ -24,13 +25,13 @@ const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group)
 	return group->cluster->nccl_collectives ? &zd_plan_exchange : &zd_plan_rail_sums;
 }
 
-/* So often slices of other uids may overtake one for which the staging memory has no room. */
+/* How often slices of other uids can overtake a slice for which the staging memory has no room. */
 #define MOST_OVERTAKEN 16u
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
-/* Fails the reduction after a failure of the device. The session of the slice's owner is POISONED, since the
- * content of its target is undefined. */
+/* Fails the reduction after a failure of the device. The session of the slice's owner is POISONED, because
+ * the content of its target is undefined. */
 static void slice_failed(struct zd_engine *e, struct zd_slice *slice, const char *what, const char *error)
 {
 	struct zd_reduction *r = slice->reduction;
@@ -52,8 +53,8 @@ static int sum_done(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_
 	return 0;
 }
 
-/* The functions of each kind of step. `what` is for the text of a failure on the owner's device; NULL: the
- * communicator has its own text. */
+/* The functions of each kind of step. `what` names it in the text of a failure on the owner's device. NULL:
+ * the communicator has its own text. */
 static const struct {
 	void (*run)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 	int (*done)(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step,
@@ -85,7 +86,7 @@ static bool reads_entry(const struct zd_plan_step *step)
 }
 
 /* Adds a use to the memory that a step's command accesses. A piece reads its rank's entry and writes the
- * staging memory. Any other step may access all memory of the slice, with the exceptions above. */
+ * staging memory. Any other step can access all memory of the slice, with the exceptions above. */
 static void use_step_memory(struct zd_slice *slice, struct zd_plan_step *step)
 {
 	struct zd_reduction *r = slice->reduction;
@@ -169,7 +170,7 @@ static void step_failed(struct zd_engine *e, struct zd_plan *plan, struct zd_pla
 		zd_reduction_fail(e, slice->reduction, status, error);
 }
 
-/* Chunks end in any order; their norms are added up in the chunks' order. */
+/* Chunks end in any order. Their norms are added up in the chunks' order. */
 static void plan_over(struct zd_engine *e, struct zd_plan *plan)
 {
 	struct zd_slice *slice = plan->owner;
@@ -318,7 +319,7 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 			DL_DELETE(device->staging_queue, slice);
 		else if (slice->state != ZD_SLICE_DONE && sum && sum == slice->target)
 			zd_sum_made(e, sum);
-		zd_storage_drop(e, slice->staging); /* the pointer stays valid while a command uses it */
+		zd_storage_drop(e, slice->staging); /* the pointer remains valid while a command uses it */
 	}
 }
 
@@ -349,7 +350,8 @@ static uint64_t held_behind(const struct zd_slice *slice)
 	return bytes;
 }
 
-/* Whether the device's staging memory has no room for the slice beside others'. */
+/* Whether the slice would exceed the device's bound of staging memory. The bound does not apply to a single
+ * slice, or to the next slice of a rail. */
 static bool exceeds_staging(const struct zd_device *device, struct zd_slice *slice)
 {
 	uint64_t bytes = slice->planner->staging_bytes(slice);
@@ -357,15 +359,15 @@ static bool exceeds_staging(const struct zd_device *device, struct zd_slice *sli
 	       !zd_slice_is_next(slice);
 }
 
-/* Whether the memory of a sum comes back without the step: its rank may return it, and has not called the
+/* Whether the memory of a sum is freed without the step: its rank can return it, and has not called the
  * step. */
 static bool comes_back(const struct zd_storage *sum, const struct zd_window *w)
 {
 	return !zd_step_is_called(w) && (sum->summing || zd_norms_has(w, sum->part->unit));
 }
 
-/* Whether sums of untargeted parts will come back to the device that lacks memory, or with a status of QUOTA
- * to the uid. */
+/* Whether sums of untargeted parts will be freed on the device that lacks memory or, if the status is QUOTA,
+ * for the uid. */
 static bool has_sums(const struct zd_reduction *r, const struct zd_device *device, int status)
 {
 	bool found = false;
@@ -378,7 +380,7 @@ static bool has_sums(const struct zd_reduction *r, const struct zd_device *devic
 	return found;
 }
 
-/* Takes memory of a kind: for the slice's sum (ZD_CHARGE_TARGET) or its pieces. */
+/* Allocates memory of a kind: for the slice's sum (ZD_CHARGE_TARGET) or its pieces. */
 static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge charge, uint64_t bytes,
                      struct zd_err *err)
 {
@@ -398,7 +400,8 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 	slice->segment_wait = probe.segment_wait;
 	if (status >= 0)
 		return status;
-	/* Other reductions release their staging memory by themselves, unless they wait for this slice. */
+	/* Other reductions release their staging memory without another call, unless they wait for this
+	 * slice. */
 	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
 	                                        : owner->device->staging_bytes;
 	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(r, device, status);
@@ -411,7 +414,7 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 	struct zd_reduction *r = slice->reduction;
 	uint64_t bytes = slice->planner->staging_bytes(slice);
 	bool lacks_sum = !zd_slice_target_of(slice, slice->owner);
-	if (bytes == 0 && !lacks_sum) /* the slice has waited for its target only */
+	if (bytes == 0 && !lacks_sum) /* the slice has only waited for its target */
 		return 0;
 	if (exceeds_staging(device, slice))
 		return ZD_WAIT;
@@ -456,9 +459,9 @@ static void slice_leave_queue(struct zd_device *device, struct zd_slice *slice)
 	DL_DELETE(device->staging_queue, slice);
 }
 
-/* Serves a uid's first slice that waits for staging only, or else a slice that is next on its rail. A slice
- * that others have overtaken often enough is waited for: staging memory becomes free by itself. Returns false
- * if nothing has changed. */
+/* Serves a uid's first slice that waits only for staging, or a slice that is next on its rail. If others have
+ * overtaken a slice often enough, they wait for it: staging memory is freed without another call. Returns
+ * false if nothing has changed. */
 static bool serve_one(struct zd_engine *e, struct zd_device *device)
 {
 	struct zd_slice *slice;
@@ -482,7 +485,7 @@ static bool serve_one(struct zd_engine *e, struct zd_device *device)
 		}
 		slice_leave_queue(device, slice);
 		slice_open(e, slice);
-		zd_dirty_group(e, slice->reduction->group); /* its entries may be promised to others now */
+		zd_dirty_group(e, slice->reduction->group); /* its entries can be promised to others now */
 		return true;
 	}
 	return false;

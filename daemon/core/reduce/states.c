@@ -43,7 +43,7 @@ static const char *const entry_names[] = {"WAITING",   "FILLING", "RESERVED", "A
                                           "SUBMITTED", "READY",   "DRAINED"};
 static const uint32_t entry_moves[] = {
         [ZD_ENTRY_WAITING] = TO(ZD_ENTRY_FILLING) | TO(ZD_ENTRY_DRAINED),
-        /* to SUBMITTED: given up, the fill is awaited */
+        /* to SUBMITTED: cancelled, but the fill has not ended */
         [ZD_ENTRY_FILLING] = TO(ZD_ENTRY_RESERVED) | TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_DRAINED),
         [ZD_ENTRY_RESERVED] = TO(ZD_ENTRY_SUBMITTED) | TO(ZD_ENTRY_ABANDONED),
         [ZD_ENTRY_ABANDONED] = TO(ZD_ENTRY_DRAINED),

@@ -3,20 +3,20 @@
  * step.c - steps: the result that all ranks agree on after a window's last backward, and the end of the
  * target.
  *
- * A step is taken by all ranks at once, when the last of them has begun it. If a reduction of its window
- * failed, no rank takes it: each gets the failure, and its next window begins. If the group fails after a
- * step was taken, a rank's target stays for as long as the rank may read it.
+ * All ranks take a step at once, when the last of them has begun it. If a reduction of its window failed, no
+ * rank takes it: each rank receives the failure, and its next window begins. If the group fails after a step
+ * was taken, a rank's target remains for as long as the rank may read it.
  *
- * A rank may call step_begin while its backward ends, and be answered before the step is taken: with a
- * promise that its target may be read. The promise is made when every rank has called step_begin and all sums
- * of the window depend on executors and on fences that the engine has. From then on no rank can withdraw: a
- * cancelled or failed step_begin fails the step of all ranks. The promise is kept even then, since a broken
- * one would cost the session all that its streams compute: the rank has a target whose content is undefined,
- * and is told of the failure by step_get, or else by its next call that begins or ends a backward or begins a
- * step. Groups that span daemons make no such promises.
+ * A rank can call step_begin while its backward ends, and receive a reply before the step is taken, with a
+ * promise that its target may be read. The promise is made when every rank has called step_begin, and all
+ * sums of the window depend only on executors and on fences that the engine has. From then on no rank can
+ * withdraw: a cancelled or failed step_begin fails the step of all ranks. The promise is kept even then,
+ * because a broken promise would cost the session all results of its streams. The rank then has a target with
+ * undefined content. step_get returns the failure, or otherwise the rank's next call that begins or ends a
+ * backward or begins a step. In groups that span daemons steps are not promised.
  *
  * When the rank has also called step_end for a promised step, its next window begins (window.c). The step of
- * that window may be promised too, and is taken after the one before.
+ * that window can also be promised, and is taken after the previous step.
  */
 #include <math.h>
 #include <string.h>
@@ -78,7 +78,7 @@ bool zd_step_is_promised(const struct zd_window *w)
 	return false;
 }
 
-/* Keeps the window's promise, when all operations on the target have ended or its content does not matter. */
+/* Keeps the window's promise when all operations on the target have ended, or its content does not matter. */
 static void keep_promise(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_promise *promise = w->promise;
@@ -89,7 +89,7 @@ static void keep_promise(struct zd_engine *e, struct zd_window *w)
 		zd_promise_keep(e, promise);
 }
 
-/* Ends a promised step whose window has failed: the rank's streams wait for the target. */
+/* Ends a promised step whose window has failed, because the rank's streams wait for the target. */
 static void take_failed(struct zd_engine *e, struct zd_window *w)
 {
 	set_failed_result(w->mr, &w->failure);
@@ -102,7 +102,7 @@ static void take_failed(struct zd_engine *e, struct zd_window *w)
 
 /* ---- When the group fails ------------------------------------------------------------------------------ */
 
-/* Keeps the promise of a step that the group's failure ends, so that the streams run on. The rank's later
+/* Keeps the promise of a step that the group's failure ends, so that the streams continue. The rank's later
  * calls return the group's failure. */
 static void abandon_promised(struct zd_engine *e, struct zd_window *w)
 {
@@ -227,11 +227,11 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_step_forget_result(mr);
 	zd_sm_move(&zd_sm_step, &mr->w->step,
 	           mr->w->backward == ZD_BACKWARD_ENDING ? ZD_STEP_CALLED : ZD_STEP_ZEROING);
-	zd_dirty_group(e, member->group); /* other ranks' steps may be promised now */
+	zd_dirty_group(e, member->group); /* other ranks' steps can be promised now */
 	return 0;
 }
 
-/* NULL: the rank has none of that number, or it is over. */
+/* Returns NULL if the rank has no window of that number, or it is over. */
 static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t window)
 {
 	const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
@@ -250,8 +250,8 @@ uint32_t zd_step_first_uncalled(const struct zd_window *w)
 	return rank;
 }
 
-/* Whether the rank's target will be complete without a further call of any process. A closing window before
- * it needs none either: its step was promised. */
+/* Whether the rank's target will be complete without another call of any process. The former, closing window
+ * needs no call either, because its step was promised. */
 static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -261,7 +261,7 @@ static bool may_promise(const struct zd_engine *e, const struct zd_window *w)
 	       zd_reductions_drain(e, group, w->number);
 }
 
-/* The first rank whose step is not WAITING; local_world_size if there is none. */
+/* Returns the first rank whose step is not WAITING. local_world_size: there is none. */
 static uint32_t first_missing(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
@@ -273,7 +273,7 @@ static uint32_t first_missing(const struct zd_window *w)
 	return group->local_world_size;
 }
 
-/* The result of a step: of a rank, of a daemon, of all. */
+/* The result of a step: of one rank, of a daemon, or of all daemons. */
 struct sums {
 	double norm_squared;
 	uint64_t overflow;
@@ -309,7 +309,8 @@ static void agree_on_sums(struct zd_engine *e, struct zd_group *group, uint64_t 
 	zd_dirty_group(e, group);
 }
 
-/* Compares with a rank of another daemon; each daemon has compared its own ranks. */
+/* Compares the number of backwards with that of a rank of another daemon. Each daemon has compared its own
+ * ranks. */
 static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t count, struct zd_err *err)
 {
 	const struct zd_member *member = &group->members[0];
@@ -341,8 +342,8 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 			zd_cluster_fail(e, group, differs, err.text);
 			return;
 		}
-		/* In a hybrid group all daemons have the same slices, added up in different orders: the first
-		 * daemon's sum counts for all, so that replicas stay identical. */
+		/* In a hybrid group all daemons have the same slices, added up in different orders. The first
+		 * daemon's sum counts for all, so that replicas remain identical. */
 		if (!cluster->hybrid || peer == 0)
 			all.norm_squared += sums.norm_squared;
 		all.overflow |= sums.overflow;
@@ -352,8 +353,8 @@ static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, con
 	agree_on_sums(e, group, window, &all);
 }
 
-/* Begins an agreement on each rail, so that all rails have the same operations: on the sums of the daemon's
- * ranks, or of the rail's own rank where all ranks are on one rail. */
+/* Starts an agreement on each rail, so that all rails have the same operations. Its values are the sums of
+ * the daemon's ranks or, if all ranks are on one rail, of the rail's own rank. */
 static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 {
 	struct sums local = local_sums(group, window);
@@ -369,7 +370,7 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 	zd_dirty_group(e, group); /* the ranks' requests wait for other daemons now */
 }
 
-/* All ranks of this daemon have begun the step. 0: the result is known. */
+/* Called when all ranks of this daemon have begun the step. Returns 0 if the result is known. */
 static int decide(struct zd_engine *e, struct zd_request *req, uint64_t window)
 {
 	struct zd_group *group = req->member->group;
@@ -389,9 +390,9 @@ static int decide(struct zd_engine *e, struct zd_request *req, uint64_t window)
 	return 0;
 }
 
-/* Zeroes what no sum has written; nothing is reduced between the last backward's end and the step. Fills of a
- * cancelled step_begin may still be under way: they must end before new fills begin and before the rank reads
- * the target. */
+/* Zeroes the elements that no sum has written. No reduction runs between the last backward's end and the
+ * step. Fills of a cancelled step_begin can still be under way. They must end before new fills start and
+ * before the rank reads the target. */
 static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	if (zd_targets_are_in_use(w))
@@ -403,7 +404,7 @@ static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	return 0;
 }
 
-/* Takes the step of an abandoned window: nothing was reduced, and there is no agreement. */
+/* Takes the step of an abandoned window: without reductions there is no agreement. */
 static void begin_abandoned(struct zd_engine *e, struct zd_window *w)
 {
 	set_result(w->mr, w->mr->steps, false, 0);
@@ -451,7 +452,7 @@ static void promise_step(struct zd_engine *e, struct zd_request *req, struct zd_
 	zd_request_answer(e, req);
 }
 
-/* 0: the step is taken, or has failed after it was promised. Steps are taken in order. */
+/* Returns 0 if the step is taken, or has failed after it was promised. Steps are taken in order. */
 static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_err *err)
 {
 	if (follows_another(w))
@@ -481,7 +482,7 @@ static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	return decide(e, req, w->number);
 }
 
-/* Fails the window: other ranks were promised this step and make no call that waits for it. */
+/* Fails the window, because other ranks were promised this step and make no call that waits for it. */
 static void fail_promised(struct zd_engine *e, const struct zd_request *req, const struct zd_window *w)
 {
 	struct zd_err err = ZD_ERR_NONE;
@@ -538,7 +539,7 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	struct zd_window *w = zd_window_of(req);
 	if (!w && req->answered) /* another rank's request has taken the step for all */
 		return 0;
-	if (!w) /* likewise; the rank had no promise, so it has begun no further window */
+	if (!w) /* likewise; without a promise the rank has begun no other window */
 		w = req->member->reduce->w;
 	if (req->u.reduce.scalars && !w->scalars && zd_step_is_called(w)) {
 		status = zd_target_bind_scalars(e, req, w, err);
@@ -593,7 +594,7 @@ static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 		zd_failure_clear(&mr->untold);
 		return zd_err_set(err, mr->result.failure.status, "%s", mr->result.failure.text);
 	}
-	int status = zd_step_tell(mr, err); /* the failure of the step before */
+	int status = zd_step_tell(mr, err); /* the failure of the previous step */
 	if (status != 0)
 		return status;
 	fill_result(e, &mr->result);
@@ -613,7 +614,7 @@ static void target_unused(struct zd_engine *e, struct zd_op *op, int status, con
 	zd_storage_unuse(e, op->owner);
 }
 
-/* Keeps the storage until the fences of the request have passed. */
+/* The storage remains until the fences of the request have passed. */
 static void drop_behind(struct zd_engine *e, const struct zd_request *req, struct zd_storage *storage)
 {
 	if (storage && zd_fences_watch(e, req->session, req->member->group->job, req->device->index,
@@ -662,7 +663,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	return 0;
 }
 
-/* Waits while the target is promised, since sums may still write it. Steps end in order. */
+/* Waits while the target is promised, because sums can still write it. Steps end in order. */
 static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member_reduce *mr = zd_member_reduce(req->member);

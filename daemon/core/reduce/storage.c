@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage.c - memory of buckets, staging and targets: charged until it is dropped, kept while an operation
- * uses it.
+ * storage.c - memory of buckets, staging and targets: charged until it is dropped, and allocated while an
+ * operation uses it.
  */
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/objects.h"
@@ -43,7 +43,7 @@ int zd_storage_new(struct zd_engine *e, struct zd_request *req, struct zd_member
 	return 0;
 }
 
-/* Slices on any device may wait for the uid's quota, not only those that wait for this device's memory. */
+/* Slices on any device can wait for the uid's quota, not only slices that wait for this device's memory. */
 static void staging_given_back(struct zd_engine *e, struct zd_storage *storage)
 {
 	storage->device->staging_bytes -= storage->extent.bytes;

@@ -3,12 +3,12 @@
  * target.c - a rank's targets for the sums of one window: one on its device, and for units on the host one in
  * host memory.
  *
- * A target is not zeroed when it is bound: on a GPU that would run a kernel of the daemon, for which the
+ * A target is not zeroed when it is bound. On a GPU that would run a kernel of the daemon, for which the
  * driver suspends the client's kernels, and each first sum would read the zeros. Instead a unit's first sum
- * of a window overwrites its place, and places that no sum has written are zeroed when the rank begins the
- * step, before it can read any of them.
+ * of a window overwrites its place. Places that no sum has written are zeroed when the rank begins the step,
+ * before it can read any of them.
  *
- * A part may have no place in the target. Each of its sums then has memory of its own, which is allocated
+ * A part can be without a place in the target. Each of its sums then has its own memory, which is allocated
  * with the slice's staging memory, and dropped when the rank returns it or its step ends.
  */
 #include <stdlib.h>
@@ -216,7 +216,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
                    const struct zd_op_result *result)
 {
 	struct fill *fill = op->owner;
-	zd_dirty(e, fill->storage->device); /* the request that waits for the fill may be another one */
+	zd_dirty(e, fill->storage->device); /* another request can wait for the fill */
 	fill->storage->fills--;
 	zd_storage_unuse(e, fill->storage);
 	op->owner = fill->req;
@@ -239,8 +239,8 @@ static void zero_range(struct zd_engine *e, struct zd_request *req, const struct
 	           zd_storage_location(target, begin * each, (end - begin) * each), filled, fill, 0);
 }
 
-/* The place that the request's zeroing has come to; NULL: the end. If that unit has ended, the first one:
- * elements may be zeroed twice. */
+/* Returns the place at which the request's zeroing continues. NULL: the end. If that unit has ended, returns
+ * the first place: elements can be zeroed twice. */
 static struct zd_unit *next_place(struct zd_engine *e, struct zd_request *req, const struct zd_window *w)
 {
 	uint32_t memory = req->u.reduce.zeroed_targets;
@@ -251,7 +251,7 @@ static struct zd_unit *next_place(struct zd_engine *e, struct zd_request *req, c
 	return TAILQ_FIRST(&w->mr->member->group->places[memory]);
 }
 
-/* Returns whether it has come to the target's end. */
+/* Returns whether the zeroing has reached the target's end. */
 static bool zero_rest(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,
                       const struct zd_target *target)
 {

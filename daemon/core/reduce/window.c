@@ -2,19 +2,19 @@
 /*
  * window.c - windows: the backwards of a rank from one step to the next, and windows that end without a step.
  *
- * Stage, dtype and number of backwards must be the same on all ranks. A window fails on all ranks at once:
- * each rank is told by its next call that can return the failure, and closes the window by its step or, once
- * it was told, by its next backward. So a rank may be windows ahead of another, and the failure of a window
- * that it has closed is the other's failure too.
+ * Stage, dtype and number of backwards must be the same on all ranks. A window fails on all ranks at once.
+ * Each rank receives the failure from its next call that can return it, and closes the window by its step or,
+ * once it knows the failure, by its next backward. A rank can therefore be windows ahead of another rank. The
+ * failure of a window that it has closed is then also the other rank's failure.
  *
- * A step that was promised (step.c) waits for no call. When the rank has called step_end for it as well, the
- * rank begins the next window, while the sums of the former one, which is closing, and its step are under
- * way. Both have a target. One window of a rank closes at a time.
+ * A promised step (step.c) waits for no call. When the rank has also called step_end for it, the rank begins
+ * the next window, while the sums and the step of the former, closing window are under way. Both windows have
+ * a target. At most one window of a rank is closing.
  *
- * A rank may abandon its window, which ends it for all ranks. Reductions of the window are dropped, and the
- * content of its targets is undefined. The other ranks are told by their step: until then their reserves,
- * submits and skips in that window are accepted without a reduction, and their backwards end when their own
- * fences have passed.
+ * A rank can abandon its window, which ends it for all ranks. Reductions of the window are dropped, and the
+ * content of its targets is undefined. The other ranks learn of it from their step. Until then their
+ * reserves, submits and skips in that window are accepted without a reduction, and their backwards end when
+ * their own fences have passed.
  */
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
@@ -128,7 +128,7 @@ void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr)
 void zd_window_end(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_member_reduce *mr = w->mr;
-	zd_dirty(e, mr->member->device); /* requests may wait for its target's memory, and for its step */
+	zd_dirty(e, mr->member->device); /* requests can wait for its target's memory, and for its step */
 	if (w != mr->closing)
 		return;
 	mr->closing = NULL;
@@ -156,7 +156,7 @@ void zd_window_leave(struct zd_engine *e, struct zd_window *w, enum zd_step_stat
 	uint64_t number = w->number, count = w->count;
 	if (w->step != step)
 		zd_sm_move(&zd_sm_step, &w->step, step);
-	if (!w->promise) /* otherwise streams may read it */
+	if (!w->promise) /* otherwise streams can read it */
 		zd_targets_drop(e, w);
 	if (w == mr->w) { /* otherwise all ranks are in it, with equal numbers */
 		zd_failure_clear(&mr->past);
@@ -192,7 +192,7 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
 
 /* ---- Abandoning ---------------------------------------------------------------------------------------- */
 
-/* Removes entries that are not submitted from their reductions; their ranks may be writing them. */
+/* Removes entries that are not submitted from their reductions. Their ranks can still be writing them. */
 static void detach_entries(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	struct zd_bucket *bucket;
@@ -214,7 +214,7 @@ static void abandon_on(struct zd_engine *e, struct zd_member_reduce *mr, const s
 	/* the target is the last step's */
 	if (mr->w->step == ZD_STEP_TAKEN || mr->w->step == ZD_STEP_ABANDONED)
 		return;
-	/* otherwise its streams may access it until its next window */
+	/* otherwise its streams can access it until its next window */
 	if (mr->nlent == 0 || mr->member == by)
 		zd_targets_drop(e, mr->w);
 }
@@ -235,8 +235,8 @@ static void abandon_window(struct zd_engine *e, const struct zd_member_reduce *b
 	zd_dirty_group(e, group);
 }
 
-/* Returns the reserved entries of the rank that abandons: its call names their streams, so it does not have
- * to submit them. */
+/* Returns the reserved entries of the rank that abandons its window. The rank does not have to submit them,
+ * because its call names their streams. */
 static void return_entries(struct zd_engine *e, struct zd_member_reduce *mr,
                            const struct zd_fence_list *fences)
 {
@@ -364,7 +364,7 @@ static const struct zd_window *begun_window(const struct zd_member *member)
 }
 
 /* Whether the rank of window `w` has not begun the last backward of `ahead`. A rank that has called the step
- * may agree while it waits for the step. */
+ * can agree while it waits for the step. */
 static bool is_left_behind(const struct zd_window *w, const struct zd_window *ahead)
 {
 	if (w->number == ahead->number)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.h - what zerobench's measurements share.
+ * bench.h - the common parts of zerobench's measurements.
  *
  * A measurement is a team of processes: one for each rank, and one for the baseline. Ranks and baseline take
- * turns inside one run, iteration by iteration, so that whatever else the machine does falls on both alike,
- * and the ratio of the two means something on a busy machine too. Times are medians; the spread is printed
- * beside them.
+ * turns inside one run, iteration by iteration. Other work of the machine therefore affects both equally, and
+ * their ratio is meaningful even on a busy machine. Times are medians. The spread is printed next to them.
  */
 #ifndef ZD_BENCH_H
 #define ZD_BENCH_H
@@ -34,7 +33,7 @@ enum zd_bench_op {
 	ZD_BENCH_STEP
 };
 
-/* A structure of zerod.h that is to be filled, and lies in another one. */
+/* A structure of zerod.h to be filled in, which is a member of another one. */
 #define ZD_SIZED(out) ((out)->struct_size = sizeof(*(out)), (out))
 
 struct zd_bench_options {
@@ -48,7 +47,7 @@ struct zd_bench_options {
 	bool check, start;
 	bool json, csv;          /* results are printed at the end, as this; else as lines */
 	bool strict;             /* a missed target is an error */
-	unsigned particular;     /* which of those options that only some operations take were given */
+	unsigned particular;     /* bit i: the option particular[i] of main.c was given */
 	const char *socket_path; /* NULL: a private daemon */
 	/* On GPUs: */
 	bool cuda; /* the private daemon's backend */
@@ -58,8 +57,8 @@ struct zd_bench_options {
 	bool alone;      /* rank 0 gathers, the others do not */
 	uint32_t nodes;  /* private daemons, each with its part of the GPUs and of the ranks */
 	enum zerod_collectives collectives;
-	uint32_t load_side;      /* of the matrices that the trainers multiply meanwhile; 0: none */
-	uint64_t backward_bytes; /* of gradients, of a whole backward; 0: none is measured */
+	uint32_t load_side;      /* of the matrices that the trainers multiply meanwhile; 0: no products */
+	uint64_t backward_bytes; /* gradients of a whole backward; 0: none is measured */
 	const char *nccl_path, *cublas_path; /* NULL: searched for */
 	bool copy_engines;                   /* NCCL gathers with them */
 };
@@ -114,15 +113,15 @@ struct zd_member {
 	struct zd_err *err; /* in shared memory; reported by the parent when the member fails */
 };
 
-/* Allocates zeroed memory, which members that are forked later share with the parent; NULL, and SYSTEM in
- * `err`, on failure. */
+/* Allocates zeroed memory, which members that are forked later share with the parent. On failure returns
+ * NULL, and SYSTEM in `err`. */
 void *zd_shared_new(size_t bytes, struct zd_err *err);
 void zd_shared_free(void *shared, size_t bytes);
 
 /*
- * Forks `count` members, each of which runs fn(member, arg) and ends; returns when all have. When one fails
- * or dies, or when the program is interrupted, the other members are killed at once, so that none waits
- * at a barrier for a dead one.
+ * Forks `count` members, each of which runs fn(member, arg) and ends. Returns when all have ended. If a
+ * member fails or dies, or the program is interrupted, the other members are killed at once, so that none
+ * waits at a barrier for a dead one.
  */
 int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -134,13 +133,13 @@ void zd_member_barrier(const struct zd_member *member);
 int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
         __attribute__((warn_unused_result));
 
-/* Makes SIGINT, SIGTERM, SIGHUP and SIGPIPE end the measurement in order, with all resources freed. */
+/* SIGINT, SIGTERM, SIGHUP and SIGPIPE then end the measurement in order, with all resources freed. */
 void zd_bench_catch_signals(void);
-/* Makes a child process, after fork(), end when its parent requests it. */
+/* Called after fork(): the child process ends when its parent requests it. */
 void zd_bench_child_signals(void);
 bool zd_bench_interrupted(void);
 
-/* A connection, a group in a job of the run's own, one unit: what most measurements begin with. */
+/* A connection, a group in a job of this run, and one unit. Most measurements start with these. */
 struct zd_rank {
 	zerod_client *client;
 	zerod_group *group;
@@ -171,10 +170,10 @@ int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const str
 
 int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
         __attribute__((warn_unused_result));
-/* Publishes the zeroes that new shards hold: what has no version cannot be gathered. */
+/* Publishes the zeros that new shards hold, because a unit without a version cannot be gathered. */
 int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, zerod_unit *const *units,
                     uint32_t count) __attribute__((warn_unused_result));
-/* Leaves the group before closing, so that the memory is free when the next measurement begins. */
+/* Leaves the group before closing, so that the memory is free when the next measurement starts. */
 void zd_rank_deinit(struct zd_rank *rank);
 
 /* The daemon's own status. */
@@ -186,7 +185,8 @@ struct zd_bench_status {
 
 int zd_bench_status(zerod_client *client, struct zd_bench_status *status) __attribute__((warn_unused_result));
 
-/* ---- Baselines: threads that work in step (crew.c) ----------------------------------------------------- */
+/* ---- Baselines: threads that start each round together (crew.c)
+ * ----------------------------------------- */
 
 struct zd_crew;
 
@@ -215,8 +215,8 @@ struct zd_round_ops {
 	/* Makes a round whose contents are compared, element by element. */
 	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
 	             uint64_t numel, uint64_t *wrong);
-	/* Makes the argument of work(), which the baseline's threads share, one thread a device. Freed by the
-	 * process's end only. */
+	/* Makes the argument of work(), which the baseline's threads share, one thread per device. Only the
+	 * process's end frees it. */
 	int (*prepare)(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err);
 	void (*work)(unsigned thread, void *arg);
 };
@@ -264,10 +264,10 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
 /* Prints a single figure with its unit. */
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);
-/* Prints that there is no such figure, and why. */
+/* Prints that a figure does not exist, and why. */
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why);
 /* Prints a figure that zerod promises. */
-/* Adds a row's to the average. */
+/* Adds a row's bandwidth to the average. */
 void zd_report_busbw(struct zd_bench *bench, double gb_s);
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound);
@@ -275,7 +275,8 @@ void zd_report_target(const struct zd_bench *bench, const char *what, double mea
 bool zd_report_missed(const struct zd_bench *bench);
 void zd_report_end(const struct zd_bench *bench);
 
-/* ---- A daemon of our own (private.c) ------------------------------------------------------------------- */
+/* ---- A private daemon (private.c)
+ * ------------------------------------------------------------------------ */
 
 struct zd_private {
 	pid_t pid; /* 0: none */
@@ -292,8 +293,8 @@ struct zd_private_options {
 	uint64_t host_arena_bytes; /* 0: no host memory */
 };
 
-/* Starts `zerod` from this program's own folder, else from PATH, and waits until it serves.
- * All daemons of this process have one key, so their ranks can form one group. */
+/* Starts `zerod` from this program's own folder or otherwise from PATH, and waits until it serves. All
+ * daemons of this process have one key, so that their ranks can form one group. */
 int zd_private_start(const struct zd_private_options *options, struct zd_private *daemon, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Ends the daemon and removes its folder. A zeroed struct is allowed. */
@@ -307,11 +308,11 @@ int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn
 int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Measures on GPUs (cuda_run.c). */
 int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* Counts the GPUs, without making this process one that uses CUDA. */
+/* Counts the GPUs. This process then still does not use CUDA. */
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn_unused_result));
 /* Measures steps on emulated devices (op_step.c). */
 int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-/* Uses two daemons of its own. */
+/* Starts two daemons. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 
 uint64_t zd_bench_next_bytes(const struct zd_bench_options *options, uint64_t bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * crew.c - threads that work in step: as many as the daemon has executors, for baselines of the same bytes.
+ * crew.c - the threads of baselines, which start each round together. A baseline has one thread for each
+ * executor of the daemon, and moves the same bytes.
  */
 #include "bench.h"
 
@@ -20,7 +21,7 @@ struct crew_thread {
 };
 
 struct zd_crew {
-	pthread_barrier_t start, end; /* of a round; the caller is one of the party */
+	pthread_barrier_t start, end; /* of a round; the caller also waits at them */
 	bool leave;                   /* read after `start` */
 	void (*work)(unsigned thread, void *arg);
 	void *arg;
@@ -55,8 +56,8 @@ int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), voi
 	for (unsigned i = 0; i < nthreads; i++) {
 		crew->threads[i] = (struct crew_thread){.crew = crew, .index = i};
 		int failure = pthread_create(&crew->threads[i].thread, NULL, thread_main, &crew->threads[i]);
-		/* The threads that there are wait for good at a barrier that will never be full. Their
-		 * process ends with this error, and they with it. */
+		/* The existing threads wait for ever at a barrier that will never be full. This error ends
+		 * their process. */
 		if (failure)
 			return zd_err_errno(err, failure, "cannot start thread %u of %u", i, nthreads);
 	}

@@ -2,15 +2,15 @@
 /*
  * csv.c - results as comma-separated values.
  *
- * A member of an object within a row becomes a column "name.member". Columns are those of all rows, in the
- * order in which they first occur; a row without a column's value has an empty field there.
+ * A member of an object within a row becomes a column "name.member". The columns are those of all rows, in
+ * the order in which they first occur. If a row has no value for a column, its field is empty.
  */
 #include "bench.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Adds to `flat` what `object` has, with the prefix before each name. */
+/* Adds the members of `object` to `flat`, with the prefix before each name. */
 static void flatten(const char *prefix, const json_t *object, json_t *flat)
 {
 	const char *key;

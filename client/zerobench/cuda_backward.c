@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_backward.c - a backward's gradients, bucket after bucket: by zerod, and by NCCL's reduce-scatters of
- * as many bytes.
+ * cuda_backward.c - the gradients of a backward, bucket after bucket: by zerod, and by NCCL's reduce-scatters
+ * of as many bytes.
  *
- * A bucket is full as soon as there is room for it: what is measured is how fast gradients go, beside
- * products or without. Either way has ZD_CUDA_BUCKETS buckets in turn, as a trainer has that reuses them.
- * Nothing writes gradients in between, but for the first backward, of which the sums are looked at.
+ * Each bucket is submitted as soon as there is room for it: the measured time is that of the gradients'
+ * transfers and sums, with or without products at the same time. Both ways use ZD_CUDA_BUCKETS buckets in
+ * turn, as a trainer does. Gradients are written only before the first backward, whose sums are checked.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -16,12 +16,12 @@
 
 struct zd_cuda_backward {
 	struct zd_cuda_trainer *trainer;
-	struct zd_gemm *gemm; /* is kept busy meanwhile; NULL: nothing is */
-	uint32_t count;       /* units, one a bucket */
+	struct zd_gemm *gemm; /* busy meanwhile; NULL: no products */
+	uint32_t count;       /* units, one per bucket */
 	struct zd_cuda_unit *units;
 	zerod_bucket *bucket;
 	struct zd_gpu_memory gradients,
-	        slices; /* NCCL's, ZD_CUDA_BUCKETS each; gradients are zerod's first, too */
+	        slices; /* NCCL's, ZD_CUDA_BUCKETS each; zerod's first gradient is copied from `gradients` */
 };
 
 static uint64_t bucket_bytes(const struct zd_cuda_backward *backward)
@@ -75,7 +75,7 @@ static int make_buckets(struct zd_cuda_backward *backward)
 	return status;
 }
 
-/* The first bucket's worth: all units have the same. */
+/* Fills the first bucket of the gradients. All units have the same gradient. */
 static int fill_gradient(const struct zd_cuda_backward *backward)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;
@@ -105,7 +105,7 @@ int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct
 		status = make_buckets(made);
 	if (!status)
 		status = fill_gradient(made);
-	*backward = made; /* also half of it: the process ends */
+	*backward = made; /* also if it is incomplete: then the process ends */
 	return status;
 }
 
@@ -120,7 +120,7 @@ int zd_cuda_backward_free(struct zd_cuda_backward *backward)
 	free(backward->units);
 	free(backward);
 	if (!status)
-		zd_cuda_meet_trainers(trainer->run); /* the next one's units have the same names */
+		zd_cuda_meet_trainers(trainer->run); /* the next backward's units have the same names */
 	return status;
 }
 
@@ -174,7 +174,7 @@ static int backward_begin(const struct zd_cuda_backward *backward)
 	                     "zerod_backward_begin");
 }
 
-/* The unit's sum at `index` of this rank's slice. */
+/* Compares the unit's sum at `index` of this rank's slice. */
 static int check_sum(const struct zd_cuda_backward *backward, const struct zerod_target *target,
                      uint64_t index, uint64_t *wrong)
 {
@@ -202,7 +202,7 @@ static int check_unit(const struct zd_cuda_backward *backward, uint32_t index, u
 	return status;
 }
 
-/* Lets the target go. */
+/* Takes the step, which releases the target. If `wrong` is not NULL, checks all units. */
 static int run_step(const struct zd_cuda_backward *backward, uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;
@@ -236,7 +236,7 @@ int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward)
 	for (uint32_t i = 0; i < backward->count && !status; i++) {
 		const uint32_t bucket = i % ZD_CUDA_BUCKETS;
 		status = zd_gemm_fill(backward->gemm, trainer->member->err);
-		if (!status && i >= ZD_CUDA_BUCKETS) /* the bucket's last gradients are gone */
+		if (!status && i >= ZD_CUDA_BUCKETS) /* until NCCL has read the bucket */
 			status = zd_gpu_await(gpu, gpu->stream, 0, begin + i - ZD_CUDA_BUCKETS + 1,
 			                      trainer->member->err);
 		if (!status)
@@ -260,7 +260,7 @@ static int meet(const struct zd_cuda_backward *backward)
 	return status;
 }
 
-/* The slowest rank's counts. */
+/* Stores the time of the slowest rank. */
 static void note(const struct zd_cuda_backward *backward, enum zd_cuda_backward_part part, uint32_t round,
                  uint64_t start_ns)
 {
@@ -297,7 +297,7 @@ static int nccl_round(const struct zd_cuda_backward *backward, uint32_t round)
 	return status;
 }
 
-/* The first backwards of both, which are not timed. */
+/* Makes the first backward of both, which is not timed. */
 static int warm_up(const struct zd_cuda_backward *backward)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;

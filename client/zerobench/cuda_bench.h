@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_bench.h - gathers and reductions on GPUs: what the processes of a measurement share.
+ * cuda_bench.h - gathers and reductions on GPUs: the data that the processes of a measurement share.
  *
- * A team of one process a rank, the trainers, and one more that pushes the same bytes without zerod. In an
- * iteration all ranks gather through the daemon, then by NCCL in place in the same buffers, then the pusher
- * pushes; so whatever else the machine does falls on all three alike. A time runs from the host's call until
- * the CPU sees a mark that the rank's stream has written behind the gather. Between them the first and last
- * element of every slice are compared, and those of other ranks spoilt: a gather that did nothing cannot
- * pass.
+ * A team has one process per rank, the trainers, and one that pushes the same bytes without zerod. In an
+ * iteration all ranks gather through the daemon, then by NCCL in place in the same buffers, and then the
+ * pusher pushes. Other work of the machine therefore affects all three equally. A time lasts from the host's
+ * call until the CPU sees a mark that the rank's stream has written after the gather. Between the gathers the
+ * first and last element of every slice are compared, and these elements of other ranks' slices are
+ * overwritten: a gather that moved nothing is detected.
  *
- * Nobody sleeps at the barriers between them: a process that wakes up 50 us late would measure that.
+ * Processes do not sleep at the barriers: a process that wakes up 50 us late would measure that.
  */
 #ifndef ZD_BENCH_CUDA_BENCH_H
 #define ZD_BENCH_CUDA_BENCH_H
@@ -21,8 +21,8 @@
 #define ZD_CUDA_MAX_ROWS    32
 #define ZD_CUDA_BATCH       32         /* units of the batch */
 #define ZD_CUDA_BATCH_BYTES (1u << 20) /* each */
-#define ZD_CUDA_CORKED      16 /* units whose requests go together when the trainer's CPU time is measured */
-/* Of gathers of ZD_CUDA_BATCH MiB: 64 GB a second, as a step gathers them that takes half a second for a
+#define ZD_CUDA_CORKED      16 /* units whose requests are sent together to measure the trainer's CPU time */
+/* The pace of gathers of ZD_CUDA_BATCH MiB: 64 GB per second, which is that of a step of half a second for a
  * model of 16 GB. */
 #define ZD_CUDA_PACE_NS 500000u
 #define ZD_CUDA_PAUSELESS_BYTES                                                                              \
@@ -34,21 +34,22 @@
 
 #define ZD_CUDA_BUCKETS        4u           /* of a backward, in turn */
 #define ZD_CUDA_BUCKET_BYTES   (64u << 20)  /* each, unless the backward or the largest size is less */
-#define ZD_CUDA_BESIDE_BYTES   (512u << 20) /* of a backward beside timed products */
+#define ZD_CUDA_BESIDE_BYTES   (512u << 20) /* of a backward during timed products */
 #define ZD_CUDA_MOST_BACKWARDS 10u          /* that are timed */
 #define ZD_CUDA_PROFILED       10u          /* reductions whose kernels are recorded */
 
-/* ---- What they share ----------------------------------------------------------------------------------- */
+/* ---- Shared data
+ * ----------------------------------------------------------------------------------------- */
 
 struct zd_spin_barrier {
 	_Atomic uint32_t arrived, passed;
 };
 
 enum zd_cuda_way { ZD_CUDA_ZEROD, ZD_CUDA_NCCL, ZD_CUDA_PUSHES, ZD_CUDA_WAYS };
-/* Of a gather by zerod, what the host's calls take: samples beside those of the ways. */
+/* The time of the host's calls in a gather by zerod: samples in addition to those of the ways. */
 #define ZD_CUDA_CALLS ZD_CUDA_WAYS
 
-/* ns, over ranks and iterations; of iterations, the slowest rank. */
+/* ns, over ranks and iterations; `slowest_p50`: of the slowest rank of each iteration. */
 struct zd_cuda_time {
 	struct zd_stats each;
 	uint64_t slowest_p50;
@@ -70,40 +71,40 @@ struct zd_cuda_row {
 };
 
 struct zd_cuda_costs {
-	/* Trainer's CPU time, ns a gather and release, over all ranks. */
+	/* The trainer's CPU time in ns for a gather and release, over all ranks. */
 	double cpu_single_ns, cpu_corked_ns;
 	struct zd_stats batch,
-	        whole; /* ns: ZD_CUDA_BATCH units of ZD_CUDA_BATCH_BYTES, and one unit of all that */
+	        whole; /* ns: ZD_CUDA_BATCH units of ZD_CUDA_BATCH_BYTES, and one unit of the same total */
 	struct zd_stats skew[ZD_CUDA_SKEWS]; /* ns */
 	_Atomic uint64_t skew_wrong;
 	/* While all ranks gather without pause. */
 	double pauseless_gathers_s, pauseless_busbw;
-	/* CPU time / time: without pause, with a gather each ZD_CUDA_PACE_NS, with nothing to do. */
+	/* CPU time / time: without pause, with a gather every ZD_CUDA_PACE_NS, and idle. */
 	double daemon_busy_cores, daemon_paced_cores, daemon_idle_cores;
 	bool has_daemon_cpu;
 	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
-	uint64_t products;                    /* that were timed beside each, on a rank */
-	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* beside them, on a rank */
-	/* The share of a rank's GPU that a reduction's kernels hold, in the unit of zd_profile_take():
+	uint64_t products;                    /* that were timed in each way, on a rank */
+	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* during the products, on a rank */
+	/* The share of a rank's GPU that a reduction's kernels occupy, in the unit of zd_profile_take():
 	 * [reduction][rank]. */
 	uint64_t profiled_bytes, profiled_wrong; /* bytes 0: was not recorded */
 	uint64_t sm_ns[ZD_CUDA_PUSHES][ZD_CUDA_PROFILED * ZD_CUDA_MAX_RANKS];
-	/* A whole backward; ns of the slowest rank. */
-	uint64_t backward_bytes, backward_wrong; /* bytes 0: none was asked for */
+	/* A whole backward, in ns of the slowest rank. */
+	uint64_t backward_bytes, backward_wrong; /* bytes 0: not measured */
 	uint32_t backward_buckets;
 	struct zd_stats backward[ZD_CUDA_BACKWARD_PARTS];
 };
 
 struct zd_cuda_shared {
-	struct zd_spin_barrier all, trainers; /* all: and the pusher's threads */
+	struct zd_spin_barrier all, trainers; /* `all` includes the pusher's threads */
 	struct zd_nccl_id nccl_id;
-	struct zerod_unique_id unique_id;       /* of the group, where it spans daemons */
-	char nccl_text[ZD_ERR_TEXT_BYTES + 16]; /* which, or why there is none */
+	struct zerod_unique_id unique_id;       /* of the group, if it spans daemons */
+	char nccl_text[ZD_ERR_TEXT_BYTES + 16]; /* its version, or why it is missing */
 	bool has_nccl;
 	_Atomic uint32_t running; /* trainers that have products left, in this round */
 	_Atomic uint64_t total;   /* added up by trainers */
 	_Atomic bool stop;
-	_Atomic bool unprofiled; /* some rank's kernels cannot be recorded, for this reason */
+	_Atomic bool unprofiled; /* kernels of a rank cannot be recorded, for this reason */
 	char unprofiled_text[ZD_ERR_TEXT_BYTES];
 	uint32_t nrows;
 	struct zd_cuda_row rows[ZD_CUDA_MAX_ROWS];
@@ -115,7 +116,7 @@ struct zd_cuda_shared {
 
 struct zd_cuda_run {
 	const struct zd_bench *bench;
-	uint32_t ranks, devices; /* devices: that the ranks use */
+	uint32_t ranks, devices; /* devices: those of the ranks */
 	uint32_t node_ranks;     /* of one daemon */
 	char names[ZD_CUDA_MAX_RANKS][64];
 	pid_t daemon_pid; /* 0: not known */
@@ -192,21 +193,21 @@ void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda
 int zd_cuda_skew(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures CPU times, batches, and gathers without pause (cuda_costs.c). */
 int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-/* Measures the share of the GPU that the kernels of a reduction hold, zerod's and NCCL's, where CUPTI is
+/* Measures the share of the GPU that the kernels of a reduction occupy, zerod's and NCCL's, if CUPTI is
  * installed (cuda_reduce.c). */
 int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 /* Measures how much gathers, or reductions, slow the trainers' products (cuda_slowdown.c). */
 int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
 
-/* Makes a backward's units, bucket and gradients, of `bytes` in all. Meanwhile products of `gemm` are queued;
- * NULL: none. The process ends on a failure. */
+/* Makes a backward's units, bucket and gradients, of `bytes` in all. Meanwhile products of `gemm` are queued.
+ * NULL: no products. The process ends on a failure. */
 struct zd_cuda_backward;
 int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gemm *gemm,
                          struct zd_cuda_backward **backward) __attribute__((warn_unused_result));
 int zd_cuda_backward_free(struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward);
-/* Makes the backward, from its beginning to the step that returns the target. */
+/* Makes the backward, from its start to the step that returns the target. */
 int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
 /* Measures the options' backward, by zerod and by NCCL (cuda_backward.c). */

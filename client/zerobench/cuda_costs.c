@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_costs.c - what gathers cost beside their time: the trainer's CPU, the daemon's CPU; and what a batch
- * of small units loses against one large one. On idle GPUs.
+ * cuda_costs.c - the costs of gathers other than their time: the CPU time of the trainer and of the daemon,
+ * and how much longer a batch of small units takes than one large unit. On idle GPUs.
  *
- * CPU clocks of some kernels count in ticks of 10 ms, so that each figure is taken over seconds.
+ * CPU clocks of some kernels count in ticks of 10 ms. Each figure is therefore measured for seconds.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -14,7 +14,7 @@
 
 #include "base/mem.h"
 
-#define PHASE_NS_AN_ITERATION 20000000ull /* of the options: 100 iterations are 2 s a phase */
+#define PHASE_NS_AN_ITERATION 20000000ull /* of the options: 100 iterations are 2 s per phase */
 
 struct costs {
 	struct zd_cuda_trainer *trainer;
@@ -36,7 +36,7 @@ static uint64_t clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* From /proc/PID/stat: the 14th and 15th field, user and system time in ticks. */
+/* Reads the 14th and 15th field of /proc/PID/stat: user and system time in ticks. */
 static bool proc_cpu_ns(pid_t pid, uint64_t *ns)
 {
 	char path[64], line[1024];
@@ -86,7 +86,7 @@ static int begin_units(struct costs *costs, uint32_t count, zerod_ticket *ticket
 	return zd_cuda_check(costs->trainer, status ? status : sent, "zerod_gather_begin");
 }
 
-/* The answers are waited for: what is measured is not put off. */
+/* Waits for the replies, so that all work is in the measured time. */
 static int release_units(struct costs *costs, uint32_t count)
 {
 	zerod_unit *units[ZD_CUDA_BATCH];
@@ -109,7 +109,7 @@ static int gather_units(struct costs *costs, uint32_t count)
 
 /* ---- The trainer's CPU time ---------------------------------------------------------------------------- */
 
-/* ns of this thread's CPU time for each gather and release, `count` units at a time. */
+/* Returns the ns of this thread's CPU time for each gather and release, in batches of `count` units. */
 static int measure_cpu(struct costs *costs, uint32_t count, double *each_ns)
 {
 	uint64_t done = 0;
@@ -127,7 +127,7 @@ static int measure_cpu(struct costs *costs, uint32_t count, double *each_ns)
 	return status;
 }
 
-/* The mean over ranks, for the first of them. */
+/* Returns the mean over ranks, on the first rank. */
 static double mean_over_ranks(struct costs *costs, double value)
 {
 	const struct zd_cuda_run *run = costs->trainer->run;
@@ -216,7 +216,7 @@ static int batch_times(struct costs *costs)
 
 /* ---- At a training step's pace, without pause, and with nothing to do ---------------------------------- */
 
-/* The CPU time of the daemon from one call to the next, for the time that passed: fractions of a core. */
+/* Returns the daemon's CPU time since the last call, divided by the elapsed time: in cores. */
 static double daemon_cores(const struct zd_cuda_run *run, uint64_t *cpu_ns, uint64_t *at_ns)
 {
 	const uint64_t now_ns = zd_bench_now_ns();
@@ -235,8 +235,8 @@ static void sleep_until(uint64_t ns)
 		usleep((useconds_t)((ns - now_ns) / 1000));
 }
 
-/* The next request is sent when the bytes are there and the last copy is released, but no sooner than
- * `each_ns` after the last one. */
+/* Sends the next request when the bytes have arrived and the last copy is released, but not before `each_ns`
+ * have passed since the last request. */
 static int gather_at_pace(struct costs *costs, uint64_t each_ns, uint64_t *gathers)
 {
 	const struct zd_cuda_run *run = costs->trainer->run;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_cupti.h - what zerobench uses of CUPTI, whose library is loaded at run time: nothing here needs its
- * headers to build, and tests/unit/driver/test_abi.c compares with them where they are.
+ * cuda_cupti.h - the part of CUPTI that zerobench uses. Its library is loaded at run time, and the build does
+ * not need its headers. If they are installed, tests/unit/driver/test_abi.c compares this file with them.
  */
 #ifndef ZD_BENCH_CUDA_CUPTI_H
 #define ZD_BENCH_CUDA_CUPTI_H
@@ -15,7 +15,7 @@ enum zd_cupti_result { ZD_CUPTI_SUCCESS = 0, ZD_CUPTI_NO_MORE_RECORDS = 12 };
 enum { ZD_CUPTI_CONCURRENT_KERNEL = 10 }; /* the records' kind */
 enum { ZD_CUPTI_FLUSH_FORCED = 1 };
 
-/* As records of kernels begin, since CUDA 9. Times are ns; both 0: not known. */
+/* The first fields of a kernel's record, since CUDA 9. Times are ns; both 0: not known. */
 struct zd_cupti_kernel {
 	uint32_t kind;
 	uint8_t cache_config, shared_memory_config;
@@ -30,7 +30,7 @@ typedef void zd_cupti_requested_fn(uint8_t **buffer, size_t *bytes, size_t *most
 typedef void zd_cupti_completed_fn(struct CUctx_st *context, uint32_t stream, uint8_t *buffer, size_t bytes,
                                    size_t valid_bytes);
 
-/* F(member, name, arguments): functions that give a result of CUPTI's. */
+/* F(member, name, arguments): functions that return a result of CUPTI. */
 #define ZD_CUPTI_FUNCTIONS(F)                                                                                \
 	F(registerCallbacks, cuptiActivityRegisterCallbacks,                                                 \
 	  (zd_cupti_requested_fn * requested, zd_cupti_completed_fn * completed))                            \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_gather.c - gathers of one size by turns: zerod, NCCL in the same buffer, pushes without zerod.
+ * cuda_gather.c - gathers of one size in turns: by zerod, by NCCL in the same buffer, by pushes without
+ * zerod.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -13,8 +14,8 @@
 
 /* ---- Meeting ------------------------------------------------------------------------------------------- */
 
-/* Counters of those who came and of the times that all had come: nobody can overtake, since the next one to
- * come twice needs the second counter raised. */
+/* `arrived` counts the processes that have arrived, `passed` the times that all have. No process can pass
+ * twice, because it waits until `passed` has changed. */
 void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count)
 {
 	const uint32_t passed = atomic_load(&barrier->passed);
@@ -119,7 +120,8 @@ static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit 
 	return status || !trainer->nccl ? status : gather_by_nccl(trainer, unit, data, took_ns);
 }
 
-/* Where NCCL gathers: with all but the rank's own slice spoilt. */
+/* Prepares the memory in which NCCL gathers: it has the rank's own slice, and all other slices are
+ * overwritten. */
 static int prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         zd_cu_ptr nccl_data)
 {
@@ -135,7 +137,7 @@ static int prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_un
 	return status ? status : zd_cuda_words_spoil(trainer, unit, nccl_data, 1);
 }
 
-/* Own slices are NCCL's input, and stay as they are until it has run. */
+/* Own slices are NCCL's input. They do not change until it has run. */
 static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
                    uint64_t took_ns[ZD_CUDA_CALLS + 1], uint64_t *wrong)
 {
@@ -144,7 +146,7 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 	if (!status)
 		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
 	if (trainer->run->bench->options.nodes > 1)
-		zd_cuda_meet_trainers(trainer->run); /* others of the daemon take from what came here */
+		zd_cuda_meet_trainers(trainer->run); /* other local ranks copy what this one has received */
 	const zd_cu_ptr nccl_data = trainer->nccl && !status ? zd_nccl_rank_place(trainer->nccl, data) : data;
 	if (!status && trainer->nccl)
 		status = prepare_nccl(trainer, unit, data, nccl_data);
@@ -159,7 +161,7 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
 }
 
-/* New contents, all of which are compared. */
+/* Publishes new contents, and compares all elements. */
 static int check_all(struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t *wrong)
 {
 	const uint64_t bytes = unit->numel * zerod_dtype_bytes(unit->shard.dtype);
@@ -194,7 +196,7 @@ void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
                   const uint64_t took_ns[ZD_CUDA_CALLS + 1])
 {
 	for (enum zd_cuda_way way = 0; way <= ZD_CUDA_CALLS; way++)
-		if (way != ZD_CUDA_PUSHES) /* the pusher's */
+		if (way != ZD_CUDA_PUSHES) /* the pusher stores its own times */
 			zd_cuda_samples(trainer->run, way, iteration)[trainer->member->index] = took_ns[way];
 }
 
@@ -214,7 +216,7 @@ int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
 	struct zd_cuda_unit unit;
 	uint64_t wrong = 0;
 	char name[32];
-	/* Of its size: some ranks may have the last one's still. */
+	/* The name has the size, because some ranks can still have the unit of the last size. */
 	snprintf(name, sizeof(name), "bench%llu", (unsigned long long)numel);
 	int status = zd_cuda_unit_new(trainer, name, numel, &unit);
 	if (!status)
@@ -235,7 +237,7 @@ int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
 
 /* ---- A rank that is late ------------------------------------------------------------------------------- */
 
-/* All ranks meet; the last one begins later than the others. */
+/* All ranks meet, but the last rank starts later than the others. */
 static void meet_with_one_late(const struct zd_cuda_trainer *trainer)
 {
 	zd_cuda_meet_trainers(trainer->run);

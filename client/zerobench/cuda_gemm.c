@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_gemm.c - a trainer's load: bf16 matrix products by cuBLAS. The operands are random: a product of zeros
- * runs faster than real data does.
+ * cuda_gemm.c - a trainer's load: bf16 matrix products by cuBLAS. The operands are random, because a product
+ * of zeros runs faster than one of real data.
  */
 #include "client/zerobench/cuda_gpu.h"
 
@@ -33,13 +33,13 @@ static const struct zd_library_function functions[] = {
         {"cublasGemmEx", offsetof(struct cublas, gemmEx)},
 };
 
-/* About 1.5 ms of products each, so that what is queued lasts for the longest gather. */
+/* A batch has products of about 1.5 ms, so that the queued ones last for the longest gather. */
 #define BATCHES     6
 #define WARM_UP     5
-#define LARGE_SIDE  8192u /* one product a batch */
-#define BATCH_LIMIT 64u   /* launches: some hundred fit into a hardware queue */
+#define LARGE_SIDE  8192u /* one product per batch */
+#define BATCH_LIMIT 64u   /* launches; a hardware queue has room for some hundred */
 #define SETTLE_NS   500000000u
-#define PAUSE_NS    1000000 /* less than what is queued takes */
+#define PAUSE_NS    1000000 /* less than the time of the queued products */
 
 struct zd_gemm {
 	const struct zd_gpu *gpu;

@@ -11,8 +11,8 @@
 #include "client/zerobench/bench.h"
 
 #define AWAIT_DEADLINE_NS 30000000000ull
-#define ASK_AFTER_NS      1000000000ull /* the stream itself: that costs more than a look at a mark */
-#define SPINS_A_LOOK      1024u         /* at the clock */
+#define ASK_AFTER_NS      1000000000ull /* between two queries of the stream, which cost more */
+#define SPINS_A_LOOK      1024u         /* between two reads of the clock */
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 

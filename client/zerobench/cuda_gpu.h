@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cuda_gpu.h - a GPU as a measuring process uses it: its primary context, a stream, memory, and marks that
- * tell the CPU how far a stream has come.
+ * report to the CPU how far a stream has proceeded.
  *
- * CUDA does not survive fork(): a process that opens a GPU must not fork afterwards, nor be forked from one
- * that did. Functions return 0 or a status with its text, and expect the GPU's context to be current:
- * zd_gpu_open() makes it so for its thread.
+ * CUDA does not survive fork(): a process that opens a GPU must not fork afterwards, and its parent must not
+ * have opened one before the fork. Functions return 0 or a status with its text, and expect the GPU's context
+ * to be current. zd_gpu_open() makes it current for its thread.
  */
 #ifndef ZD_BENCH_CUDA_GPU_H
 #define ZD_BENCH_CUDA_GPU_H
@@ -42,7 +42,7 @@ void zd_gpu_close(struct zd_gpu *gpu);
 /* Makes the context current for another thread. */
 int zd_gpu_enter(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
 
-/* The number of GPUs and their UUIDs, read by a child process so that the caller may still fork. */
+/* The number of GPUs and their UUIDs, read by a child process so that the caller can still fork. */
 struct zd_gpu_list {
 	uint32_t count;
 	char names[ZD_GPU_MAX][ZD_CUDA_UUID_TEXT];
@@ -57,14 +57,14 @@ int zd_gpu_stream(const struct zd_gpu *gpu, bool high_priority, struct CUstream_
 /* Appends a store of `value` into the mark to the stream. */
 int zd_gpu_mark(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Spins until the mark has reached `value`. DEADLINE after 30 s, DEVICE when the stream has failed
+/* Spins until the mark has reached `value`. Errors: DEADLINE after 30 s, DEVICE if the stream has failed
  * meanwhile. */
 int zd_gpu_await(const struct zd_gpu *gpu, struct CUstream_st *stream, unsigned mark, uint64_t value,
                  struct zd_err *err) __attribute__((warn_unused_result));
 int zd_gpu_synchronize(const struct zd_gpu *gpu, struct CUstream_st *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Memory on the GPU, mapped for GPUs 0..ngpus-1 as well when ngpus is not 0. */
+/* Memory on the GPU. If ngpus is not 0, it is also mapped for GPUs 0..ngpus-1. */
 struct zd_gpu_memory {
 	zd_cu_memory handle;
 	zd_cu_ptr at; /* 0: none */
@@ -74,7 +74,7 @@ int zd_gpu_memory_new(const struct zd_gpu *gpu, uint64_t bytes, uint32_t ngpus, 
                       struct zd_err *err) __attribute__((warn_unused_result));
 void zd_gpu_memory_free(const struct zd_gpu *gpu, struct zd_gpu_memory *memory);
 
-/* Copies in the order of the GPU's stream and waits for them. */
+/* Copies in the order of the GPU's stream, and waits for the copy. */
 int zd_gpu_write(const struct zd_gpu *gpu, zd_cu_ptr to, const void *from, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
 int zd_gpu_read(const struct zd_gpu *gpu, void *to, zd_cu_ptr from, uint64_t bytes, struct zd_err *err)
@@ -83,10 +83,10 @@ int zd_gpu_read(const struct zd_gpu *gpu, void *to, zd_cu_ptr from, uint64_t byt
 /* ---- Libraries that are not the driver (cuda_library.c) ------------------------------------------------ */
 
 /*
- * Loads the first of `names` (NULL at the end) that is found: at `path` alone if that is given, else where
- * the dynamic linker looks, under $CUDA_HOME and /usr/local/cuda*, and among the packages of the Python in
- * $PATH and of the usual places. Libraries stay loaded. `where` (at least 256 bytes) tells which it was.
- * NOT_FOUND says where it was looked for.
+ * Loads the first of `names` (NULL at the end) that is found: only at `path` if that is given, otherwise in
+ * the folders of the dynamic linker, under $CUDA_HOME and /usr/local/cuda*, and among the packages of the
+ * Python in $PATH and in the usual places. Libraries remain loaded. `where` (at least 256 bytes) receives the
+ * file's name. The text of NOT_FOUND lists the searched places.
  */
 int zd_library_load(const char *const *names, const char *path, void **library, char *where,
                     size_t where_bytes, struct zd_err *err) __attribute__((warn_unused_result));
@@ -102,10 +102,9 @@ int zd_library_functions(void *library, const char *where, const struct zd_libra
 /* ---- A trainer's load (cuda_gemm.c) -------------------------------------------------------------------- */
 
 /*
- * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. A measurement
- * calls zd_gemm_fill() before each piece of work, so that the GPU has products for the next few
- * milliseconds: a thread that launches them would contend for the driver's locks with the calls that are
- * measured.
+ * Products of bf16 matrices by cuBLAS, back to back on a stream of the lowest priority. A measurement calls
+ * zd_gemm_fill() before each piece of work, so that the GPU has products for the next few milliseconds. A
+ * thread that launches them would contend for the driver's locks with the measured calls.
  */
 struct zd_gemm;
 
@@ -139,8 +138,8 @@ int zd_gemm_timed_end(struct zd_gemm *gemm, uint64_t product_ns[ZD_GEMM_RUNS], s
 /* A rank's communicator of NCCL. */
 struct zd_nccl_rank;
 
-/* Loads NCCL; NVLink multicast is off unless NCCL_NVLS_ENABLE says otherwise. `copy_engines`: gathers use no
- * SM. Errors: those of zd_library_load() and of zd_nccl_load(), and UNSUPPORTED for a version without copy
+/* Loads NCCL. NVLink multicast is off unless NCCL_NVLS_ENABLE turns it on. `copy_engines`: gathers use no SM.
+ * Errors: those of zd_library_load() and of zd_nccl_load(), and UNSUPPORTED for a version without copy
  * engines. */
 int zd_nccl_rank_new(const char *path, bool copy_engines, struct zd_nccl_rank **rank, struct zd_err *err)
         __attribute__((warn_unused_result));
@@ -153,22 +152,21 @@ int zd_nccl_rank_make_id(const struct zd_nccl_rank *rank, struct zd_nccl_id *id,
 int zd_nccl_rank_join(struct zd_nccl_rank *rank, const struct zd_nccl_id *id, uint32_t nranks, uint32_t index,
                       struct zd_err *err) __attribute__((warn_unused_result));
 
-/* With copy engines, makes memory of so many bytes in which all ranks gather; else nothing. All ranks call
- * it, with the same number. */
+/* With copy engines, makes memory of so many bytes in which all ranks gather; otherwise does nothing. All
+ * ranks call it, with the same number. */
 int zd_nccl_rank_make_window(struct zd_nccl_rank *rank, uint64_t bytes, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Returns where NCCL gathers what is in `buffer`: there, or in its window. */
+/* Returns the address at which NCCL gathers the content of `buffer`: the buffer's, or that of its window. */
 zd_cu_ptr zd_nccl_rank_place(const struct zd_nccl_rank *rank, zd_cu_ptr buffer);
 /* Gathers in place: this rank's slice lies at index * slice_bytes of `buffer`. */
 int zd_nccl_rank_all_gather(const struct zd_nccl_rank *rank, zd_cu_ptr buffer, uint64_t slice_bytes,
                             struct CUstream_st *stream, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Sums `numel` elements over all ranks, in place or not. float32, float16 or bfloat16. */
+/* Sums `numel` elements of all ranks, in place or not. float32, float16 or bfloat16. */
 int zd_nccl_rank_all_reduce(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr sum,
                             uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                             struct zd_err *err) __attribute__((warn_unused_result));
-/* The same for all ranks' slices in `gradients`; this rank's sums, `numel` elements, are stored in
- * `slice`. */
+/* Sums the slices of all ranks in `gradients`, and stores this rank's sums, `numel` elements, in `slice`. */
 int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradients, zd_cu_ptr slice,
                                 uint64_t numel, enum zerod_dtype dtype, struct CUstream_st *stream,
                                 struct zd_err *err) __attribute__((warn_unused_result));
@@ -177,12 +175,12 @@ void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 
 /* ---- The GPU's share of kernels (cuda_profile.c) ------------------------------------------------------- */
 
-/* Begins to record all kernels of this process by CUPTI, which makes kernels somewhat slower. Errors:
- * NOT_FOUND if there is no CUPTI, UNSUPPORTED with its text. */
+/* Starts recording all kernels of this process with CUPTI, which makes kernels somewhat slower. Errors:
+ * NOT_FOUND if CUPTI is missing, UNSUPPORTED with its text. */
 int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
 /* Waits for all kernels. Returns the GPU time of the kernels since the last call: the sum of each kernel's ns
- * times the share of the multiprocessors that its blocks hold; 0: there was no kernel. Errors: UNSUPPORTED,
- * after which the next call may succeed. */
+ * times the share of the multiprocessors that its blocks occupy. 0: there was no kernel. Errors: UNSUPPORTED;
+ * the next call can succeed. */
 int zd_profile_take(const struct zd_gpu *gpu, uint64_t *sm_ns, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Ends the recording. Called only after a successful zd_profile_begin(). */

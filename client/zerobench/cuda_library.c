@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_library.c - finds and loads NCCL, cuBLAS and CUPTI, which come with CUDA's toolkit, with a
- * distribution or with Python packages, in other places each.
+ * cuda_library.c - finds and loads NCCL, cuBLAS and CUPTI. CUDA's toolkit, distributions and Python packages
+ * install them in different folders.
  */
 #include "client/zerobench/cuda_gpu.h"
 
@@ -15,8 +15,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Folders, as glob(3) takes them, below the value of an environment variable; those of an unset one are left
- * out. */
+/* Folders, as patterns of glob(3), below the value of an environment variable. If the variable is not set,
+ * the folder is skipped. */
 static const struct {
 	const char *variable, *pattern;
 } places[] = {
@@ -40,7 +40,7 @@ struct search {
 	void *library;
 	char *where;
 	size_t where_bytes;
-	char refused[256]; /* by the dynamic linker, though it is there */
+	char refused[256]; /* the dynamic linker's error for a file that exists */
 };
 
 static bool try_file(struct search *search, const char *path)
@@ -72,7 +72,7 @@ static bool try_folders(struct search *search, const char *pattern)
 	return false;
 }
 
-/* The packages of the first python3 in $PATH: bin/python3 has them in lib/ beside. */
+/* Searches the packages of each python3 in $PATH: they are in ../lib of its folder. */
 static bool try_python(struct search *search)
 {
 	const char *path = getenv("PATH");
@@ -116,7 +116,7 @@ int zd_library_load(const char *const *names, const char *path, void **library, 
 	}
 	for (const char *const *name = names; *name && !loaded; name++)
 		loaded = try_file(&search, *name);
-	search.refused[0] = '\0'; /* not there is what was to be expected */
+	search.refused[0] = '\0'; /* a missing file is expected here, and not reported */
 	if (!loaded && !try_places(&search))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND,
 		                  "there is no %s where the dynamic linker looks, under $CUDA_HOME, "

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_nccl.c - NCCL inside the trainers: what zerod is measured against.
+ * cuda_nccl.c - NCCL in the trainers, against which zerod is measured.
  *
- * NCCL gathers with copy engines, from 2.28 on, under its policy to use no SM, in memory of its own that all
- * ranks have registered as a symmetric window. The policy is that of the environment, which NCCL reads once.
+ * From 2.28 on, NCCL can gather with copy engines, under its policy to use no SM, in memory of its own that
+ * all ranks have registered as a symmetric window. The policy comes from the environment, which NCCL reads
+ * once.
  */
 #include "client/zerobench/cuda_gpu.h"
 
@@ -18,7 +19,7 @@
 #define POLICY_ZERO        "2"
 #define WINDOW_ALIGN_BYTES (2u << 20)
 
-/* The functions that only copy engines need. */
+/* The functions that are needed only for copy engines. */
 struct window_functions {
 	int (*mem_alloc)(void **memory, size_t bytes);
 	int (*mem_free)(void *memory);
@@ -31,7 +32,7 @@ struct zd_nccl_rank {
 	struct ncclComm *comm;
 	uint32_t rank;
 	bool copy_engines;
-	struct window_functions functions; /* with copy engines, and: */
+	struct window_functions functions; /* only with copy engines, as are: */
 	void *memory, *window;
 	char version[384];
 };

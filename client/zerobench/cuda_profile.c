@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_profile.c - what this process's kernels hold of its GPU, as CUPTI records them: NCCL's and the
- * library's alike.
+ * cuda_profile.c - the share of the GPU that this process's kernels occupy, as recorded by CUPTI. The kernels
+ * are NCCL's and the library's.
  *
- * A kernel holds one multiprocessor for each of its blocks, from its begin to its end, and all kernels at a
- * moment as many as there are. CUPTI's callbacks have no argument: what they record is the process's, and
- * there is one profile at a time. CUPTI is loaded when that begins, since whatever it watches is slower; it
- * stays until the process ends.
+ * A kernel occupies one multiprocessor for each of its blocks, from its start to its end. All kernels
+ * together occupy at most as many as the GPU has. CUPTI's callbacks have no argument: their records are those
+ * of the process, which has one profile at a time. CUPTI is loaded when the profile starts, because it slows
+ * everything that it records. It remains loaded until the process ends.
  */
 #include "client/zerobench/cuda_cupti.h"
 #include "client/zerobench/cuda_gpu.h"
@@ -19,7 +19,7 @@
 
 #define BUFFER_BYTES (1u << 20)
 #define BUFFER_ALIGN 8u
-#define MOST_KERNELS 64u /* of what is recorded at a time */
+#define MOST_KERNELS 64u /* that are recorded at a time */
 
 #define MEMBER(member, name, args) int(*member) args; /* NOLINT: a declarator */
 static struct {
@@ -33,7 +33,7 @@ struct kernel {
 
 static uint64_t multiprocessors;
 
-/* Kernels that CUPTI's callbacks have reported: on CUPTI's own thread, or on the thread that flushes. */
+/* Kernels that CUPTI's callbacks have reported, on CUPTI's own thread or on the thread that flushes. */
 static struct {
 	pthread_mutex_t lock;
 	struct kernel kernels[MOST_KERNELS];
@@ -60,7 +60,7 @@ static void on_requested(uint8_t **buffer, size_t *bytes, size_t *most)
 	*most = 0; /* as many as fit */
 }
 
-/* With the lock. */
+/* Called with the lock. */
 static void add_kernel(const struct zd_cupti_kernel *record)
 {
 	const uint64_t blocks = (uint64_t)record->grid_x * (uint64_t)record->grid_y *
@@ -89,8 +89,8 @@ static void on_completed(struct CUctx_st *context, uint32_t stream, uint8_t *buf
 
 /* ---- What they come to --------------------------------------------------------------------------------- */
 
-/* Multiprocessors that are held from `begin_ns` on, until the next kernel begins or ends, which is at
- * *until_ns. */
+/* Returns the multiprocessors that are occupied from `begin_ns` on, until the next kernel starts or ends.
+ * *until_ns is that time. */
 static uint64_t held_from(uint64_t begin_ns, uint64_t *until_ns)
 {
 	uint64_t blocks = 0;
@@ -107,7 +107,7 @@ static uint64_t held_from(uint64_t begin_ns, uint64_t *until_ns)
 	return zd_min_u64(blocks, multiprocessors);
 }
 
-/* ns of one multiprocessor. */
+/* Returns the occupied time, in ns of one multiprocessor. */
 static uint64_t held_ns(void)
 {
 	uint64_t sum = 0, at_ns = 0, until_ns;
@@ -152,7 +152,7 @@ int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err)
 	return status;
 }
 
-/* Records are whole when the GPU has nothing to do any more. */
+/* All records are complete when the GPU is idle. */
 static int flush(const struct zd_gpu *gpu, struct zd_err *err)
 {
 	size_t dropped = 0;

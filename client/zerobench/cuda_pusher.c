@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_pusher.c - the same bytes without zerod: a process that holds all memory, with a thread a GPU that
- * pushes what lies there, in rotation, and waits until all pushes into its own ranks' buffers have arrived.
- * The copy engines' own speed. With --on-host each thread pulls all shards from pinned host memory.
+ * cuda_pusher.c - the same bytes without zerod: the speed of the copy engines alone. One process holds all
+ * memory, with one thread per GPU, which pushes the shards of the GPU in rotation, and waits until all pushes
+ * into the buffers of its own ranks have arrived. With --on-host each thread pulls all shards from pinned
+ * host memory.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -26,10 +27,10 @@ struct push_thread {
 	uint32_t device;
 	pthread_t thread;
 	uint64_t slice_bytes;
-	uint64_t round; /* marks' value */
+	uint64_t round; /* the value of the marks */
 };
 
-/* All marks are in the first GPU's. */
+/* All marks are in the memory of the first GPU's marks. */
 static unsigned mark_of(uint32_t target, uint32_t source)
 {
 	return target * ZD_CUDA_MAX_RANKS + source;
@@ -54,7 +55,7 @@ static int push_shard(const struct push_thread *self, uint32_t source, uint32_t 
 	                   err, "a write-value");
 }
 
-/* From this device's ranks, each round the ring: no two sources begin with the same target. */
+/* Pushes the shards of this device's ranks around the ring: no two sources start with the same target. */
 static int push_all(const struct push_thread *self, struct zd_err *err)
 {
 	const struct zd_cuda_run *run = self->pusher->run;
@@ -118,13 +119,13 @@ static int push_size(struct push_thread *self, uint64_t numel, struct zd_err *er
 		uint64_t *samples = i < options->warmup
 		                            ? NULL
 		                            : zd_cuda_samples(run, ZD_CUDA_PUSHES, i - options->warmup);
-		zd_cuda_meet_all(run); /* before zerod's turn */
-		zd_cuda_meet_all(run); /* before NCCL's */
+		zd_cuda_meet_all(run); /* before the turn of zerod */
+		zd_cuda_meet_all(run); /* before the turn of NCCL */
 		zd_cuda_meet_all(run);
 		status = push_turn(self, samples, err);
 	}
 	if (!status)
-		zd_cuda_meet_all(run); /* the samples are there */
+		zd_cuda_meet_all(run); /* all ranks have stored their samples */
 	return status;
 }
 
@@ -139,7 +140,7 @@ static int measure_size(void *arg, uint64_t numel)
 	return push_size(sizes->self, numel, sizes->err);
 }
 
-/* The others would wait at a barrier for a thread that fails: the process ends. */
+/* If a thread fails, the others would wait for it at a barrier. The process therefore ends. */
 static void *thread_main(void *arg)
 {
 	struct push_thread *self = arg;

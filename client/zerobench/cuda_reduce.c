@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_reduce.c - reductions of one size on GPUs by turns: zerod, NCCL's reduce-scatter or all-reduce of the
- * same gradients, pushes of as many bytes without a sum.
+ * cuda_reduce.c - reductions of one size on GPUs in turns: by zerod, by NCCL's reduce-scatter or all-reduce
+ * of the same gradients, and pushes of as many bytes without a sum.
  *
- * A turn of zerod's begins when the gradient lies in its bucket, with the submit, and ends when the backward
- * has: the rank's slice is in its target then. zerod sums in float32, whatever the gradients are; NCCL gives
- * sums of their dtype.
+ * A turn of zerod starts with the submit, when the gradient is in its bucket, and ends with the backward: the
+ * rank's slice is then in its target. zerod sums in float32 for any dtype of the gradients. NCCL's sums have
+ * the dtype of the gradients.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -27,7 +27,7 @@ static bool is_all_reduce(const struct reduction *reduction)
 	return reduction->trainer->run->bench->options.all_reduce;
 }
 
-/* The elements of the sum that each rank receives. */
+/* Returns the number of elements of the sum that each rank receives. */
 static uint64_t sum_numel(const struct reduction *reduction)
 {
 	const struct zerod_shard *shard = &reduction->unit.shard;
@@ -89,7 +89,7 @@ static int end_reduction(struct reduction *reduction)
 
 /* ---- A backward ---------------------------------------------------------------------------------------- */
 
-/* Up to the gradient in its bucket: what a backward computes anyway. */
+/* Begins a backward and writes the gradient into its bucket. A trainer needs this time in any case. */
 static int prepare_reduction(struct reduction *reduction)
 {
 	struct zd_cuda_trainer *trainer = reduction->trainer;
@@ -148,7 +148,7 @@ static int by_nccl(const struct reduction *reduction, uint64_t *took_ns)
 	return status;
 }
 
-/* `numel` sums of the rank's slice, from its element `first` on. */
+/* Compares `numel` sums of the rank's slice, starting with its element `first`. */
 static int count_wrong(const struct reduction *reduction, const struct zerod_target *target, uint64_t first,
                        uint64_t numel, uint64_t *wrong)
 {
@@ -168,7 +168,7 @@ static int count_wrong(const struct reduction *reduction, const struct zerod_tar
 	return status;
 }
 
-/* The step that follows: its first and last sum are looked at, or all. */
+/* Takes the step after the backward, and checks its first and last sum, or all. */
 static int run_step(const struct reduction *reduction, bool all, uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
@@ -230,7 +230,7 @@ int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel)
 
 /* ---- What kernels hold --------------------------------------------------------------------------------- */
 
-/* Kernels that cannot be recorded are no failure: the reason is kept once, for all ranks. */
+/* If kernels cannot be recorded, this is not a failure. The reason is stored once, for all ranks. */
 static void unprofiled(const struct zd_cuda_run *run, const char *why)
 {
 	struct zd_cuda_shared *shared = run->shared;
@@ -249,7 +249,8 @@ static uint64_t take_result(const struct zd_cuda_trainer *trainer, bool expected
 	return sm_ns;
 }
 
-/* One by each, by turns. The rank's kernels alone: the daemon has none to run for these. */
+/* Records one reduction of zerod and one of NCCL. Only the rank's kernels are recorded, because the daemon
+ * runs none for these reductions. */
 static int profile_once(struct reduction *reduction, uint64_t sm_ns[ZD_CUDA_PUSHES], uint64_t *wrong)
 {
 	const struct zd_cuda_trainer *trainer = reduction->trainer;
@@ -270,7 +271,7 @@ static int profile_once(struct reduction *reduction, uint64_t sm_ns[ZD_CUDA_PUSH
 	return status;
 }
 
-/* By one rank, when all are through. */
+/* Called by one rank, after all ranks are done. */
 static void store_figures(const struct zd_cuda_run *run, uint64_t bytes)
 {
 	struct zd_cuda_shared *shared = run->shared;
@@ -293,7 +294,7 @@ static int profile(struct zd_cuda_trainer *trainer)
 		uint64_t sm_ns[ZD_CUDA_PUSHES] = {0};
 		status = profile_once(&reduction, sm_ns, &wrong);
 		for (enum zd_cuda_way way = 0; way < ZD_CUDA_PUSHES && i > 0;
-		     way++) /* the first one warms up */
+		     way++) /* not the first, which warms up */
 			costs->sm_ns[way][(i - 1) * run->ranks + trainer->member->index] = sm_ns[way];
 	}
 	zd_profile_end();
@@ -319,7 +320,7 @@ int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer)
 		unprofiled(run, err.text);
 	zd_cuda_meet_trainers(run);
 	const bool all_recorded = !atomic_load(&run->shared->unprofiled);
-	zd_cuda_meet_trainers(run); /* all have looked: who is ahead may lose a record at once */
+	zd_cuda_meet_trainers(run); /* all ranks have read it, before a rank's profile can fail */
 	if (all_recorded)
 		return profile(trainer);
 	if (recorded)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_report.c - what gathers and reductions on GPUs took: a line a size with zerod, NCCL and pushes side by
- * side, then what they cost.
+ * cuda_report.c - the times of gathers and reductions on GPUs: one line per size with zerod, NCCL and pushes
+ * next to each other, and then the costs.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -21,7 +21,7 @@ static double ratio(uint64_t of, uint64_t to)
 	return to ? (double)of / (double)to : 0;
 }
 
-/* Bytes a nanosecond are GB/s; the factor is nccl-tests'. */
+/* Bytes per nanosecond are GB/s. The factor is that of nccl-tests. */
 static double busbw(const struct zd_cuda_run *run, uint64_t bytes, uint64_t ns)
 {
 	/* An all-reduce moves all bytes twice. */
@@ -133,13 +133,13 @@ static json_t *row_json(const struct zd_bench *bench, const struct zd_cuda_run *
 
 /* ---- Promised figures, each where it was measured ------------------------------------------------------ */
 
-/* In part at least. */
+/* Whether NCCL makes at least a part of the collectives. */
 static bool is_left_to_nccl(const struct zd_bench *bench)
 {
 	return bench->options.nodes > 1 || bench->options.collectives == ZEROD_COLLECTIVES_NCCL;
 }
 
-/* Idle, over whatever NCCL has to use. */
+/* Targets on idle GPUs, for any transport that NCCL uses. */
 static void nccl_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
 {
 	const char *name = bench->options.op == ZD_BENCH_REDUCE ? "reduction" : "gather";
@@ -175,7 +175,7 @@ static void reduce_targets(struct zd_bench *bench, const struct zd_cuda_run *run
 		zd_report_target(bench, what, speedup, false, wanted);
 }
 
-/* A gather's speed over NCCL's that is promised for its size and this load; 0: none. */
+/* Returns the promised ratio of a gather's speed to NCCL's for its size and this load; 0: no promise. */
 static double promised_speedup(const struct zd_bench_options *options, uint64_t bytes)
 {
 	static const struct {
@@ -214,7 +214,7 @@ static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, 
 		return;
 	}
 	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench))
-		return; /* nothing is promised for these */
+		return; /* without promised figures */
 	if (bench->options.load_side) {
 		snprintf(what, sizeof(what), "gather of %llu MiB under load: NCCL's / zerod's",
 		         (unsigned long long)mib);
@@ -262,8 +262,8 @@ static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
 	                 true, 1);
 }
 
-/* Time of the whole GPU that its products lose, for each GiB reduced: what products beside reductions take
- * longer, all together. */
+/* Reports how much longer the products take together while reductions run, for each GiB reduced. It is time
+ * of the whole GPU. */
 static void report_lost(const struct zd_bench *bench, const struct zd_cuda_costs *costs, enum zd_cuda_way way)
 {
 	const int64_t longer_ns = (int64_t)(costs->product_ns[way] - costs->product_ns[ZD_CUDA_PUSHES]);
@@ -309,7 +309,7 @@ static void report_slowdown(struct zd_bench *bench, const struct zd_cuda_run *ru
 		zd_report_target(bench, what, zerod - nccl, true, 0);
 }
 
-/* `ns_each`: of the unit. */
+/* `ns_each`: ns of the unit. */
 static void report_spread(const struct zd_bench *bench, const struct zd_stats *stats, const char *what,
                           double ns_each, const char *unit)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_run.c - gathers and reductions on GPUs: the team, and what its members have to know before they are
+ * cuda_run.c - gathers and reductions on GPUs: the team, and the data that its members need before they are
  * forked. The parent never calls CUDA.
  */
 #include "client/zerobench/cuda_bench.h"
@@ -59,7 +59,7 @@ static pid_t listener_pid(const char *socket_path)
 	return peer.pid > 1 ? peer.pid : 0;
 }
 
-/* Of one daemon, which has as many of them as all others. */
+/* Reads the names of one daemon's devices. All daemons have the same number of devices. */
 static int learn_devices(struct zd_cuda_run *run, uint32_t node, struct zd_err *err)
 {
 	struct zerod_options connect = ZEROD_INIT(connect);
@@ -130,7 +130,7 @@ int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err)
 		status = zd_cuda_steps(&run, bench, err);
 	} else {
 		status = zd_team_run(run.ranks + 1, member_main, &run, err);
-		zd_cuda_report(bench, &run); /* also what was measured before a failure */
+		zd_cuda_report(bench, &run); /* also the measurements before a failure */
 	}
 	zd_shared_free(run.shared, shared_bytes);
 	return status;

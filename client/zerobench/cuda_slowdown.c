@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_slowdown.c - what a product of the trainer's takes alone, beside gathers or reductions by zerod, and
- * beside NCCL's, both without pause on all ranks. Products are timed by events, in runs that are queued
- * before the others begin. Of reductions it is noted how many bytes they were: what products lose for each is
- * what the sums, and all else, take of the GPU.
+ * cuda_slowdown.c - the time of a trainer's matrix product alone, while zerod gathers or reduces, and while
+ * NCCL does, both without pause on all ranks. Products are timed by events, in runs that are queued before
+ * the other work starts. For reductions the number of bytes is recorded: the time that products lose for each
+ * byte is the GPU's time for the sums and all other work.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -11,12 +11,12 @@
 
 #define ROUNDS 5u
 
-/* The work that runs beside the products. */
+/* The work that runs at the same time as the products. */
 struct beside {
 	struct zd_cuda_trainer *trainer;
 	struct zd_cuda_unit unit;
 	struct zd_cuda_backward *backward; /* NULL: gathers */
-	enum zd_cuda_way way;              /* ZD_CUDA_PUSHES: nothing */
+	enum zd_cuda_way way;              /* ZD_CUDA_PUSHES: no work */
 	zd_cu_ptr held;                    /* NCCL's buffer */
 	uint64_t reduced_bytes;
 };
@@ -58,8 +58,8 @@ static int work_once(struct beside *beside)
 	return beside->way == ZD_CUDA_ZEROD ? gather_by_zerod(beside) : gather_by_nccl(beside);
 }
 
-/* NCCL's calls must be as many on all ranks: whether there is another one is agreed upon before each, for
- * zerod too. */
+/* All ranks must call NCCL equally often. Before each call, also for zerod, they agree on whether there is
+ * another one. */
 static int work_until_end(struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
@@ -73,7 +73,7 @@ static int work_until_end(struct beside *beside)
 		}
 		zd_cuda_meet_trainers(run);
 		const bool go_on = atomic_load(&run->shared->running) > 0;
-		zd_cuda_meet_trainers(run); /* all have looked */
+		zd_cuda_meet_trainers(run); /* all ranks have read it */
 		if (!go_on)
 			return 0;
 		status = work_once(beside);
@@ -104,7 +104,7 @@ static void store_figures(const struct beside *beside)
 	costs->reduced_bytes[beside->way] = beside->reduced_bytes;
 }
 
-/* The median over runs and rounds; of ranks, the mean. */
+/* Measures the median over runs and rounds, and the mean of the ranks. */
 static int measure_way(struct beside *beside, enum zd_cuda_way way)
 {
 	const struct zd_cuda_trainer *trainer = beside->trainer;
@@ -127,7 +127,7 @@ static int measure_way(struct beside *beside, enum zd_cuda_way way)
 	return 0;
 }
 
-/* NCCL gathers into the unit's buffer, which is held meanwhile. */
+/* NCCL gathers into the unit's buffer, which is leased meanwhile. */
 static int hold_buffer(struct beside *beside)
 {
 	return beside->backward ? 0 : zd_cuda_gather(beside->trainer, &beside->unit, &beside->held);
@@ -170,8 +170,8 @@ int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	struct beside beside = {.trainer = trainer};
-	/* The arena has room for this size with any options. The backward queues no products of its own: only
-	 * the timed ones run. */
+	/* The arena has room for this size with any options. The backward queues no products itself: only the
+	 * timed ones run. */
 	int status = zd_cuda_backward_new(trainer, zd_min_u64(options->max_bytes, ZD_CUDA_BESIDE_BYTES), NULL,
 	                                  &beside.backward);
 	if (!status)

@@ -7,7 +7,7 @@
 
 struct gpu_work {
 	struct zd_cuda_trainer *trainer;
-	struct zd_gpu_memory gradient; /* that is copied into entries, and what the baseline copies to */
+	struct zd_gpu_memory gradient; /* copied into entries, or by the baseline to `elsewhere` */
 	struct zd_gpu_memory elsewhere;
 	struct CUevent_st *marks[2];
 };

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 
-#define SLICE_PADDING_BYTES (64u << 10) /* more than the daemon's, of one slice */
+#define SLICE_PADDING_BYTES (64u << 10) /* more than the daemon's padding of one slice */
 
 int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
 {
@@ -100,13 +100,13 @@ int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
 
-/* With the padding of its slices. */
+/* Returns the size with the padding of the slices. */
 static uint64_t largest_unit_bytes(const struct zd_cuda_run *run)
 {
 	return run->bench->options.max_bytes + (uint64_t)run->ranks * SLICE_PADDING_BYTES;
 }
 
-/* NCCL takes one rank a GPU. That there is none is no failure, unless it was named. */
+/* NCCL accepts one rank per GPU. A missing NCCL is an error only if its path was given. */
 static int join_nccl(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
@@ -141,7 +141,7 @@ static int join_nccl(struct zd_cuda_trainer *trainer)
 	              : zd_nccl_rank_make_window(trainer->nccl, largest_unit_bytes(run), member->err);
 }
 
-/* The ids of a group over several daemons are made by the first rank's. */
+/* Joins the group. If the group spans daemons, the first rank makes its id. */
 static int join_group(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
@@ -207,14 +207,14 @@ static int measure_size(void *arg, uint64_t numel)
 	                                                          : zd_cuda_measure_gathers(trainer, numel);
 }
 
-/* The measurements that follow when all sizes are done. */
+/* Makes the measurements that follow all sizes. */
 static int measure_rest(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	int status = 0;
 	if (options->op == ZD_BENCH_GATHER && trainer->gemm)
 		return zd_cuda_slowdown(trainer);
-	/* Costs go by the clock, and ranks that gather together must gather as often. */
+	/* The costs are measured for a fixed time. Ranks of collective gathers must gather equally often. */
 	if (options->nodes > 1 || options->collectives != ZEROD_COLLECTIVES_COPIES || options->all_reduce)
 		return 0;
 	if (options->op == ZD_BENCH_GATHER && options->alone)
@@ -227,7 +227,7 @@ static int measure_rest(struct zd_cuda_trainer *trainer)
 		status = zd_cuda_reduce_slowdown(trainer);
 	if (!status && options->backward_bytes)
 		status = zd_cuda_backwards(trainer);
-	if (!status && !trainer->gemm) /* the last of all: what CUPTI has watched stays slower */
+	if (!status && !trainer->gemm) /* the last measurement, because CUPTI slows all later ones */
 		status = zd_cuda_reduce_profile(trainer);
 	return status;
 }
@@ -246,9 +246,9 @@ int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_ru
 		status = zd_cuda_each_size(run, measure_size, &trainer);
 	if (!status)
 		status = measure_rest(&trainer);
-	if (status) /* the process ends, and its session with it */
+	if (status) /* the end of the process ends its session */
 		return status;
-	zd_cuda_meet_trainers(run); /* who leaves sooner is a lost peer to those who still work */
+	zd_cuda_meet_trainers(run); /* a rank that leaves earlier would be a lost peer for the others */
 	end_trainer(&trainer);
 	return 0;
 }

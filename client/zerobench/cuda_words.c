@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_words.c - the first and last element of every slice of a gathered buffer: compared after each gather.
- * The words of other ranks' slices are spoilt before the next, so that a gather that moved nothing is wrong;
- * the own slice may be the shard.
+ * cuda_words.c - the first and last element of every slice of a gathered buffer, which are compared after
+ * each gather. Before the next gather, these elements of other ranks' slices are overwritten, so that a
+ * gather that moved nothing is detected. The own slice is not overwritten: it can be the shard.
  */
 #include "client/zerobench/cuda_bench.h"
 
@@ -10,7 +10,7 @@
 
 #include "base/mem.h"
 
-/* Of pinned host memory, one word an element: what is compared or written. */
+/* Pinned host memory for the compared or written values, one word per element. */
 #define WORDS ((size_t)2 * ZD_CUDA_MAX_RANKS)
 
 struct words {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * main.c - the command line of zerobench, with nccl-tests' letters, and the order of a run.
+ * main.c - the command line of zerobench, with the letters of nccl-tests, and the order of a run.
  */
 #include "bench.h"
 #include "client/zerobench/step.h"
@@ -35,13 +35,13 @@ static const struct {
 	enum zerod_dtype dtype;
 } dtypes[] = {{"float", ZEROD_FLOAT32}, {"bfloat16", ZEROD_BFLOAT16}, {"half", ZEROD_FLOAT16}};
 
-/* On GPUs; defaults differ. */
+/* On GPUs, with other defaults. */
 static const struct op cuda_ops[] = {
         [ZD_BENCH_GATHER] = {"gather", zd_bench_cuda, 100, 10, 0},
         [ZD_BENCH_REDUCE] = {"reduce", zd_bench_cuda, 100, 10, 0},
         [ZD_BENCH_STEP] = {"step", zd_bench_cuda, 10, 3, 0},
 };
-/* As NCCL and its tests call them. */
+/* The names of NCCL and its tests. */
 static const struct {
 	const char *name;
 	enum zd_bench_op op;
@@ -69,7 +69,7 @@ enum {
 	KEY_ON_HOST,
 };
 
-#define STRICT_EXIT 100 /* no status of zerod */
+#define STRICT_EXIT 100 /* not a status of zerod */
 #define SCALE_UNITS 10000u
 #define STEP_UNITS  16u
 #define STEP_SIDE   4096u /* of the matrices whose products are a step's work on GPUs */
@@ -77,11 +77,11 @@ enum {
 #define HAS_SIZES   (MOVES_BYTES | 1u << ZD_BENCH_ALLOC)
 #define STEPS       (1u << ZD_BENCH_STEP)
 
-/* Options that mean nothing to some operations; check_backend() knows those that are for GPUs. */
+/* Options that only some operations accept. check_backend() checks the options for GPUs. */
 static const struct {
 	const char *name;
 	int key;
-	unsigned ops; /* a bit for each that takes it */
+	unsigned ops; /* a bit for each operation that accepts it */
 } particular[] = {
         {"minbytes", 'b', HAS_SIZES},
         {"maxbytes", 'e', HAS_SIZES | STEPS},
@@ -229,8 +229,8 @@ static enum zerod_collectives parse_collectives(struct argp_state *state, const 
 	return strcmp(text, "nccl") == 0 ? ZEROD_COLLECTIVES_NCCL : ZEROD_COLLECTIVES_COPIES;
 }
 
-/* Rejects options that contradict each other. Sizes and counts of the command line are set already, and 0
- * where not given. */
+/* Rejects options that contradict each other. Sizes and counts are those of the command line, or 0 if not
+ * given. */
 static void complete_options(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
@@ -396,7 +396,7 @@ static const struct op *op_of(const struct zd_bench *bench)
 	return is_on_gpus(bench) ? &cuda_ops[bench->options.op] : &ops[bench->options.op];
 }
 
-/* Defaults that depend on the operation and on the daemon's devices, once those are known. */
+/* Sets defaults that depend on the operation and on the daemon's devices, which must be known. */
 static void set_defaults(struct zd_bench *bench)
 {
 	struct zd_bench_options *o = &bench->options;
@@ -417,7 +417,8 @@ static void set_defaults(struct zd_bench *bench)
 		o->ranks = op->ranks ? op->ranks : bench->devices;
 }
 
-/* Operations that write memory with the CPU need host devices; options for GPUs need GPUs. */
+/* Checks that operations in which the CPU writes memory have host devices, and that options for GPUs have
+ * GPUs. */
 static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
@@ -444,20 +445,20 @@ static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 	return 0;
 }
 
-/* Of a rank: shards, targets of up to twice their width, buckets and staging. */
+/* Memory of a rank: shards, targets of up to twice their width, buckets and staging. */
 static uint64_t backward_arena_bytes(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *o = &bench->options;
 	return o->backward_bytes ? 3 * o->backward_bytes / o->ranks + (512u << 20) : 0;
 }
 
-/* Room for each rank's gathered buffer, bucket, staging and target of the largest unit, and as much again; on
- * GPUs also for units of sizes of their own. */
+/* Memory for each rank's gathered buffer, bucket, staging and target of the largest unit, and as much again.
+ * On GPUs also for units of other sizes. */
 static uint64_t arena_bytes(const struct zd_bench *bench)
 {
 	const uint64_t ranks_per_device = (bench->options.ranks + bench->devices - 1) / bench->devices;
 	const uint64_t others = bench->on_gpus ? ranks_per_device * (512u << 20) : 256u << 20;
-	/* Between daemons sums travel as float32. */
+	/* Between daemons sums are sent as float32. */
 	const uint64_t units = bench->options.nodes > 1 ? 10 : 4;
 	const uint64_t each = bench->options.op == ZD_BENCH_STEP
 	                              ? zd_step_arena_bytes(bench)
@@ -502,10 +503,10 @@ static int measure_all(struct zd_bench *bench, const char *socket_path, struct z
 }
 
 /*
- * Requests that move no bytes cost little more than waking the other side, and that costs ten times as much
- * on another CPU that sleeps. Left to the scheduler, a ratio would compare where it put the two pairs of
- * processes; on one CPU it compares what they do. Children inherit it; a daemon that is not ours stays where
- * it is.
+ * Requests that move no bytes cost little more than waking the other process, and a wake on another CPU that
+ * sleeps costs ten times as much. If the scheduler chose the CPUs, a ratio would compare its choices for the
+ * two pairs of processes. On one CPU it compares the work of the processes. Children inherit the binding. A
+ * daemon that the user has started is not bound.
  */
 static int bind_to_one_cpu(struct zd_err *err)
 {
@@ -539,7 +540,7 @@ static int measure_private(struct zd_bench *bench, struct zd_err *err)
 	}
 	if (!status)
 		status = measure_all(bench, daemons[0].socket_path, err);
-	bench->socket_path = NULL; /* goes with the daemons */
+	bench->socket_path = NULL; /* ends with the daemons */
 	memset(bench->socket_paths, 0, sizeof(bench->socket_paths));
 	for (uint32_t node = 0; node < nodes; node++)
 		zd_private_stop(&daemons[node]);
@@ -595,7 +596,7 @@ static int run_bench(struct zd_bench *bench, struct zd_err *err)
 	return 0;
 }
 
-/* The daemon's texts have names in them that others have chosen. */
+/* The daemon's texts contain names that other users have chosen. */
 static void print_error(const char *text)
 {
 	char escaped[ZD_ERR_TEXT_BYTES * ZD_TEXT_ESCAPE_GROWTH + 1];
@@ -626,7 +627,7 @@ int main(int argc, char **argv)
 	else if (fflush(stdout)) {
 		fprintf(stderr, "zerobench: cannot write the output: %s\n", strerror(errno));
 		status = ZEROD_E_SYSTEM;
-	} else if (ferror(stdout)) { /* before: its reason is gone */
+	} else if (ferror(stdout)) { /* an earlier error, whose reason is lost */
 		fprintf(stderr, "zerobench: cannot write the output\n");
 		status = ZEROD_E_SYSTEM;
 	}

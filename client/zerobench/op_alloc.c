@@ -2,8 +2,8 @@
 /*
  * op_alloc.c - plain allocations, against mappings of a memfd of the same size.
  *
- * Both give zeroed memory, both are written to once a page - a mapping that nobody touches costs nothing -
- * and both are given back, all within the time that is measured.
+ * Both provide zeroed memory, which is written once per page, because a mapping without accesses costs no
+ * time, and then freed. All of this is in the measured time.
  */
 #include "bench.h"
 

@@ -3,10 +3,10 @@
  * op_gather.c - gathers of one unit by all ranks at once, against copies of the same bytes by as many
  * threads.
  *
- * A rank's time runs from its request until the bytes are there; an iteration's from the first rank's start
- * to the last one's end. The baseline does what the executors must do, and no more: a thread for each device
- * copies the device's shards into every rank's buffer, between mappings of memfds as the host backend's
- * segments are.
+ * A rank's time lasts from its request until the bytes have arrived. The time of an iteration lasts from the
+ * first rank's start to the last rank's end. The baseline does only the work that the executors must do: one
+ * thread for each device copies the device's shards into every rank's buffer, between mappings of memfds,
+ * which are also the segments of the host backend.
  */
 #include "bench.h"
 
@@ -47,7 +47,8 @@ static int run_round(const struct zd_member *member, struct zd_rank *rank, struc
 	return release_gathered(member, rank);
 }
 
-/* New contents first: what an earlier turn left in the same place cannot pass for them. */
+/* Publishes new contents first, so that an earlier turn's contents of the same memory are not mistaken for
+ * them. */
 static int check_gather(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
                         uint64_t numel, uint64_t *wrong)
 {
@@ -95,7 +96,7 @@ static int prepare_pushes(const struct zd_bench *bench, uint64_t numel, void **a
 		if (status)
 			return status;
 		memset(copies->shards[i], (int)i + 1,
-		       copies->shard_bytes); /* pages of their own, not the zero page */
+		       copies->shard_bytes); /* pages of its own, not the zero page */
 	}
 	return 0;
 }

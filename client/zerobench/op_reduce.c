@@ -3,10 +3,10 @@
  * op_reduce.c - reductions of one unit's gradient by all ranks, against sums of the same bytes by as many
  * threads.
  *
- * An iteration is one whole backward of each rank: begin, reserve, submit, end. Timed iterations reduce what
- * the daemon put there, zeroes: writing a gradient is the trainer's work. With -c another iteration reduces
- * real numbers, and every sum is compared with the float32 sum in rank order, bit for bit. The baseline sums
- * without moving anything first.
+ * An iteration is one whole backward of each rank: begin, reserve, submit, end. Timed iterations reduce the
+ * zeros that the daemon has stored, because the trainer, not zerod, writes gradients. With -c another
+ * iteration reduces real numbers, and every sum is compared with the float32 sum in rank order, bit for bit.
+ * The baseline sums without moving any bytes first.
  */
 #include "bench.h"
 
@@ -14,7 +14,7 @@
 
 #include "base/mem.h"
 
-/* One whole backward; `fill`: with the rank's gradient in it. */
+/* Runs one whole backward. `fill`: with the rank's gradient. */
 static int run_backward(const struct zd_member *member, const struct zd_rank *rank, bool fill,
                         struct zd_interval *span)
 {
@@ -96,11 +96,11 @@ struct sums {
 	uint32_t ranks, devices;
 	enum zerod_dtype dtype;
 	uint64_t shard_numel;
-	void *gradients[ZD_BENCH_MAX_RANKS]; /* whole, one of each rank */
+	void *gradients[ZD_BENCH_MAX_RANKS]; /* whole gradients, one of each rank */
 	void *targets[ZD_BENCH_MAX_RANKS];   /* float32 slices */
 };
 
-/* A block's sums stay in the first-level cache while one gradient after another is added. */
+/* A block's sums remain in the first-level cache while the gradients are added one by one. */
 #define BLOCK_NUMEL 1024
 
 static void sum_block(const struct sums *sums, uint64_t first, uint64_t numel, float *target)
@@ -146,7 +146,7 @@ static int prepare_sums(const struct zd_bench *bench, uint64_t numel, void **arg
 			status = zd_map_memfd(sums->shard_numel * sizeof(float), &sums->targets[i], err);
 		if (status)
 			return status;
-		memset(sums->gradients[i], 0, gradient_bytes); /* pages of their own, not the zero page */
+		memset(sums->gradients[i], 0, gradient_bytes); /* pages of its own, not the zero page */
 	}
 	return 0;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_rpc.c - requests that move no bytes: gathers of an available unit and their releases, one by one and in
+ * op_rpc.c - requests that move no bytes: gathers of an available unit and their releases, singly and in
  * batches.
  *
- * The baseline is a ping-pong of two processes over a SOCK_SEQPACKET socket pair, with packets as long as a
- * gather's request and reply are. The three series take turns block by block. A pair is a gather and its
- * release: two round trips.
+ * The baseline is a ping-pong between two processes over a SOCK_SEQPACKET socket pair, with packets of the
+ * same length as a gather's request and reply. The three series alternate block by block. A pair is a gather
+ * and its release: two round trips.
  */
 #include "bench.h"
 
@@ -40,7 +40,7 @@ static size_t gather_request_bytes(void)
 	Zd__Gather gather = ZD__GATHER__INIT;
 	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
-	gather.unit = 1; /* tag and uses have their defaults, which do not travel */
+	gather.unit = 1; /* tag and uses have their defaults, which are not sent */
 	request.id = 100000;
 	request.deadline_ms = 60000;
 	request.body_case = ZD__REQUEST__BODY_GATHER;
@@ -97,7 +97,7 @@ static int batch(const struct zd_member *member, const struct zd_rank *rank)
 	}
 	if (!status)
 		status = zerod_uncork(rank->client);
-	/* A gather that had failed would leave its release with nothing to release. */
+	/* If a gather fails, its release fails as well: waiting for the releases is enough. */
 	if (!status)
 		status = zerod_wait_many(rank->client, releases, BATCH_PAIRS, NULL, NULL);
 	return zd_member_check(member, status, rank->client, "a batch of gathers and releases");
@@ -132,7 +132,7 @@ static int measure_batches(const struct zd_member *member, const struct zd_rank 
 static int warm_up(const struct zd_member *member, const struct zd_rank *rank, const struct rpc_run *run)
 {
 	uint64_t unused;
-	/* Keeps the unit available throughout. */
+	/* Holds the unit available until the end. */
 	struct zerod_gather_options keep = ZEROD_INIT(keep);
 	keep.tag = "keep";
 	int status = zd_rank_publish(member, rank, &rank->unit, 1);
@@ -160,7 +160,7 @@ static int rank_main(const struct zd_member *member, const struct rpc_run *run)
 		status = measure_pairs(member, &rank, run, block);
 		if (!status)
 			status = measure_batches(member, &rank, run, block);
-		zd_member_barrier(member); /* ping's turn */
+		zd_member_barrier(member); /* the turn of ping */
 	}
 	if (!status)
 		zd_rank_deinit(&rank);
@@ -181,7 +181,7 @@ static int ping_main(const struct zd_member *member, const struct rpc_run *run)
 	uint8_t packet[1024] = {0};
 	const int sock = run->sockets[0];
 	for (size_t block = 0; block < BLOCKS; block++) {
-		zd_member_barrier(member); /* the daemon's turn */
+		zd_member_barrier(member); /* the turn of the daemon */
 		zd_member_barrier(member);
 		const uint64_t start_ns = zd_bench_now_ns();
 		for (size_t i = 0; i < 2 * run->block; i++) {

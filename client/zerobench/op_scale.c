@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_scale.c - do many units and sessions make requests slower, and how much memory do they take.
+ * op_scale.c - measures whether many units and sessions make requests slower, and how much memory they need.
  *
- * Two daemons of our own: one with ten units and one session, one with as many units (10,000) and sessions
- * (16) as the options say, all ranks of one group. The first member is connected to both and measures them in
- * turns, so that it is the same process on the same processor, at the same time. Each request goes to another
- * unit: a table that fits a cache would flatter.
+ * It starts two daemons: one with ten units and one session, one with as many units (10,000) and sessions
+ * (16) as the options request, of all ranks of one group. The first member is connected to both and measures
+ * them in turns: the same process on the same processor, at the same time. Each request is for another unit,
+ * because a table that fits a cache would give better figures.
  */
 #include "bench.h"
 
@@ -16,7 +16,7 @@
 
 #define SMALL_UNITS 10
 #define BLOCKS      20
-#define STRIDE      7919 /* prime: every unit has its turn */
+#define STRIDE      7919 /* prime: every unit is used */
 
 struct scale_run {
 	const struct zd_bench *bench;
@@ -27,7 +27,7 @@ struct scale_run {
 	uint64_t *resident_bytes; /* of the small and of the large daemon */
 };
 
-/* A session with all its units; those of the measuring one are gathered, so that its requests move no
+/* A session with all its units. The units of the measuring session are gathered, so that its requests move no
  * bytes. */
 struct site {
 	struct zd_rank rank;
@@ -83,7 +83,7 @@ static void site_deinit(struct site *site)
 	free(site->units);
 }
 
-/* `count` pairs, the time of each in `times`. `turn` goes on from block to block. */
+/* Measures `count` pairs, and stores the time of each in `times`. `turn` continues from block to block. */
 static int measure_pairs(const struct site *site, const struct zd_member *member, size_t count,
                          uint64_t *turn, uint64_t *times)
 {
@@ -117,7 +117,7 @@ static int measure_both(const struct site *small, const struct site *large, cons
 {
 	uint64_t small_turn = 0, large_turn = 0;
 	int status = 0;
-	/* The first pass warms up and is overwritten. */
+	/* The first pass is a warm-up, and is overwritten. */
 	for (size_t pass = 0; pass <= BLOCKS && !status; pass++) {
 		const size_t first = (pass ? pass - 1 : 0) * run->block;
 		status = measure_pairs(small, member, run->block, &small_turn, run->small + first);
@@ -159,12 +159,12 @@ static int member_main(struct zd_member *member, void *arg)
 	int status = site_init(&large, member, &options, run->bench->options.units);
 	if (status)
 		return status;
-	zd_member_barrier(member); /* all units are there */
+	zd_member_barrier(member); /* all units are registered */
 	if (member->index == 0)
 		status = measuring_main(member, run, &large);
 	if (status)
 		return status;
-	zd_member_barrier(member); /* until here all sessions stay */
+	zd_member_barrier(member); /* all sessions remain until here */
 	site_deinit(&large);
 	return 0;
 }

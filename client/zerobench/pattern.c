@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * pattern.c - contents that tell every element from every other, so that a byte in the wrong place is seen.
+ * pattern.c - contents in which all elements differ, so that a byte in the wrong place is detected.
  */
 #include "bench.h"
 
@@ -44,7 +44,7 @@ uint64_t zd_pattern_count_wrong_bits(const void *data, enum zerod_dtype dtype, u
 	return wrong;
 }
 
-/* Between -1 and 1, of a rank at an index, as the dtype holds it. */
+/* Returns the gradient of a rank at an index, between -1 and 1, rounded to the dtype. */
 static float gradient(enum zerod_dtype dtype, uint32_t rank, uint64_t index)
 {
 	float value = (float)(int32_t)mix((uint64_t)rank << 48 ^ index) * 0x1p-31f;

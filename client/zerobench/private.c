@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * private.c - a daemon of our own: in a temporary folder, gone without a trace at the end.
+ * private.c - a private daemon in a temporary folder, which is removed at the end.
  */
 #include "bench.h"
 
@@ -16,14 +16,14 @@
 #include <unistd.h>
 
 #define START_DEADLINE_NS 30000000000ull
-#define STOP_DEADLINE_NS  15000000000ull /* longer than the daemon's own patience with its sessions */
+#define STOP_DEADLINE_NS  15000000000ull /* longer than the daemon waits for its sessions */
 
 static void nap(void)
 {
 	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
-/* The folder of this program, "" when the system does not tell. */
+/* Returns the folder of this program, or "" if the system does not report it. */
 static void own_folder(char *folder, size_t folder_bytes)
 {
 	ssize_t length = readlink("/proc/self/exe", folder, folder_bytes - 1);
@@ -33,7 +33,7 @@ static void own_folder(char *folder, size_t folder_bytes)
 		*slash = '\0';
 }
 
-/* "2,3", or "all". */
+/* Writes "2,3", or "all". */
 static void list_gpus(const struct zd_private_options *options, char *text, size_t text_bytes)
 {
 	size_t length = 0;
@@ -111,7 +111,7 @@ _Noreturn static void exec_daemon(const struct zd_private_options *options, cons
 	_exit(127);
 }
 
-/* The daemon's last words, for a message. */
+/* Reads the end of the daemon's log, for a message. */
 static void read_log(const struct zd_private *daemon, char *text, size_t text_bytes)
 {
 	char log_path[96];
@@ -152,7 +152,7 @@ static int await_ready(struct zd_private *daemon, struct zd_err *err)
 		}
 		if (zd_bench_interrupted())
 			return zd_err_set(err, ZEROD_E_ABORTED, "interrupted");
-		/* It listens before it has opened its devices; when that fails, it ends. */
+		/* The daemon listens before it has opened its devices. If that fails, the daemon ends. */
 		const bool may_come = status == ZEROD_E_CONNECT || status == ZEROD_E_DISCONNECTED;
 		if (!may_come || zd_bench_now_ns() > give_up_ns) {
 			read_log(daemon, log, sizeof(log));
@@ -215,7 +215,7 @@ static void remove_folder(const char *path)
 		return;
 	const struct dirent *entry;
 	while ((entry = readdir(folder)))
-		unlinkat(dirfd(folder), entry->d_name, 0); /* "." and ".." refuse */
+		unlinkat(dirfd(folder), entry->d_name, 0); /* "." and ".." cannot be removed */
 	closedir(folder);
 	rmdir(path);
 }

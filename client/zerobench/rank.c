@@ -23,7 +23,7 @@ int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
 
 #define JOB_TEXT 64
 
-/* The job's name has the parent's pid: all members of a team share it. */
+/* The job's name contains the parent's pid, which all members of a team share. */
 static struct zerod_group_options group_options(const struct zd_rank_options *options, char job[JOB_TEXT])
 {
 	snprintf(job, JOB_TEXT, "zerobench-%d", (int)getppid());

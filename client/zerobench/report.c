@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * report.c - results as lines in nccl-tests' layout, or at the end as one JSON object, or as comma-separated
- * values (csv.c). A speedup is the baseline's time / zerod's, everywhere.
+ * values (csv.c). A speedup is always the baseline's time / zerod's.
  *
- * Every line that is no result begins with '#'; one for each promised figure begins with "# target:".
+ * Every line without a result starts with '#'. A line for a promised figure starts with "# target:".
  */
 #include "bench.h"
 
@@ -84,7 +84,7 @@ void zd_report_begin(const struct zd_bench *bench)
 		puts("# all processes on one CPU, so that no figure depends on where the scheduler puts "
 		     "them");
 	if (bench->on_gpus && bench->options.op == ZD_BENCH_GATHER) {
-		fflush(stdout); /* the head of the table is another one */
+		fflush(stdout); /* the table has its own head */
 		return;
 	}
 	if (bench->options.op == ZD_BENCH_STEP)
@@ -124,7 +124,7 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 	bench->wrong += row->wrong;
 	const struct zd_bench_options *options = &bench->options;
 	const char *dtype = zerod_dtype_name(options->dtype);
-	/* Bytes a nanosecond are GB/s. The bus factor of all-gather and reduce-scatter is NCCL's: (n - 1) /
+	/* Bytes per nanosecond are GB/s. The bus factor of all-gather and reduce-scatter is NCCL's: (n - 1) /
 	 * n. */
 	const double factor = (double)(options->ranks - 1) / options->ranks;
 	const double algbw = (double)row->bytes / (double)row->time.p50;
@@ -181,7 +181,7 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 		                      json_pack("{s:s,s:f,s:s}", "what", what, "value", value, "unit", unit));
 	else if (*unit)
 		printf("# %-40s %12.1f %s\n", what, value, unit);
-	else /* a number of things */
+	else /* a count */
 		printf("# %-40s %12.0f\n", what, value);
 }
 
@@ -231,7 +231,7 @@ void zd_report_end(const struct zd_bench *bench)
 	}
 	if (!options->json) {
 		if (bench->nbusbw)
-			printf("# Avg bus bandwidth    : %g\n", average_busbw); /* as nccl-tests have it */
+			printf("# Avg bus bandwidth    : %g\n", average_busbw); /* the format of nccl-tests */
 		size_t index;
 		json_t *target;
 		json_array_foreach(bench->targets, index, target)

@@ -2,8 +2,8 @@
 /*
  * rounds.c - rounds in which first the ranks run, and then the baseline's threads.
  *
- * The last member of the team is the baseline's process. Two barriers an iteration: one before the ranks'
- * turn, one after; and one at the end.
+ * The last member of the team is the baseline's process. An iteration has two barriers, one before and one
+ * after the ranks' turn. One more barrier is at the end.
  */
 #include "bench.h"
 
@@ -67,10 +67,10 @@ static int rank_main(const struct zd_member *member, const struct rounds *rounds
 		status = run_rounds(member, &rank, rounds);
 	if (!status && options->check)
 		status = rounds->ops->check(member, &rank, rounds->bench, rounds->numel, &wrong);
-	if (status) /* the process ends, and its session with it */
+	if (status) /* the end of the process ends its session */
 		return status;
 	atomic_fetch_add(rounds->wrong, wrong);
-	zd_member_barrier(member); /* who leaves sooner is a lost peer to those who still work */
+	zd_member_barrier(member); /* a rank that leaves earlier would be a lost peer for the others */
 	zd_rank_deinit(&rank);
 	return 0;
 }
@@ -89,7 +89,7 @@ static int baseline_main(const struct zd_member *member, const struct rounds *ro
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		struct zd_interval span;
 		zd_member_barrier(member);
-		zd_member_barrier(member); /* the ranks' part of the round is over */
+		zd_member_barrier(member); /* the ranks' part of the round has ended */
 		zd_crew_round(crew, &span);
 		if (i >= options->warmup)
 			rounds->baseline[i - options->warmup] = span;

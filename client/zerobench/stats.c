@@ -21,7 +21,7 @@ void zd_stats_of(uint64_t *samples, size_t count, struct zd_stats *stats)
 	*stats = (struct zd_stats){
 	        .min = samples[0],
 	        .p50 = samples[(count - 1) / 2],
-	        .p99 = samples[(count * 99 + 99) / 100 - 1], /* the nearest rank, never below it */
+	        .p99 = samples[(count * 99 + 99) / 100 - 1], /* the nearest rank, rounded up */
 	        .max = samples[count - 1],
 	};
 }

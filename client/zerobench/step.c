@@ -2,10 +2,10 @@
 /*
  * step.c - see step.h.
  *
- * Requests are corked as a framework corks them. A unit's gather is asked for while the unit before it is
- * worked on, in one packet with the release of the one behind; in the backward with a gradient and the next
- * reservation, too. Calls are timed one by one, by the wall clock and by the thread's CPU time; the
- * difference is time in which the call blocked.
+ * Requests are corked as a framework corks them. A unit is gathered while the work of the previous unit runs,
+ * in one packet with the release of the unit before that. In the backward this packet also has a gradient and
+ * the next reservation. Calls are timed one by one, by the wall clock and by the thread's CPU time. The
+ * difference is the time in which the call blocked.
  */
 #include "client/zerobench/step.h"
 
@@ -22,7 +22,7 @@
 #define CPU_US_A_UNIT   60.0
 #define GATHERS_PERCENT 1.0 /* one rank alone */
 
-#define STEPS_A_ROUND 3u /* one before those that are measured */
+#define STEPS_A_ROUND 3u /* the first is not measured */
 
 struct steps {
 	const struct zd_member *member;
@@ -35,10 +35,10 @@ struct steps {
 	zerod_unit **units;
 	zerod_bucket *bucket;
 	zerod_ticket *gathers;                   /* by unit, of the pass under way */
-	zerod_ticket answers[2 * STEPS_A_ROUND]; /* that no step has needed: of backward_end and publish */
+	zerod_ticket answers[2 * STEPS_A_ROUND]; /* of backward_end and publish; steps do not wait */
 	uint32_t nanswers;
 	bool with_gathers;
-	/* Of the step under way: */
+	/* of the current step: */
 	enum zd_step_phase phase;
 	uint64_t called_ns, called_cpu_ns;
 	uint64_t longest_ns, blocked_ns, cpu_ns[ZD_STEP_NPHASES], packets[ZD_STEP_NPHASES];
@@ -115,8 +115,8 @@ static int release_unit(struct steps *steps, uint32_t unit)
 	return status;
 }
 
-/* One packet: the release of the unit behind (none: the first unit's gather), and the gather of the one
- * ahead. */
+/* Sends one packet: the release of the previous unit (for the first unit, its gather), and the gather of the
+ * next unit. */
 static int run_unit(struct steps *steps, uint32_t unit)
 {
 	zerod_cork(steps->rank->client);
@@ -132,7 +132,7 @@ static int run_forward(struct steps *steps)
 	int status = 0;
 	steps->phase = ZD_STEP_FORWARD;
 	for (uint32_t i = 0; i < steps->count && !status; i++) {
-		if (i == 0 || i + 1 < steps->count) /* the last unit has nothing ahead */
+		if (i == 0 || i + 1 < steps->count) /* the last unit has no next one */
 			status = run_unit(steps, i);
 		if (!status)
 			status = await(steps, i);
@@ -151,8 +151,7 @@ static int submit(struct steps *steps, const struct zerod_entry *entry)
 	return status;
 }
 
-/* Corked: what the forward has left to release, the beginning of the backward, and its first unit's
- * gather. */
+/* Corks the last releases of the forward, the start of the backward, and the gather of its first unit. */
 static int begin_backward(struct steps *steps)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
@@ -165,14 +164,15 @@ static int begin_backward(struct steps *steps)
 	return status ? status : gather_unit(steps, steps->count - 1);
 }
 
-/* Corked: the gradient of the unit behind it and that one's release. */
+/* Corks the unit's gradient and its release. */
 static int end_unit(struct steps *steps, uint32_t unit, const struct zerod_entry *entry)
 {
 	int status = submit(steps, entry);
 	return status ? status : release_unit(steps, unit);
 }
 
-/* The reservation, which waits for its answer, sends what was corked since the one before. */
+/* The reservation blocks until its reply. It therefore sends the requests that were corked since the last
+ * one. */
 static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry *entry)
 {
 	struct zerod_reserve_options options = ZEROD_INIT(options);
@@ -210,7 +210,7 @@ static int run_update(struct steps *steps)
 	steps->phase = ZD_STEP_UPDATE;
 	CALL(status, steps, zerod_step_begin, steps->rank->group, NULL, NULL, &begun);
 	CALL(status, steps, zerod_wait, client, begun, steps->stream, NULL);
-	/* Behind the step: other ranks' gathers ask for the version of an update that has begun. */
+	/* After the step: other ranks' gathers are for the version of an update that has begun. */
 	CALL(status, steps, zerod_update_begin, steps->units, steps->count, NULL, &granted);
 	CALL(status, steps, zerod_wait, client, granted, steps->stream, NULL);
 	if (!status)
@@ -224,7 +224,7 @@ static int run_update(struct steps *steps)
 	return status;
 }
 
-/* Sent since the last call. */
+/* Returns the number of packets since the last call. */
 static uint64_t packets_since(const struct steps *steps, uint64_t *before)
 {
 	const uint64_t sent = zc_packets_sent(steps->rank->client) - *before;
@@ -248,7 +248,7 @@ static int run_step(struct steps *steps)
 	return status;
 }
 
-/* The same work. */
+/* The same work without zerod. */
 static int plain_step(struct steps *steps)
 {
 	const struct zd_step_work *work = steps->work;
@@ -265,7 +265,7 @@ static int plain_step(struct steps *steps)
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* The answers that no one has needed in the steps. */
+/* Waits for the replies that the steps have not needed. */
 static int collect_figures(struct steps *steps)
 {
 	int status = 0;
@@ -277,8 +277,8 @@ static int collect_figures(struct steps *steps)
 	return status;
 }
 
-/* Until the sums of the step before are known, as far as a trainer may be ahead; its update is still to
- * run. */
+/* Waits until the sums of the previous step are known, which is how far a trainer can be ahead. Its update
+ * has yet to run. */
 static int await_sums(const struct steps *steps)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
@@ -308,8 +308,9 @@ static void note(const struct steps *steps, uint32_t round, struct zd_step_sampl
 	}
 }
 
-/* The calls of the first measured step are looked at, which begins when the device is behind by a whole one.
- * The device's time is that of two, so that it has their border. `samples` NULL: to warm up. */
+/* Records the calls of the first measured step, which starts when the device is a whole step behind. The
+ * device's time is measured over two steps, so that it includes the transition between them. `samples` NULL:
+ * a warm-up. */
 static int measure_kind(struct steps *steps, enum zd_step_kind kind, uint32_t round,
                         struct zd_step_samples *samples)
 {
@@ -376,7 +377,7 @@ static int make_bucket(struct steps *steps)
 {
 	struct zerod_bucket_options options = ZEROD_INIT(options);
 	options.dtype = steps->bench->options.dtype;
-	options.slot_bytes = steps->unit_bytes + ZD_BENCH_MAX_RANKS * 256ull; /* with its padding */
+	options.slot_bytes = steps->unit_bytes + ZD_BENCH_MAX_RANKS * 256ull; /* with padding */
 	options.nslots = 2;
 	return zd_member_check(steps->member,
 	                       zerod_bucket_create(steps->rank->group, &options, &steps->bucket),
@@ -399,7 +400,7 @@ int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, c
 		status = make_bucket(&steps);
 	if (!status)
 		status = rounds(&steps, samples);
-	zd_member_barrier(member); /* a rank that leaves sooner is a lost peer to the others */
+	zd_member_barrier(member); /* a rank that leaves earlier would be a lost peer for the others */
 	free(steps.units);
 	free(steps.gathers);
 	return status;
@@ -415,7 +416,7 @@ uint64_t zd_step_arena_bytes(const struct zd_bench *bench)
 
 /* ---- Report -------------------------------------------------------------------------------------------- */
 
-/* The sum of `nfigures` of them, over ranks and rounds. */
+/* The sum of `nfigures` figures, over ranks and rounds. */
 static struct zd_stats stats_of(const struct zd_bench *bench, const struct zd_step_samples *samples,
                                 unsigned first, unsigned nfigures)
 {
@@ -455,7 +456,7 @@ static const char *longest_call(const struct zd_bench *bench, const struct zd_st
 	return samples->longest_call[slowest];
 }
 
-/* Returns what the gathers take, in percent; *step_ns: the device's time of a step. */
+/* Returns the share of the gathers, in percent. *step_ns: the device's time of a step. */
 static double report_device(struct zd_bench *bench, const struct zd_step_samples *samples, double *step_ns)
 {
 	static const char *const whats[ZD_STEP_NKINDS] = {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * step.h - a synthetic training step, and the share of its time that zerod takes.
+ * step.h - a synthetic training step, and the share of its time that zerod needs.
  *
- * A step is a forward and a backward over N units and an update, all on one stream: a unit is gathered before
- * its work and released after it, its gradient is reduced, and the update publishes every shard. Alternately,
- * the same step without its gathers and releases, and the same work without zerod, are measured. Before each
- * measured step the work of a whole step is enqueued, so that the CPU is ahead of the device, as under a
- * framework.
+ * A step is a forward and a backward over N units and an update, all on one stream. A unit is gathered before
+ * its work and released after it, its gradient is reduced, and the update publishes every shard. Two others
+ * are measured in turns with it: the same step without its gathers and releases, and the same work without
+ * zerod. Before each measured step the work of a whole step is enqueued, so that the CPU is ahead of the
+ * device, as under a framework.
  */
 #ifndef ZD_BENCH_STEP_H
 #define ZD_BENCH_STEP_H
@@ -18,14 +18,14 @@ struct zd_step_work {
 	void *arg;
 	/* Appends `amount` pieces of computing. */
 	int (*compute)(void *arg, uint32_t amount);
-	/* Appends the writing of `bytes` of a gradient; `to` NULL: into memory of the work's own. */
+	/* Appends the writing of `bytes` of a gradient. `to` NULL: into other memory of the work. */
 	int (*write)(void *arg, void *to, uint64_t bytes);
 	/* Appends a mark of the device's time. measure() waits, and returns the time between the last two. */
 	int (*mark)(void *arg);
 	int (*measure)(void *arg, uint64_t *ns);
 };
 
-/* The kinds of step that zerobench measures by turns. */
+/* The kinds of step that zerobench measures in turns. */
 enum zd_step_kind { ZD_STEP_WHOLE, ZD_STEP_NO_GATHERS, ZD_STEP_PLAIN, ZD_STEP_NKINDS };
 
 enum zd_step_phase { ZD_STEP_FORWARD, ZD_STEP_BACKWARD, ZD_STEP_UPDATE, ZD_STEP_NPHASES };
@@ -36,14 +36,14 @@ enum zd_step_figure {
 	ZD_STEP_PACKETS = ZD_STEP_CPU + ZD_STEP_NPHASES, /* by phase */
 	ZD_STEP_LONGEST = ZD_STEP_PACKETS +
 	                  ZD_STEP_NPHASES, /* ns of the longest call, forward and backward */
-	ZD_STEP_BLOCKED,                   /* ns of those calls in which the thread did not run, in all */
+	ZD_STEP_BLOCKED,                   /* ns in which the thread did not run, in all calls */
 	ZD_STEP_NFIGURES
 };
 
 #define ZD_STEP_MAX_UNITS 512u
-#define ZD_STEP_ROUNDS    64u /* at most that are kept */
+#define ZD_STEP_ROUNDS    64u /* recorded at most */
 
-/* In shared memory: of each rank and round. */
+/* In shared memory, for each rank and round. */
 struct zd_step_samples {
 	uint64_t values[ZD_STEP_NFIGURES][ZD_BENCH_MAX_RANKS][ZD_STEP_ROUNDS];
 	char longest_call[ZD_BENCH_MAX_RANKS][32];

@@ -2,9 +2,9 @@
 /*
  * team.c - the processes of a measurement, and how they end together.
  *
- * Members meet at a barrier in shared memory. The parent takes no part: it waits for their ends, so that it
- * notices at once when one fails, kills the rest, and says which one it was and why. It never waits for
- * anything that a member has to do.
+ * Members wait for each other at a barrier in shared memory. The parent does not: it waits for the ends of
+ * the members. If a member fails, the parent therefore detects it at once, kills the others, and reports
+ * which member failed and why. It never waits for an act of a member.
  */
 #include "bench.h"
 
@@ -21,12 +21,12 @@
 struct zd_team {
 	pthread_barrier_t barrier;
 	unsigned count;
-	pid_t pids[ZD_BENCH_MAX_RANKS + 2]; /* 0: has ended */
+	pid_t pids[ZD_BENCH_MAX_RANKS + 2]; /* 0: it has ended */
 	struct zd_err errors[ZD_BENCH_MAX_RANKS + 2];
 };
 
-/* Signals are blocked in the parent and taken when it looks for them, so that none can fall between a look
- * and a wait. SIGPIPE is among them: whoever reads the table may have seen enough. */
+/* Signals are blocked in the parent, which polls for them, so that no signal is lost between a poll and a
+ * wait. SIGPIPE is one of them: the reader of the table can have seen enough. */
 static sigset_t awaited_signals(bool children)
 {
 	sigset_t set;
@@ -50,7 +50,7 @@ void zd_bench_child_signals(void)
 {
 	sigset_t none;
 	sigemptyset(&none);
-	signal(SIGINT, SIG_IGN); /* from a terminal they reach the parent too, which ends us in good order */
+	signal(SIGINT, SIG_IGN); /* a terminal sends it to the parent as well, which ends us in order */
 	signal(SIGHUP, SIG_IGN);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -95,7 +95,7 @@ int zd_member_check(const struct zd_member *member, int status, const zerod_clie
 _Noreturn static void run_member(struct zd_team *team, unsigned index, pid_t parent,
                                  int (*fn)(struct zd_member *member, void *arg), void *arg)
 {
-	/* A member does not outlive its parent, however the parent ends. */
+	/* A member does not outlive its parent, in whatever way the parent ends. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
@@ -116,7 +116,7 @@ static void kill_members(struct zd_team *team)
 	}
 }
 
-/* A member whose peer has failed may end before that one does. */
+/* A member whose peer has failed can end before the peer does. */
 static unsigned find_cause(const struct zd_team *team, unsigned index)
 {
 	for (unsigned i = 0; i < team->count && team->errors[index].status == ZEROD_E_PEER_LOST; i++)
@@ -125,7 +125,8 @@ static unsigned find_cause(const struct zd_team *team, unsigned index)
 	return index;
 }
 
-/* Translates a member's exit status into its error, or that of the member it failed for; 0 after success. */
+/* Translates a member's exit status into its error, or into the error of the peer that made it fail. 0:
+ * success. */
 static int judge(struct zd_team *team, unsigned index, int wait_status, struct zd_err *err)
 {
 	if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0)
@@ -141,8 +142,8 @@ static int judge(struct zd_team *team, unsigned index, int wait_status, struct z
 	                  WEXITSTATUS(wait_status));
 }
 
-/* Takes the end of a child. That of another one than a member, a private daemon, is a failure, left for its
- * owner to collect. */
+/* Handles the end of a child. If the child is not a member but a private daemon, its end is a failure. The
+ * owner of the daemon collects its status. */
 static int take_end(struct zd_team *team, pid_t pid, struct zd_err *err)
 {
 	for (unsigned i = 0; i < team->count; i++) {
@@ -158,7 +159,7 @@ static int take_end(struct zd_team *team, pid_t pid, struct zd_err *err)
 	                  "the private daemon ended in the middle of the measurement");
 }
 
-/* Waits for the next end of a child, or for a signal that ends everything. */
+/* Waits for the next end of a child, or for a signal that ends the measurement. */
 static int await_one(struct zd_team *team, struct zd_err *err)
 {
 	const sigset_t set = awaited_signals(true);
@@ -205,7 +206,7 @@ int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), 
 	if (failure)
 		status = zd_err_errno(err, failure, "cannot create a barrier of %u processes", count);
 	const pid_t parent = getpid();
-	fflush(NULL); /* else each child would write what waits in our buffers */
+	fflush(NULL); /* otherwise each child would also write the buffered output */
 	for (unsigned i = 0; i < count && !status; i++) {
 		pid_t pid = fork();
 		if (pid == 0)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the wheel of the package `zerod`, which has libzerod.so.0 beside it; or installs what the wheel would contain.
+"""Makes the wheel of the package `zerod` with libzerod.so.0, or installs the content of that wheel.
 
     pip wheel client/python               pip takes this file as its backend (PEP 517)
     backend.py wheel FOLDER               the wheel into the folder
     backend.py install [PREFIX]           into this interpreter's environment, or PREFIX/lib/pythonX.Y/site-packages
     backend.py modules FOLDER             without the library, for a distribution, whose loader finds it
 
-Python alone is needed, no other package and no network. The library is $BUILD/lib/libzerod.so.0, which `make` has
-built ($BUILD: build). It is not self-contained: it needs libprotobuf-c, as the daemon does. With $BUNDLE, a folder that
-packaging/bundle.sh has made, the wheel is: it has the programs too, what they need but for libc, and all licences.
+This needs only Python: no other package and no network. The library is $BUILD/lib/libzerod.so.0, which `make` has built ($BUILD:
+build). This wheel is not self-contained: like the daemon it needs libprotobuf-c. With $BUNDLE, a folder that packaging/bundle.sh
+has made, the wheel is self-contained: it also has the programs, all libraries that they need except libc, and all licences.
 """
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _bundled(bundle: Path) -> "dict[str, bytes]":
 
 
 def _tag(files: "dict[str, bytes]") -> str:
-    """The newest glibc whose functions the files use, as PEP 600 names it, if nothing else is needed."""
+    """The tag of a self-contained wheel names the newest glibc whose functions the files use (PEP 600). Otherwise TAG."""
     if not BUNDLE:
         return TAG
     minor = max(int(found) for content in files.values() for found in re.findall(rb"GLIBC_2\.(\d+)", content))
@@ -98,7 +98,7 @@ def _record(files: "dict[str, bytes]") -> Iterable[str]:
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: Optional[str] = None) -> str:
-    """PEP 517. The same content gives the same bytes."""
+    """PEP 517. The same content produces the same bytes."""
     files = _files()
     name = f"zerod-{VERSION}-{_tag(files)}.whl"
     Path(wheel_directory).mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 
 
 def install(prefix: str) -> Path:
-    """Replaces what was installed before, and returns the package's folder."""
+    """Replaces an earlier installation, and returns the package's folder."""
     version = "python%d.%d" % sys.version_info[:2]
     return _replace(Path(prefix, "lib", version, "site-packages") if prefix else Path(sysconfig.get_path("platlib")), _files())
 

@@ -10,8 +10,8 @@
         with unit.gathered() as weights:
             print(weights["w"].numpy().sum())
 
-Structures keep the names and fields that zerod.h gives them; include/zerod.h is the reference. Nothing of torch
-is imported: that is `zerod.torch`.
+Structures have the names and fields of zerod.h: include/zerod.h is the reference. This package does not import torch. zerod.torch
+does.
 """
 from .client import Allocation, Client, Stream
 from .errors import (Aborted, AlreadyExists, ConnectionFailed, Deadline, DeviceFailed, Forked, InvalidArgument,

@@ -27,8 +27,8 @@ _uncork = calls.uncork
 class Stream(Handle):
     """An in-order sequence of work: of the CPU (`Client.host_stream()`) or a GPU's (`Client.cuda_stream()`).
 
-    Calls take one stream, a sequence of them, or None: the calling thread itself. The client references its streams
-    until destroy(), so that functions run although the program has dropped the stream.
+    Calls accept one stream, a sequence of them, or None: the calling thread itself. The client references its streams until
+    destroy(), so that functions run even if the program has dropped the stream.
     """
 
     __slots__ = ("client", "array", "_functions")
@@ -41,19 +41,19 @@ class Stream(Handle):
         client.streams.add(self)
 
     def launch(self, function: Callable[[], None]) -> None:
-        """Appends function() to a stream of the CPU. It must not raise: what it raises is printed and lost."""
+        """Appends function() to a stream of the CPU. It must not raise: its exception is only printed."""
         handle = self.handle
         made = _LAUNCHED(lambda _: function())
         self._functions.append(made)
         self.client.check(calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None))
 
     def synchronize(self) -> None:
-        """Blocks until all that is in the stream has run. DeviceFailed, Aborted."""
+        """Blocks until all work in the stream has run. DeviceFailed, Aborted."""
         self.client.check(calls.stream_synchronize(self.handle))
         self._functions.clear()
 
     def destroy(self) -> None:
-        """Drains and frees a stream of the CPU; of a GPU's only the handle goes. Harmless when repeated."""
+        """Drains and frees a stream of the CPU. Of a GPU's stream it frees only the handle. Harmless when repeated."""
         if self.closed:
             return
         calls.stream_destroy(self.handle)
@@ -63,7 +63,7 @@ class Stream(Handle):
 
     def end(self, why: str) -> None:
         super().end(why)
-        self.array = None  # stream_array() then asks for the handle, which raises
+        self.array = None  # stream_array() then reads the handle, which raises
 
     def __repr__(self) -> str:
         return "Stream()"
@@ -80,7 +80,7 @@ Streams = Union[None, Stream, Sequence[Stream]]
 
 
 def stream_array(streams: Streams) -> tuple[Any, int]:
-    """The pointer and count that calls of the library take. One stream costs nothing."""
+    """The pointer and count that calls of the library accept. For one stream, this is fast."""
     if streams is None:
         return None, 0
     if type(streams) is Stream:
@@ -90,7 +90,7 @@ def stream_array(streams: Streams) -> tuple[Any, int]:
 
 
 class Block(Handle):
-    """Memory of the daemon's. `address` is the device's; `memory()` views it."""
+    """Memory of the daemon. `address` is the device's. `memory()` views it."""
 
     def __init__(self, client: "Client", handle: int, address: int, nbytes: int, on_host: bool = False) -> None:
         super().__init__(handle)
@@ -108,10 +108,10 @@ class Block(Handle):
 
 
 class Allocation(Block):
-    """Plain zeroed memory of the daemon's."""
+    """Plain zeroed memory of the daemon."""
 
     def free(self, streams: Streams = None) -> None:
-        """Freed once all work now in the streams has run. Harmless when repeated."""
+        """Frees the memory when all work now in the streams has run. Harmless when repeated."""
         if self.closed:
             return
         self.client.check(calls.free(self.handle, *stream_array(streams)))
@@ -128,10 +128,11 @@ class Allocation(Block):
 
 
 class Mapped(Block):
-    """Bytes of a commit in the memory of a rank, which an update may write meanwhile. This process must not write to them."""
+    """Bytes of a commit in the memory of a rank, which an update can write meanwhile. This process must not write to them."""
 
     def release(self) -> None:
-        """After the last read, also of streams. NotHeld: an update has begun, and what was read does not count. It is over in any case."""
+        """Called after the last read, also of streams. NotHeld: an update has begun, and the bytes that were read are invalid.
+        The mapping ends in any case."""
         handle = self.handle
         self.end("the mapping was released")
         self.client.check(calls.unit_map_end(handle))
@@ -149,13 +150,13 @@ class Client(Handle):
 
     def __init__(self, socket_path: Optional[str] = None, name: Optional[str] = None, deadline_ms: int = 0,
                  strict: bool = False, poison: bool = False, reconnect_ms: int = 0, private: bool = False) -> None:
-        """private: where no daemon serves the system, or not this user, one is started for the job (zerod.private)."""
+        """private: if no daemon serves the system or this user, one is started for the job (zerod.private)."""
         options = s.Options(socket_path=socket_path, name=name, deadline_ms=deadline_ms, strict=int(strict),
                             poison=int(poison), reconnect_ms=reconnect_ms)
         install(options)
         private = private and socket_path is None and not os.environ.get("ZEROD_SOCKET")
         self.is_private = private and private_daemon.wanted()
-        self.socket_path = socket_path  # None: of the environment, or the system's
+        self.socket_path = socket_path  # None: that of the environment, or of the system
         handle = c_void_p()
         for _ in range(private_daemon.TRIES):
             if self.is_private:
@@ -172,14 +173,14 @@ class Client(Handle):
             raise failure
         super().__init__(handle.value or 0)
         self.streams: set[Stream] = set()
-        self.cuda_ordinal = 0  # of DLPack on GPUs: this process' number of the GPU that it uses
+        self.cuda_ordinal = 0  # for DLPack on GPUs: this process's number of the GPU that it uses
         self._host: Optional[bool] = None
         self._on_host: dict[int, bool] = {}
 
     # ---- Life ----
 
     def close(self) -> None:
-        """Runs what is in streams of the CPU, and ends the session. Every object of this client is closed then.
+        """Runs all work in streams of the CPU, and ends the session. Then every object of this client is closed.
 
         Harmless when repeated.
         """
@@ -201,7 +202,7 @@ class Client(Handle):
         self.close()
 
     def check(self, status: int) -> None:
-        """Raises when the status of a call on this client is an error, or a signal handler has raised during it."""
+        """Raises if the status of a call on this client is an error, or if a signal handler has raised during the call."""
         if status or asked.raised is not None:
             raise failed(status, self.handle)
 
@@ -214,7 +215,7 @@ class Client(Handle):
         self.check(calls.session_reset(self.handle, wait_options(deadline_ms)))
 
     def set_deadline(self, deadline_ms: int) -> None:
-        """The deadline of calls that pass none, from now on; 0: the one that the client was made with."""
+        """Sets the deadline of later calls without their own. 0: the deadline with which the client was made."""
         self.check(calls.set_deadline(self.handle, deadline_ms))
 
     # ---- Devices ----
@@ -235,17 +236,17 @@ class Client(Handle):
 
     @property
     def is_host(self) -> bool:
-        """Whether the devices are emulated, so that the CPU reaches their memory."""
+        """Whether the devices are emulated: the CPU can then access their memory."""
         if self._host is None:
             self._host = self.device(0).name.startswith(b"host")
         return self._host
 
     def rank_devices(self) -> list[s.DeviceInfo]:
-        """The devices that ranks may join on: host memory is left out."""
+        """The devices on which ranks can join, without host memory."""
         return [info for info in self.devices() if not info.name.startswith(b"memory")]
 
     def is_host_memory(self, device: int) -> bool:
-        """Whether the device is the daemon's host memory, which the CPU reaches, and on which no rank runs."""
+        """Whether the device is the daemon's host memory. The CPU can access it, and no rank runs on it."""
         if device not in self._on_host:
             self._on_host[device] = self.device(device).name.startswith(b"memory")
         return self._on_host[device]
@@ -255,7 +256,7 @@ class Client(Handle):
         return (KDLCPU, 0) if self.is_host else (KDLCUDA, self.cuda_ordinal)
 
     def trim(self, device: int = 0, keep_bytes: int = 0, deadline_ms: int = 0) -> int:
-        """Gives unused memory back to the device; returns how many bytes."""
+        """Returns unused memory to the device. Returns the number of bytes."""
         freed = c_uint64()
         self.check(calls.trim(self.handle, device, keep_bytes, wait_options(deadline_ms), byref(freed)))
         return freed.value
@@ -275,9 +276,9 @@ class Client(Handle):
         return _Corked(self)
 
     def wait(self, ticket: int, stream: Optional[Stream] = None) -> int:
-        """Completes a gather's ticket: the address of padded_numel elements, valid until the release.
+        """Completes a gather's ticket. Returns the address of padded_numel elements, valid until the release.
 
-        The stream waits for the bytes, None: the calling thread. A prefetch has address 0.
+        The stream waits for the bytes. None: the calling thread waits. The address of a prefetch is 0.
         """
         data = c_void_p()
         status = _wait(self.handle, ticket, None if stream is None else stream.handle, data)
@@ -286,7 +287,7 @@ class Client(Handle):
         return data.value or 0
 
     def wait_many(self, tickets: Sequence[int], stream: Optional[Stream] = None) -> list[int]:
-        """wait() for at most MAX_TICKETS tickets at the price of little more than one."""
+        """wait() for at most MAX_TICKETS tickets, with little more time than for one."""
         count = len(tickets)
         data = (c_void_p * count)()
         status = _wait_many(self.handle, (c_uint64 * count)(*tickets), count,
@@ -296,26 +297,26 @@ class Client(Handle):
         return [address or 0 for address in data]
 
     def complete(self, ticket: int, stream: Optional[Stream] = None) -> None:
-        """Completes the ticket of any call but a gather; a stream only where zerod_wait() allows one."""
+        """Completes the ticket of any call except a gather. A stream is accepted only if zerod_wait() accepts it."""
         status = _wait(self.handle, ticket, None if stream is None else stream.handle, None)
         if status:
             raise failed(status, self.handle)
 
     def give_up(self, ticket: int) -> bool:
-        """Ends the wait for a ticket's answer, behind an exception of a signal handler. False: it has been answered."""
+        """Ends the wait for a ticket's reply, after an exception of a signal handler. False: the reply has already arrived."""
         with at_once():
             return _wait(self.handle, ticket, None, None) != 0
 
     # ---- Streams, allocations, groups ----
 
     def host_stream(self) -> Stream:
-        """A thread of the library's that runs functions in order."""
+        """A thread of the library that runs functions in order."""
         handle = c_void_p()
         self.check(calls.host_stream_create(self.handle, byref(handle)))
         return Stream(self, handle.value or 0)
 
     def cuda_stream(self, cu_stream: int) -> Stream:
-        """Wraps a cudaStream_t, such as torch.cuda.current_stream().cuda_stream; each once."""
+        """Wraps a cudaStream_t, such as torch.cuda.current_stream().cuda_stream. Each is wrapped once."""
         handle = c_void_p()
         self.check(calls.cuda_stream_wrap(self.handle, cu_stream, byref(handle)))
         return Stream(self, handle.value or 0)
@@ -331,7 +332,7 @@ class Client(Handle):
 
     def commit_wait(self, job: str, group: str = "world", after: int = 0, uid: int = 0, deadline_ms: int = 0,
                     flags: int = 0, pin_ms: int = 0) -> s.Committed:
-        """zerod_commit_wait(): the group's last commit, when that is of a step after `after`. flags: CommitFlags. pin_ms: 0: 10000."""
+        """zerod_commit_wait(): the group's last commit, if its step is after `after`. flags: CommitFlags. pin_ms: 0: 10000."""
         committed = s.Committed()
         source = s.CommitSource(job=job, group=group, uid=uid, deadline_ms=deadline_ms, flags=flags, pin_ms=pin_ms)
         self.check(calls.commit_wait(self.handle, byref(source), after, byref(committed)))
@@ -339,7 +340,8 @@ class Client(Handle):
 
     def unit_read(self, committed: s.Committed, unit: str, into: Optional[Allocation] = None, nbytes: int = 0,
                   offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0) -> s.UnitInfo:
-        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next one."""
+        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next
+        commit."""
         handle, info = self.handle, s.UnitInfo()
         options = s.UnitReadOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                     into=None if into is None else into.handle, into_offset_bytes=into_offset_bytes,
@@ -349,7 +351,8 @@ class Client(Handle):
 
     def unit_map(self, committed: s.Committed, unit: str, nbytes: int, offset_bytes: int = 0, device: int = 0,
                  deadline_ms: int = 0) -> "tuple[Optional[Mapped], int]":
-        """zerod_unit_map(): the first bytes of the range that are in one shard, and how many. None: in memory of another device."""
+        """zerod_unit_map(): the first bytes of the range that are in one shard, and their number. None: in memory of another
+        device."""
         handle, mapped, data, count = self.handle, c_void_p(), c_void_p(), c_uint64()
         options = s.UnitMapOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                    device=device, deadline_ms=deadline_ms)
@@ -359,14 +362,14 @@ class Client(Handle):
         return Mapped(self, mapped.value, data.value or 0, count.value, self.is_host_memory(device)), count.value
 
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
-        """For any group of this user that spans daemons: one rank makes it, all ranks give it to join()."""
+        """Makes the id of any group of this user that spans daemons. One rank makes it, and all ranks pass it to join()."""
         made = s.UniqueId()
         self.check(calls.unique_id(self.handle, local_world_size, wait_options(deadline_ms), byref(made)))
         return bytes(made)
 
     def group_unique_id(self, job: str, world_size: int, local_world_size: int, deadline_ms: int = 0,
                         **options: Any) -> bytes:
-        """The same for this group alone: all ranks give it to join(), with the same options."""
+        """Makes the id of this group only. All ranks pass it to join(), with the same options."""
         group = s.GroupOptions(job=job, world_size=world_size, local_world_size=local_world_size, **options)
         made = s.UniqueId()
         self.check(calls.group_unique_id(self.handle, byref(group), wait_options(deadline_ms), byref(made)))
@@ -374,7 +377,7 @@ class Client(Handle):
 
     def join(self, job: str, world_size: int = 1, rank: int = 0, device: int = 0, unique_id: Optional[bytes] = None,
              **options: Any) -> "Group":
-        """Joins a group as one rank, and waits until every rank has; further options as in GroupOptions."""
+        """Joins a group as one rank, and waits until every rank has joined. Further options: see GroupOptions."""
         from .group import Group
 
         asked = s.GroupOptions(job=job, world_size=world_size, rank=rank, device=device, **options)
@@ -387,14 +390,14 @@ class Client(Handle):
     # ---- Scopes ----
 
     def forward_end(self, scope: int, grad: bool = False, streams: Streams = None, deadline_ms: int = 0) -> None:
-        """Ends a scope's forward; with grad it becomes a claim until claim_end()."""
+        """Ends a scope's forward. With grad the scope becomes a claim until claim_end()."""
         self.check(calls.forward_end(self.handle, scope, int(grad), *stream_array(streams), wait_options(deadline_ms)))
 
     def claim_end(self, claim: int, streams: Streams = None, deadline_ms: int = 0) -> None:
         self.check(calls.claim_end(self.handle, claim, *stream_array(streams), wait_options(deadline_ms)))
 
     def scope_abandon(self, scope: int, streams: Streams = None) -> None:
-        """Drops an open scope, with all nested in it, or a claim."""
+        """Drops an open scope with all scopes nested in it, or a claim."""
         self.check(calls.scope_abandon(self.handle, scope, *stream_array(streams)))
 
     def context_end(self, context: int, streams: Streams = None, deadline_ms: int = 0) -> None:
@@ -423,6 +426,6 @@ def wait_options(deadline_ms: int, flags: int = 0) -> Optional[s.WaitOptions]:
 
 
 def handle_array(objects: Iterable[Any]) -> tuple[Any, int]:
-    """The array of the handles of units or streams, and how many there are."""
+    """The array of the handles of units or streams, and its length."""
     handles = [each.handle for each in objects]
     return (c_void_p * len(handles))(*handles), len(handles)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One exception class for each family of statuses. Every one is a ZerodError with the library's text."""
+"""One exception class for each family of statuses. Each is a ZerodError with the library's text."""
 from __future__ import annotations
 
 import json
@@ -8,20 +8,20 @@ import re
 from .structs import Status
 
 
-# Control characters, and those that are invisible or change the order of others: as zd_text_escape().
+# Control characters, and characters that are invisible or change the order of others, as in zd_text_escape().
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
                      "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
                      "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]")
 
 
 def shown(text: str) -> str:
-    """The text as it can be shown to people: names of jobs and groups in it may be another's."""
+    """The text, escaped for people: its names of jobs and groups can come from other users."""
     return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1] if ord(found[0]) > 0x9f else f"\\u{ord(found[0]):04x}", text)
 
 
 class ZerodError(Exception):
-    """A call failed. `status` is the number of zerod.h, `name` its name, `text` the library's explanation. As a string
-    the text is escaped, for names in it that hold hidden characters."""
+    """A call failed. `status` is the number of zerod.h, `name` its name, `text` the library's explanation. As a string the text
+    is escaped, because names in it can contain hidden characters."""
 
     def __init__(self, status: int, text: str) -> None:
         try:
@@ -57,11 +57,11 @@ class InvalidState(ZerodError, RuntimeError):
 
 
 class NotHeld(ZerodError, RuntimeError):
-    """NOT_HELD, STALE, STALE_VERSION: a lease, buffer or version is not held, or no longer."""
+    """NOT_HELD, STALE, STALE_VERSION: a lease, buffer or version is not held, or no longer held."""
 
 
 class Poisoned(ZerodError, RuntimeError):
-    """POISONED: the session ran on after an aborted wait."""
+    """POISONED: the session continued after an aborted wait."""
 
 
 class PeerLost(ZerodError):
@@ -73,7 +73,7 @@ class Aborted(ZerodError):
 
 
 class Deadline(ZerodError, TimeoutError):
-    """DEADLINE: the text says what was waited for."""
+    """DEADLINE: the text names the reason of the wait."""
 
 
 class OutOfMemory(ZerodError, MemoryError):
@@ -101,11 +101,11 @@ class Torn(ZerodError):
 
 
 class DeviceFailed(ZerodError):
-    """DEVICE, SYSTEM: the text has the words of the driver or of the system."""
+    """DEVICE, SYSTEM: the text has the message of the driver or of the system."""
 
 
 class Restarted(ConnectionFailed):
-    """RESTARTED: the daemon has ended; Group.info() goes on with the next one (docs/restarts.md)."""
+    """RESTARTED: the daemon has ended. Group.info() uses the next one (docs/restarts.md)."""
 
 
 class Forked(ZerodError, RuntimeError):
@@ -113,7 +113,8 @@ class Forked(ZerodError, RuntimeError):
 
 
 class Interrupted(ZerodError, InterruptedError):
-    """INTERRUPTED: a signal handler of another call has ended the wait. The exception of a handler is raised itself."""
+    """INTERRUPTED: a signal handler of another call has ended the wait. If the handler has raised, its exception is raised
+    instead."""
 
 
 _CLASSES: dict[int, type[ZerodError]] = {
@@ -152,7 +153,7 @@ _CLASSES: dict[int, type[ZerodError]] = {
 }
 
 
-# Additions of packages above this one to texts: (status, a part of the text, the addition).
+# Additions to texts by packages above this one: (status, a part of the text, the addition).
 HINTS: list[tuple[int, str, str]] = []
 
 

@@ -14,7 +14,7 @@ from .unit import Bucket, Unit
 
 
 class Group(Handle):
-    """One rank of a group; made by Client.join(). A context manager: leaving it leaves the group."""
+    """One rank of a group, made by Client.join(). A context manager: leaving it leaves the group."""
 
     def __init__(self, client: Client, handle: int, rank: int, world_size: int, job: str, name: str) -> None:
         super().__init__(handle)
@@ -25,7 +25,7 @@ class Group(Handle):
         client.owned.add(self)
 
     def leave(self, deadline_ms: int = 0) -> None:
-        """Frees this rank's memory in the group; its units and buckets become invalid. After Deadline: call it again."""
+        """Frees this rank's memory in the group. Its units and buckets become invalid. After Deadline: call it again."""
         if self.closed:
             return
         self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
@@ -54,7 +54,7 @@ class Group(Handle):
         return self._ticketed(calls.group_barrier, None)
 
     def agree(self, op: s.AgreeOp, values: Sequence[float], deadline_ms: int = 0) -> list[float]:
-        """At most MAX_AGREED values, each replaced by the sum, maximum or minimum over all ranks."""
+        """At most MAX_AGREED values. Each is replaced by the sum, maximum or minimum of the values of all ranks."""
         array = (c_double * len(values))(*values)
         self.client.check(calls.group_agree(self.handle, op, array, len(values), wait_options(deadline_ms)))
         return list(array)
@@ -64,7 +64,7 @@ class Group(Handle):
     def register(self, name: str, dtype: s.DType, numel: Optional[int] = None,
                  views: Optional[Sequence[s.View]] = None, slot: int = s.NO_SLOT, flags: int = 0,
                  deadline_ms: int = 0) -> Unit:
-        """Registers this rank's part of a unit of numel elements; all ranks register the same.
+        """Registers this rank's part of a unit of numel elements. All ranks register the same unit.
 
         Without numel the unit ends with its last view. Mismatch names both ranks and both descriptions.
         """
@@ -88,15 +88,15 @@ class Group(Handle):
         self.client.check(calls.update_begin(*handle_array(units), wait_options(deadline_ms, flags), None))
 
     def update_begin_ticket(self, units: Sequence[Unit]) -> int:
-        """update_begin() with a ticket: the shards may be written behind Client.complete(ticket, stream)."""
+        """update_begin() with a ticket: the shards may be written after Client.complete(ticket, stream)."""
         ticket = c_uint64()
         self.client.check(calls.update_begin(*handle_array(units), None, byref(ticket)))
         return ticket.value
 
     def publish(self, units: Sequence[Unit], streams: Streams = None, ticket: bool = False, **options: Any) -> int:
-        """Ends the update behind the work now in the streams; options as in PublishOptions.
+        """Ends the update when the work now in the streams has run. Options: see PublishOptions.
 
-        With ticket=True the call waits for nothing and returns a ticket that need not be completed; else 0.
+        With ticket=True the call does not wait, and returns a ticket that need not be completed. Otherwise it returns 0.
         """
         made = c_uint64()
         asked = s.PublishOptions(**options) if options else None
@@ -106,7 +106,7 @@ class Group(Handle):
 
     def publish_from(self, sources: Sequence[tuple[Unit, int]], source_dtype: s.DType,
                      stream: Optional[Stream] = None, ticket: bool = False, **options: Any) -> int:
-        """Fills shards from (unit, address of true_numel elements of source_dtype), then publishes them as publish()."""
+        """Fills shards from (unit, address of true_numel elements of source_dtype), then publishes them like publish()."""
         array = (s.Source * len(sources))()
         for made, (unit, address) in zip(array, sources):
             made.struct_size = ctypes.sizeof(s.Source)
@@ -119,7 +119,7 @@ class Group(Handle):
         return issued.value
 
     def optimizer_update(self, parts: Sequence[s.OptimizerPart], step: s.OptimizerStep, stream: Optional[Stream] = None) -> None:
-        """Updates masters and state of up to MOST_PARTS parts by one step, behind the work now in the stream."""
+        """Updates masters and state of up to MOST_PARTS parts by one step, when the work now in the stream has run."""
         array = self._parts(parts)
         self.client.check(calls.optimizer_update(array, len(array), step, None if stream is None else stream.handle))
 
@@ -134,7 +134,7 @@ class Group(Handle):
         self.client.check(calls.optimizer_join(array, len(array), None if stream is None else stream.handle))
 
     def _parts(self, parts: Sequence[s.OptimizerPart]) -> Any:
-        _ = self.handle  # InvalidState where the group was left, and the parts' units with it
+        _ = self.handle  # InvalidState if the rank has left the group, and with it the parts' units
         array = (s.OptimizerPart * len(parts))(*parts)
         for made in array:
             made.struct_size = ctypes.sizeof(s.OptimizerPart)
@@ -142,7 +142,7 @@ class Group(Handle):
 
     @contextmanager
     def updating(self, units: Sequence[Unit], streams: Streams = None) -> Iterator[None]:
-        """with group.updating(units): write the shards. The units are published where nothing was raised."""
+        """with group.updating(units): write the shards. The units are published unless an exception was raised."""
         self.update_begin(units)
         yield
         self.publish(units, streams)
@@ -153,13 +153,13 @@ class Group(Handle):
     # ---- Scopes ----
 
     def forward_begin(self, parent: int = 0, streams: Streams = None) -> int:
-        """Begins a forward scope: a number for GatherOptions(scope=...). It ends by Client.forward_end()."""
+        """Begins a forward scope. Returns a number for GatherOptions(scope=...). Client.forward_end() ends the scope."""
         scope = c_uint64()
         self.client.check(calls.forward_begin(self.handle, parent, *stream_array(streams), byref(scope)))
         return scope.value
 
     def context_begin(self, units: Sequence[Unit], deadline_ms: int = 0) -> int:
-        """Gathers all units or none, until Client.context_end()."""
+        """Gathers all units or none. They are held until Client.context_end()."""
         context = c_uint64()
         self.client.check(calls.context_begin(*handle_array(units), wait_options(deadline_ms), byref(context)))
         return context.value
@@ -199,7 +199,7 @@ class Group(Handle):
         self.client.check(calls.backward_abandon(self.handle, *stream_array(streams), wait_options(deadline_ms)))
 
     def step_begin(self, deadline_ms: int = 0) -> s.StepInfo:
-        """Waits until every rank has called it, and returns what they agree on."""
+        """Waits until every rank has called it, and returns the result on which they agree."""
         info = s.StepInfo()
         options = s.StepOptions(deadline_ms=deadline_ms)
         self.client.check(calls.step_begin(self.handle, options, byref(info), None))
@@ -212,19 +212,19 @@ class Group(Handle):
         return ticket.value
 
     def step_get(self, deadline_ms: int = 0) -> s.StepInfo:
-        """The result of the last step; blocks until it is known."""
+        """The result of the last step. Blocks until it is known."""
         info = s.StepInfo()
         self.client.check(calls.step_get(self.handle, wait_options(deadline_ms), byref(info)))
         return info
 
     def step_norms(self, units: Sequence[Unit], deadline_ms: int = 0) -> list[float]:
-        """The squared norm of each unit's gradient in the last step, over all ranks."""
+        """The squared norm of each unit's gradient in the last step, across all ranks."""
         norms = (c_double * len(units))()
         self.client.check(calls.step_norms_get(self.handle, *handle_array(units), wait_options(deadline_ms), norms))
         return list(norms)
 
     def step_scalars(self) -> s.StepScalars:
-        """Where the result of a step is that was begun with StepFlags.SCALARS, for kernels."""
+        """The addresses of a step's result that was begun with StepFlags.SCALARS, for kernels."""
         scalars = s.StepScalars()
         self.client.check(calls.step_scalars_get(self.handle, byref(scalars)))
         return scalars

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python's signal handlers run while the main thread waits in the library.
 
-The library calls `interrupted` while a call waits (zerod.h, "Calls that block"). Python runs a pending handler as soon
-as it executes bytecode, and that may be the first of a function. An exception that the handler raises there cannot be
-caught in that function, and ctypes drops it. So the library calls no function of Python but resumes a generator, which
-waits inside of a `try`. All steps on the way to it are functions of C.
+The library calls `interrupted` while a call waits (zerod.h, "Calls that block"). Python runs a pending handler as soon as it
+executes bytecode, which can be the first bytecode of a function. An exception that the handler raises there cannot be caught in
+that function, and ctypes drops it. The library therefore does not call a function of Python, but resumes a generator, which waits
+inside a `try`. All code on the way to it is functions of C.
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object)
 
 
 class _Asked(threading.local):
-    ask: Any = int  # in other threads, which run no handlers: 0
-    raised: Optional[BaseException] = None  # the exception of a handler, which has ended a wait of the thread
+    ask: Any = int  # 0 in other threads, which run no handlers
+    raised: Optional[BaseException] = None  # the exception of a handler that has ended a wait of the thread
 
 
 asked = _Asked()
@@ -30,7 +30,7 @@ _function = _FUNCTION(operator.methodcaller("ask"))
 
 
 def _answers() -> Iterator[int]:
-    """Yields 1 for a wait that a handler has ended by an exception, 0 for a wait that goes on."""
+    """Yields 1 for a wait that a handler has ended by an exception, 0 for a wait that continues."""
     answer = 0
     while True:
         try:
@@ -50,7 +50,7 @@ def _arm() -> None:
 
 
 def install(options: s.Options) -> None:
-    """Has handlers run while a call of the client waits, if the calling thread is Python's main thread."""
+    """If the calling thread is Python's main thread, handlers run while a call of the client waits."""
     if threading.current_thread() is not threading.main_thread():
         return
     _arm()
@@ -60,7 +60,7 @@ def install(options: s.Options) -> None:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Inside, a call of this thread that waits is given up as soon as the library asks."""
+    """Inside the `with`, a waiting call of this thread is given up when the library next calls `interrupted`."""
     before, asked.ask = asked.ask, partial(int, 1)
     try:
         yield
@@ -69,8 +69,8 @@ def at_once() -> Iterator[None]:
 
 
 def taken() -> Optional[BaseException]:
-    """asked.raised, once."""
+    """Returns asked.raised, once."""
     raised, asked.raised = asked.raised, None
     if raised is not None:
-        _arm()  # a second signal may have ended the generator
+        _arm()  # a second signal can have ended the generator
     return raised

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds and loads libzerod, and declares its functions once.
 
-The library is $ZEROD_LIBRARY, else libzerod.so.0 beside this package, else what the loader finds. `calls` has
-every function of the headers under its name without prefix. A function that the loaded library does not have
-raises Unsupported when it is called, so that an older library serves all that it knows.
+The library is $ZEROD_LIBRARY, otherwise libzerod.so.0 in the package's folder, otherwise the one that the loader finds. `calls`
+has every function of the headers under its name without prefix. If the loaded library does not have a function, the call of it
+raises Unsupported. An older library therefore serves all functions that it has.
 
-Two conventions of the C interface are used here: struct zerod_ticket and struct zerod_scope hold one uint64_t
-and are passed like one by the ABIs that are supported (x86-64, AArch64). So tickets and scopes are plain ints.
+Two conventions of the C interface are used here: struct zerod_ticket and struct zerod_scope contain one uint64_t, and the
+supported ABIs (x86-64, AArch64) pass them like one. Tickets and scopes are therefore plain ints.
 """
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _load() -> ctypes.CDLL:
 
 
 class Handle:
-    """An object of the library. Its attribute `handle` exists until end(); a later use raises InvalidState.
+    """An object of the library. Its attribute `handle` exists until end(). A later use raises InvalidState.
 
     `owned` are objects that end with this one. They are referenced weakly.
     """
@@ -156,7 +156,7 @@ class Handle:
             each.end(why)
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this only for an attribute that is missing, so a handle that exists costs nothing more.
+        # Python calls this only for a missing attribute: an existing handle costs no extra time.
         if name == "handle":
             raise errors.error(s.Status.STATE, f"{self!r} cannot be used any more: {self._ended}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -187,10 +187,11 @@ calls = _declare(_load())
 
 
 def last_error(client: int | None) -> str:
-    """The text of this thread's last failure on the client (None: on none)."""
+    """The text of this thread's last failure on the client. client None: of a call without a client."""
     return calls.last_error(client).decode(errors="replace")
 
 
 def failed(status: int, client: int | None) -> BaseException:
-    """The exception for a failed call on a client, to be raised: a signal handler's own, if that ended the call."""
+    """The exception for a failed call on a client, to be raised. If a signal handler has ended the call, it is the handler's
+    own."""
     return interrupts.taken() or errors.error(status, last_error(client))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays over memory of the daemon's: numpy on emulated devices, DLPack everywhere.
+"""Arrays over memory of the daemon: numpy on emulated devices, DLPack on all devices.
 
-Nothing here holds a lease. An array is valid exactly as long as the memory is: of a gathered buffer until its
-release, of a target until step_end, of an entry until its submit. Arrays of memory that the CPU reaches keep it mapped:
-a later use reads undefined bytes, and does not end the process. Tensors of a GPU's memory do not.
+These functions hold no lease. An array is valid only as long as its memory: a gathered buffer until its release, a target until
+step_end, an entry until its submit. Arrays preserve the mapping of memory that the CPU can access. A later use then reads
+undefined bytes, but does not end the process. Tensors of a GPU's memory do not preserve it.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DLPACK = {
     DType.BOOL: (6, 8),
 }
 
-# numpy has no bfloat16 and no float8: their bits, as unsigned integers.
+# numpy has no bfloat16 and no float8. Their bits are unsigned integers.
 _NUMPY = {
     DType.FLOAT32: "float32",
     DType.FLOAT16: "float16",
@@ -53,7 +53,7 @@ _NUMPY = {
 
 
 class _Mapping:
-    """Keeps the daemon's host memory at the address mapped, as long as something refers to this object."""
+    """The daemon's host memory at the address remains mapped while this object is referenced."""
 
     __slots__ = ("_mapping", "_release")
 
@@ -100,7 +100,7 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [c_void_p, c_cha
 
 @ctypes.PYFUNCTYPE(None, c_void_p)
 def _forget(capsule: int) -> None:
-    """The capsule's destructor: a consumer renames a capsule that it has taken."""
+    """The capsule's destructor. A consumer renames a capsule that it has consumed."""
     if _capsule_is_valid(capsule, b"dltensor"):
         _held.pop(_capsule_pointer(capsule, b"dltensor"), None)
 
@@ -109,10 +109,11 @@ _forget_address = ctypes.cast(_forget, c_void_p).value
 
 
 def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int] = (KDLCPU, 0)) -> Any:
-    """A DLPack capsule, row-major, over `shape` elements of dtype at the address. It owns no memory, and keeps host memory mapped.
+    """A DLPack capsule, row-major, over `shape` elements of dtype at the address. It owns no memory, but host memory remains
+    mapped.
 
-    device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process counts its GPUs. NotHeld: host
-    memory that was freed.
+    device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process's number of the GPU. NotHeld: freed host
+    memory.
     """
     mapping = _Mapping(address) if device[0] == KDLCPU and 0 not in shape else None
     managed = _DLManagedTensor()
@@ -122,7 +123,7 @@ def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[in
     tensor.device.device_type, tensor.device.device_id = device
     tensor.ndim = ndim
     (tensor.code, tensor.bits), tensor.lanes = _DLPACK[dtype], 1
-    # Consumers of DLPack before 1.2 take absent strides, later ones want them.
+    # Consumers of DLPack before 1.2 accept missing strides. Later ones require strides.
     extents = (c_int64 * max(2 * ndim, 1))()
     extents[:ndim] = shape
     stride = 1
@@ -139,7 +140,8 @@ def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[in
 
 
 def array(address: int, shape: tuple[int, ...], dtype: DType) -> "numpy.ndarray":
-    """A numpy array over memory that the CPU reaches: of emulated devices. bfloat16 and float8 come as bits. NotHeld."""
+    """A numpy array over memory that the CPU can access, of emulated devices. bfloat16 and float8 are returned as bits.
+    NotHeld."""
     import numpy
 
     kind = numpy.dtype(_NUMPY[dtype])
@@ -175,7 +177,7 @@ class Memory:
         return self.device
 
     def __dlpack__(self, **_: Any) -> Any:
-        """The consumer's stream must already be ordered behind the memory, by wait()."""
+        """The consumer's stream must already wait for the memory, by wait()."""
         return capsule(self.address, self.shape, self.dtype, self.device)
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of a job's own, where the system has none.
+"""A private daemon of a job, if the system has none.
 
-The first process of the job on a node (LOCAL_RANK 0, or the only one) starts it, the others wait for it. It lives in
-a folder of mode 0700 under $XDG_RUNTIME_DIR or /tmp, which only this user can enter, so nobody else can connect or
-listen there. It ends some seconds after the job's last session, however the job has ended, and takes the folder with
-it. If the daemon fails, its log stays there.
+The first process of the job on a node (LOCAL_RANK 0, or the only one) starts it, and the others wait for it. Its folder has mode
+0700 and is under $XDG_RUNTIME_DIR or /tmp. Only this user can enter the folder: others can neither connect nor listen there. The
+daemon ends some seconds after the job's last session, in whatever way the job has ended, and removes the folder. If the daemon
+fails, its log remains there.
 """
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from .structs import Status
 SYSTEM = "/run/zerod/zerod.sock"
 IDLE_S = 5  # without a session
 STARTED_IN_S = 60
-ENDING = (Status.CONNECT, Status.DISCONNECTED, Status.SHUTDOWN)  # of a daemon that has just been idle for too long
+ENDING = (Status.CONNECT, Status.DISCONNECTED, Status.SHUTDOWN)  # of a daemon that has just ended because it was idle
 TRIES = 200
 _started: "list[subprocess.Popen[bytes]]" = []
-# $0 is the folder, which goes after a clean end; after another one its log stays. A signal of the terminal's is for the trainers.
+# $0 is the folder, which is removed after a clean end. Otherwise its log remains. A signal of the terminal is for the trainers.
 _SHELL = '"$@" </dev/null >"$0/zerod.log" 2>&1 && rm -rf "$0" || rm -f "$0/zerod.sock" "$0"/*.key "$0/lock"'
 
 
 def wanted() -> bool:
-    """Whether a program that asks for a private daemon, where none serves the system, gets one."""
+    """Whether a program that requests a private daemon, if none serves the system, receives one."""
     if os.environ.get("ZEROD_SOCKET"):
         return False
     return os.environ.get("ZEROD_PRIVATE") == "1" or _connects(SYSTEM) in (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 def socket_path() -> str:
-    """The socket of this job's private daemon, which serves. ConnectionFailed says why it does not, and where its log is."""
+    """The socket of this job's private daemon, which serves. ConnectionFailed describes why it does not, and where its log is."""
     starts = os.environ.get("LOCAL_RANK", "0") == "0"
     deadline = time.monotonic() + STARTED_IN_S
     folder = _folder()
@@ -67,8 +67,8 @@ def socket_path() -> str:
 
 
 def _locked(folder: Path) -> Optional[int]:
-    """A descriptor of the folder's lock, which the daemon's shell inherits: until it has removed the folder nobody else starts
-    one there. None: another process has it, or the folder has just gone."""
+    """A descriptor of the folder's lock, which the daemon's shell inherits: until it has removed the folder, no other process
+    starts a daemon there. None: another process has the lock, or the folder was just removed."""
     with suppress(FileNotFoundError):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         with suppress(BlockingIOError, FileNotFoundError):
@@ -80,7 +80,7 @@ def _locked(folder: Path) -> Optional[int]:
 
 
 def _connects(path: str) -> "Optional[type[BaseException]]":
-    """None where something listens; else the class of the error."""
+    """None if a process listens there. Otherwise the class of the error."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as tried:
         try:
             tried.connect(path)
@@ -90,20 +90,20 @@ def _connects(path: str) -> "Optional[type[BaseException]]":
 
 
 def _folder() -> Path:
-    """Of this job: all processes of one run of torchrun have the same, and other programs each their own."""
+    """The folder of this job. All processes of one run of torchrun have the same folder, and other programs have others."""
     run = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "ZEROD_JOB")]
     name = "\n".join(run if "LOCAL_RANK" in os.environ or "RANK" in os.environ else [str(os.getpid())])
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.access(base, os.W_OK) or len(base) > 60:  # a socket's path has 107 bytes at most
+    if not os.access(base, os.W_OK) or len(base) > 60:  # a socket's path can have 107 bytes
         base = "/tmp"
     return Path(base, f"zerod-{os.getuid()}-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether it is there, for this user alone: nobody else can then put another one in its place. PERMISSION: for others too."""
+    """Whether the folder exists, for this user only: other users cannot replace it. PERMISSION: other users have access."""
     try:
         found = folder.lstat()
-    except FileNotFoundError:  # nobody has made it yet, or the daemon before has just ended and taken it with it
+    except FileNotFoundError:  # not made yet, or the previous daemon has just ended and removed it
         return False
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise error(Status.PERMISSION, f"{folder} is not a folder that this user alone can enter")
@@ -111,7 +111,7 @@ def _is_own(folder: Path) -> bool:
 
 
 def program(name: str = "zerod") -> str:
-    """The path of one of zerod's programs: beside the package, beside $ZEROD_LIBRARY, or found by $PATH."""
+    """The path of one of zerod's programs: in the package's folder, next to $ZEROD_LIBRARY, or found by $PATH."""
     library = Path(os.environ.get("ZEROD_LIBRARY") or "lib/none").resolve()
     for path in (Path(__file__).parent / "bin" / name, library.parents[1] / "bin" / name):
         if os.access(path, os.X_OK):
@@ -123,37 +123,38 @@ def program(name: str = "zerod") -> str:
 
 
 def run_program() -> None:
-    """The console scripts of a wheel that has the programs: this process becomes the one of the script's name."""
+    """The console scripts of a wheel that contains the programs: replaces this process by the program with the script's name."""
     name = os.path.basename(sys.argv[0])
     os.execv(program(name), [name, *sys.argv[1:]])
 
 
 def _start(folder: Path, path: str, lock: int) -> bool:
-    """Whether it serves; see _await()."""
+    """Starts the daemon. Returns whether it serves; see _await()."""
     ranks = max(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     command = [program(), "--foreground", "--config", "/dev/null", "--socket", path, "--keep-state", "none",
                "--exit-when-idle", str(IDLE_S)]
-    if not os.access("/dev/nvidiactl", os.F_OK):  # emulated devices take memory as it is used
+    if not os.access("/dev/nvidiactl", os.F_OK):  # emulated devices allocate memory only when it is used
         command += ["--backend", "host", "--devices", str(ranks), "--arena", str(memory // 2 // ranks)]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}  # where the daemon has its key of ids
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}  # the daemon's key of ids is there
     _started.append(subprocess.Popen(["/bin/sh", "-c", _SHELL, str(folder), *command], start_new_session=True, env=environment,
                                      pass_fds=[lock]))
     if not _await(folder, path, _started[-1]):
         return False
     said = f"zerod: a daemon for this job: {path} (log: {folder}/zerod.log). It ends {IDLE_S} s after the job. `zeroctl top` shows it\n"
-    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or its reader has gone
-        os.write(sys.stderr.fileno(), said.encode())  # print() would leave it in a buffer, and the exit status would become 120
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or its reader has ended
+        os.write(sys.stderr.fileno(), said.encode())  # print() would only buffer it, and the exit status would become 120
     return True
 
 
 def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> bool:
-    """Waits until the daemon serves that this process has started. False: it was idle for too long before this process came to that."""
+    """Waits until the daemon that this process has started serves. False: it was idle for too long before this process could
+    connect."""
     while _connects(path):
         if started.poll() is not None:
             try:
                 log = (folder / "zerod.log").read_text(errors="replace").strip().splitlines()
-            except FileNotFoundError:  # it has gone with its folder, as after every clean end
+            except FileNotFoundError:  # removed with its folder, as after every clean end
                 return False
             raise error(Status.CONNECT, "the job's own daemon did not start: " + "\n".join(log[-5:]) + f" ({folder}/zerod.log)")
         time.sleep(0.01)

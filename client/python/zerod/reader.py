@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of a model that trains, for a process that is no rank of it: an inference engine, an evaluation.
+"""Weights of a model in training, for a process that is not one of its ranks, such as an inference engine or an evaluation.
 
     from zerod.reader import Reader
 
     with Reader(job, group) as reader:              # as zerod.torch.share() has returned them to the trainer
         step = reader.load(model.load_weights)      # takes (name, tensor) pairs, all of one commit
 
-No rank takes part, and none waits for a reader. docs/readers.md says which commits can be read for how long.
+Ranks do not take part in a read, and do not wait for a reader. docs/readers.md describes which commits can be read, and for how
+long.
 """
 from __future__ import annotations
 
@@ -26,19 +27,19 @@ from .client import Allocation, Client, Mapped
 from .errors import Deadline, NotFound, NotHeld, PeerLost, PermissionDenied, Unsupported, ZerodError
 from .memory import KDLCUDA
 
-WEIGHTS = "zerod.weights"  # the unit that says where the weights are, in a group of its own
+WEIGHTS = "zerod.weights"  # the unit that describes where the weights are, in a separate group
 PIECE_BYTES = 128 << 20  # of a read
 DEPTH = 3  # reads under way
 
 
 def weights_job(job: str) -> str:
-    """The job of that group, which has the name of the weights' group. It is not durable where that one is."""
+    """The job of that group. Its name is that of the weights' group. It is not durable, even if the weights' job is."""
     name = f"{job}.weights"
     return name if len(name.encode()) <= 63 else hashlib.sha256(job.encode()).hexdigest()[:40] + ".weights"
 
 
 class Weight(NamedTuple):
-    """A tensor of the model: `shape` elements of torch's `dtype`, from an offset of a unit on."""
+    """A tensor of the model: `shape` elements of torch's `dtype`, starting at an offset of a unit."""
 
     name: str
     unit: str
@@ -55,16 +56,16 @@ class Weight(NamedTuple):
         return self.offset_bytes + self.nbytes
 
     def of(self, values: Any, at: int) -> Any:
-        """The tensor, in bytes of its unit from the offset `at` on."""
+        """The tensor, given bytes of its unit from the offset `at` on."""
         return values[self.offset_bytes - at:self.end_bytes - at].view(self.dtype).view(self.shape)
 
 
 class Reader:
-    """Of the last commit of one group. A context manager. It is used by one thread at a time.
+    """Reads the last commit of one group. A context manager. It is used by one thread at a time.
 
-    uid: of the job's user as the daemon sees it, where another user reads it (root, or a member of reader_groups). device: the daemon's number of the device to
-    whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current one. pin_seconds: after a wait() the commit
-    is held for this time at most; choose more than a load takes.
+    uid: that of the job's user in the daemon, if another user reads (root, or a member of reader_groups). device: the daemon's
+    number of the device to whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current device.
+    pin_seconds: the maximum time for which the commit is held after a wait(). Choose more than the time of a load.
     ConnectionFailed, after the daemon has ended: make another Reader.
     """
 
@@ -78,7 +79,7 @@ class Reader:
         self.device = _device(self.client, device)
         self._threads = ThreadPoolExecutor(DEPTH, "zerod-reader")
         self._staging: list[_Staging] = []
-        self._maps = True  # as far as it is known
+        self._maps = True  # as far as is known
         self._described: tuple[int, int] = (0, 0)  # the commit of:
         self._weights: list[Weight] = []
 
@@ -97,9 +98,9 @@ class Reader:
         self.client.close()
 
     def wait(self, after: int = 0, deadline_ms: int = 0) -> s.Committed:
-        """The last commit, when that is of a step after `after`. NotFound: no such job, or it has ended. Deadline.
+        """The last commit, if its step is after `after`. NotFound: no such job, or it has ended. Deadline.
 
-        Updates save it from here on, unless there is no memory, for pin_seconds or until the next wait(), release() or close().
+        From now on updates save it, unless there is no memory, for pin_seconds or until the next wait(), release() or close().
         """
         committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN,
                                             pin_ms=round(1000 * self.pin_seconds), **self.source)
@@ -107,8 +108,8 @@ class Reader:
         return committed
 
     def release(self) -> None:
-        """Updates need not save the commit of wait() any more. load() calls it. Harmless when repeated."""
-        with suppress(NotFound, Deadline, PeerLost):  # the pinned group answers at once; a later one of its name may have no commit
+        """Updates need not save the commit of wait() any more. load() calls this. Harmless when repeated."""
+        with suppress(NotFound, Deadline, PeerLost):  # the pinned group replies at once
             self.client.commit_wait(deadline_ms=1, **self.source)
 
     def weights(self) -> list[Weight]:
@@ -127,14 +128,14 @@ class Reader:
     def tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None) -> "Iterator[tuple[str, Any]]":
         """(name, torch.Tensor) of all weights, or of those named, in the order of their units. KeyError: an unknown name.
 
-        Tensors of one unit share memory of torch's. On GPUs they are there in the order of the current stream. Later units are
-        read meanwhile. NotHeld: the commit is no longer held, and what came before it is of the commit, but not all of it.
+        Tensors of one unit share memory of torch. On GPUs their values are valid in the order of the current stream. Later units
+        are read meanwhile. NotHeld: the commit is no longer held. The tensors before that are of the commit, but not complete.
         """
         return self._tensors(committed, names)
 
     def _tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None,
                  mapped: "Optional[list[Mapped]]" = None) -> "Iterator[tuple[str, Any]]":
-        """mapped: the weights that can be are mapped, and these mappings are appended. None: all are copied."""
+        """mapped: weights are mapped if possible, and the mappings are appended to it. None: all weights are copied."""
         wanted = None if names is None else set(names)
         by_unit: dict[str, list[Weight]] = {}
         for weight in self.weights():
@@ -143,8 +144,8 @@ class Reader:
         missing = sorted((wanted or set()) - {weight.name for some in by_unit.values() for weight in some})
         if missing:
             raise KeyError(f"the model has no weights {', '.join(missing)}")
-        found: list[dict[str, Any]] = []  # of each unit: the weights that are mapped,
-        copied: list[list[list[Weight]]] = []  # and runs of the others
+        found: list[dict[str, Any]] = []  # for each unit: the weights that are mapped,
+        copied: list[list[list[Weight]]] = []  # and runs of the other weights
         for some in by_unit.values():
             here = {} if mapped is None else self._map(committed, some, mapped)
             runs = groupby(sorted(some, key=lambda weight: weight.offset_bytes), lambda weight: weight.name in here)
@@ -160,7 +161,7 @@ class Reader:
                 yield weight.name, here.pop(weight.name)
 
     def _map(self, committed: s.Committed, some: "list[Weight]", mapped: "list[Mapped]") -> "dict[str, Any]":
-        """The tensors of those weights of a unit that are in one piece, in memory of the reader's device."""
+        """The tensors of a unit's weights that are in one piece, in memory of the reader's device."""
         import torch
 
         found: dict[str, Any] = {}
@@ -168,7 +169,7 @@ class Reader:
         while at < end and self._maps:
             try:
                 piece, nbytes = self._asked(self.client.unit_map, committed, some[0].unit, end - at, at, self.device)
-            except (PermissionDenied, Unsupported):  # another user, an older daemon, or a driver that cannot: all are copied
+            except (PermissionDenied, Unsupported):  # all weights are copied
                 self._maps = False
                 break
             if piece is not None:
@@ -181,7 +182,7 @@ class Reader:
         return found
 
     def _end(self, mapped: "list[Mapped]") -> bool:
-        """Ends the mappings when the device has run all that reads them. Returns whether the bytes of all have counted."""
+        """Ends the mappings when the device has run all work that reads them. Returns whether all bytes were valid."""
         import torch
 
         counted, failures = True, []
@@ -201,14 +202,14 @@ class Reader:
     def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]") -> None:
         """Calls take() with the tensors of the commit. If an update begins before it returns, calls it again, with copies.
 
-        take() must read all, and neither write to a tensor nor keep it or a view of it: a weight in one piece in memory of the
-        reader's device is there as the ranks have it. Waits for that device. NotHeld: the commit is no longer held.
+        take() must read all tensors. It must neither write to a tensor nor keep it or a view of it, because a weight in one piece
+        in memory of the reader's device is the ranks' own memory. Waits for that device. NotHeld: the commit is no longer held.
         """
         mapped: list[Mapped] = []
         try:
             try:
                 take(self._tensors(committed, mapped=mapped))
-            except Exception:  # perhaps of the bytes of an update
+            except Exception:  # the bytes can be those of an update
                 if self._end(mapped):
                     raise
             else:
@@ -221,9 +222,9 @@ class Reader:
     def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
-        take() must read all. If that commit is no longer held before its last tensor, take() is called again with a later one. A
-        warning says that this was after pin_seconds. maps: weights on the reader's device are not copied, and take() must do as
-        give() says.
+        take() must read all tensors. If that commit is no longer held before its last tensor, take() is called again with a later
+        one. A warning reports if this was after pin_seconds. maps: weights on the reader's device are not copied, and take() must
+        obey the rules of give().
         """
         while True:
             committed = self.wait(after, deadline_ms)
@@ -240,7 +241,7 @@ class Reader:
                 self.release()
 
     def begins_again(self, late: NotHeld) -> None:
-        """Warns if a load has lasted longer than pin_seconds, since the next one may as well."""
+        """Warns if a load has lasted longer than pin_seconds, because the next one can as well."""
         if time.monotonic() - self._pinned >= self.pin_seconds:
             warnings.warn(f"a load has lasted longer than pin_seconds={self.pin_seconds}, and begins again: {late}", stacklevel=3)
 
@@ -251,7 +252,7 @@ class Reader:
             raise NotFound(gone.status, "job '{job}', or its group '{group}', has ended: ".format(**self.source) + gone.text) from None
 
     def _read(self, committed: s.Committed, spans: list[tuple[str, int, int]]) -> Iterator[Any]:
-        """For each span (unit, offset, bytes) its bytes, in memory of torch's. Threads read the next pieces meanwhile."""
+        """The bytes of each span (unit, offset, bytes), in memory of torch. Threads read the next pieces meanwhile."""
         import torch
 
         pieces = deque((unit, first + at, min(PIECE_BYTES, nbytes - at))
@@ -281,7 +282,7 @@ class Reader:
                 staging.taken = False
 
     def _take(self, count: int, nbytes: int) -> "list[_Staging]":
-        """So many of the daemon's allocations, of at least nbytes each. Smaller ones are freed."""
+        """So many allocations of the daemon, each of at least nbytes. Smaller ones are freed."""
         for staging in self._staging[:]:
             if not staging.taken and staging.allocation.nbytes < nbytes:
                 self._staging.remove(staging)
@@ -296,7 +297,7 @@ class Reader:
 
 
 class _Staging:
-    """An allocation of the daemon's, into which it copies a piece of a unit."""
+    """An allocation of the daemon, into which it copies a piece of a unit."""
 
     def __init__(self, allocation: Allocation) -> None:
         import torch
@@ -318,13 +319,13 @@ class _Staging:
             self.copied.record(torch.cuda.current_stream(values.device))
 
     def wait(self) -> None:
-        """Until nothing reads the allocation."""
+        """Waits until no stream reads the allocation."""
         if self.copied is not None:
             self.copied.synchronize()
 
 
 def _device(client: Client, device: Optional[int]) -> int:
-    """The daemon's number of the device. On GPUs the client learns torch's."""
+    """The daemon's number of the device. On GPUs the client uses torch's device."""
     if client.is_host or device is not None and client.is_host_memory(device):
         return device or 0
     import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang takes the weights of a training job, by a custom weight loader. Tried with SGLang 0.5.23.
+"""SGLang loads the weights of a training job with a custom weight loader. Tried with SGLang 0.5.23.
 
     engine = sglang.Engine(model_path=path, custom_weight_loader=[zerod.sglang.LOADER])
     zerod.sglang.update(engine, address, step)      # as zerod.torch.share(checkpoint=True) has returned the address
@@ -20,11 +20,11 @@ LOADER = "zerod.sglang.load"
 
 
 def update(engine: Any, address: "dict[str, Any]", step: int = 0, deadline_ms: int = 0, compare: bool = True) -> None:
-    """The engine loads the commit of `step` or a later one, for which this waits deadline_ms at most. 0: the last one; no limit.
-    compare: the job's weights with the model of transformers, before the load.
+    """The engine loads the commit of `step` or a later one, for which it waits at most deadline_ms. 0: the last one; no limit.
+    compare: compares the job's weights with the model of transformers before the load.
 
-    NotFound: no such job. Deadline. ValueError: the job has other weights than the engine's model. The engine then has its old
-    weights. SGLang ends when a loader raises, as where the job ends meanwhile. Its log has the exception.
+    NotFound: no such job. Deadline. ValueError: the job has other weights than the engine's model. The engine then still has its
+    old weights. SGLang ends if a loader raises, for example because the job ends meanwhile. Its log has the exception.
     """
     from transformers import AutoConfig
 

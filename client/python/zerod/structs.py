@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The structures and constants of zerod.h, under the same names without prefix.
 
-`Struct` is the only place that knows `struct_size`: every structure sets its own when it is made. A structure
-takes its fields as keyword arguments and leaves the others zero, which is the default of every option. Text is
-given as `str`. The caller keeps a structure alive as long as a call uses it.
+Only `Struct` uses `struct_size`: every structure sets its own when it is made. A structure accepts its fields as keyword
+arguments, and sets the others to zero, which is the default of every option. Text is given as `str`. The caller must reference a
+structure as long as a call uses it.
 """
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class AgreeOp(enum.IntEnum):
 
 
 class Struct(ctypes.Structure):
-    """A structure that begins with `struct_size`. TypeError for a field that it does not have."""
+    """A structure that starts with `struct_size`. TypeError for an unknown field."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(ctypes.sizeof(self))
@@ -197,9 +197,9 @@ class WaitOptions(Struct):
 
 
 class DeviceInfo(Struct):
-    """Bytes of one device; `name` is bytes: "host0", the GPU's UUID, or "memory0" for host memory.
+    """Bytes of one device. `name` is bytes: "host0", the GPU's UUID, or "memory0" for host memory.
 
-    `host` is the number of its host memory, its own for host memory itself, or NO_HOST.
+    `host` is the number of its host memory, or NO_HOST. For host memory it is its own number.
     """
 
     _fields_ = [("struct_size", c_size_t), ("index", c_uint32), ("host", c_uint32), ("name", c_char * 64),
@@ -208,7 +208,7 @@ class DeviceInfo(Struct):
 
 
 class UniqueId(ctypes.Structure):
-    """Carried as bytes between ranks: `bytes(id)` and `UniqueId.from_buffer_copy(data)`."""
+    """Sent as bytes between ranks: `bytes(id)` and `UniqueId.from_buffer_copy(data)`."""
 
     _fields_ = [("bytes", c_ubyte * UNIQUE_ID_BYTES)]
 
@@ -238,7 +238,7 @@ class UnitOptions(Struct):
 
 
 class Shard(Struct):
-    """This rank's part of a unit: `shard_numel` elements at `data`, of which `true_numel` are real.
+    """This rank's part of a unit: `shard_numel` elements at `data`, of which `true_numel` are not padding.
 
     `flags` is UnitFlags.ON_HOST if they are in host memory.
     """
@@ -271,7 +271,7 @@ class OptimizerFlags(enum.IntFlag):
 
 
 class OptimizerStep(Struct):
-    """One step of one parameter group; `step` is 1 for the first, `beta1` is SGD's momentum."""
+    """One step of one parameter group. `step` is 1 for the first. `beta1` is SGD's momentum."""
 
     _fields_ = [("struct_size", c_size_t), ("rule", c_uint32), ("flags", c_uint32), ("step", c_uint64), ("lr", c_double),
                 ("weight_decay", c_double), ("beta1", c_double), ("beta2", c_double), ("eps", c_double),
@@ -279,14 +279,14 @@ class OptimizerStep(Struct):
 
 
 class OptimizerPart(Struct):
-    """A range of this rank's shard, and the addresses of what belongs to its elements."""
+    """A range of this rank's shard, and the addresses of its elements' other values."""
 
     _fields_ = [("struct_size", c_size_t), ("unit", c_void_p), ("offset_numel", c_uint64), ("numel", c_uint64),
                 ("low", c_void_p), ("m", c_void_p), ("v", c_void_p), ("values", c_void_p)]
 
 
 class GatherOptions(Struct):
-    """`scope` is the number that `Group.forward_begin()` or `Group.context()` gave."""
+    """`scope` is the number that `Group.forward_begin()` or `Group.context()` has returned."""
 
     _fields_ = [("struct_size", c_size_t), ("tag", c_char_p), ("scope", c_uint64), ("version", c_uint64),
                 ("uses", c_uint32), ("flags", c_uint32), ("deadline_ms", c_uint32), ("reserved", c_uint32)]
@@ -337,20 +337,20 @@ class StepOptions(Struct):
 
 
 class StepScalars(Struct):
-    """Addresses of two float32 on the device: 1 after an overflow, else 0; and the squared norm."""
+    """Addresses of two float32 on the device: 1 after an overflow, otherwise 0; and the squared norm."""
 
     _fields_ = [("struct_size", c_size_t), ("overflow", c_void_p), ("norm_squared", c_void_p)]
 
 
 class StepInfo(Struct):
-    """A step's result, equal on all ranks; `abandoned_rank` is valid where `abandoned` is 1."""
+    """A step's result, equal on all ranks. `abandoned_rank` is valid if `abandoned` is 1."""
 
     _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("norm_squared", c_double), ("overflow", c_int),
                 ("abandoned", c_int), ("abandoned_rank", c_uint32), ("reserved", c_uint32)]
 
 
 class Target(Struct):
-    """This rank's reduced slice: `shard_numel` elements of `dtype` at `data`, `true_numel` of them real."""
+    """This rank's reduced slice: `shard_numel` elements of `dtype` at `data`, of which `true_numel` are not padding."""
 
     _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("shard_numel", c_uint64), ("true_numel", c_uint64),
                 ("dtype", c_int), ("reserved", c_uint32)]

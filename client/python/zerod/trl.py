@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRL's trainers with a vLLM server that takes their weights from the daemon, without NCCL. Tried with TRL 1.16, vLLM 0.32.
+"""TRL's trainers with a vLLM server that reads their weights from the daemon, without NCCL. Tried with TRL 1.16, vLLM 0.32.
 
     VLLM_SERVER_DEV_MODE=1 vllm serve PATH --weight-transfer-config '{"backend": "zerod"}' --logprobs-mode processed_logprobs
 
@@ -14,7 +14,7 @@ import zerod.torch as zt
 
 
 def install() -> None:
-    """All ranks call it before they make a trainer. Models that are not sharded are treated as before. Harmless when repeated."""
+    """All ranks call it before they make a trainer. It does not affect models that are not sharded. Harmless when repeated."""
     from trl.generation.vllm_generation import VLLMGeneration
 
     if hasattr(VLLMGeneration, "_zerod"):
@@ -49,7 +49,7 @@ def _init(generation: Any, plain: Callable[[Any], None]) -> None:
 
 
 def _sync(generation: Any, plain: Callable[[Any], None]) -> None:
-    """A commit of all ranks. The server has loaded it when this returns."""
+    """Makes a commit of all ranks. The server has loaded it when this returns."""
     if not _sharded(generation):
         return plain(generation)
     step = zt.commit(generation.model)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A unit: gather, release, update, publish, load. And the bucket that takes gradients.
+"""Units: gather, release, update, publish, load. And the bucket for gradients.
 
-Hot calls (gather_begin, gather, release, reserve, submit) take structures of `zerod.structs` that the caller
-makes once and keeps; None is the default. Tickets and addresses are ints.
+Frequent calls (gather_begin, gather, release, reserve, submit) accept structures of `zerod.structs` that the caller makes once
+and reuses. None is the default. Tickets and addresses are ints.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DETACHED = s.ReleaseOptions(flags=s.ReleaseFlags.DETACHED)
 
 
 class Unit(Handle):
-    """This rank's handle of a unit; made by Group.register(). `views` is {name: (offset_numel, shape)}."""
+    """This rank's handle of a unit, made by Group.register(). `views` is {name: (offset_numel, shape)}."""
 
     __slots__ = ("group", "_client", "name", "dtype", "numel", "padded_numel", "views")
 
@@ -46,7 +46,7 @@ class Unit(Handle):
     # ---- Gather and release ----
 
     def gather_begin(self, options: Optional[s.GatherOptions] = None) -> int:
-        """Asks for the gathered buffer; returns a ticket for Client.wait() at once."""
+        """Requests the gathered buffer. Returns a ticket for Client.wait() at once."""
         ticket = c_uint64()
         status = _gather_begin(self.handle, options, ticket)
         if status:
@@ -54,7 +54,7 @@ class Unit(Handle):
         return ticket.value
 
     def gather(self, stream: Optional[Stream] = None, options: Optional[s.GatherOptions] = None) -> int:
-        """The address of padded_numel elements, valid until the release; the stream waits for the bytes."""
+        """The address of padded_numel elements, valid until the release. The stream waits for the bytes."""
         data = c_void_p()
         status = _gather(self.handle, options, None if stream is None else stream.handle, data)
         if status:
@@ -62,7 +62,7 @@ class Unit(Handle):
         return data.value or 0
 
     def release(self, streams: Streams = None, options: Optional[s.ReleaseOptions] = _DETACHED) -> None:
-        """Releases one use. By default nothing waits for the answer: a failure is the client's next call's.
+        """Releases one use. By default the call does not wait for the reply: the client's next call reports a failure.
 
         With options that are not DETACHED the call waits. NotHeld.
         """
@@ -72,7 +72,7 @@ class Unit(Handle):
             raise failed(status, self._client)
 
     def gathered(self, stream: Optional[Stream] = None, tag: Optional[str] = None) -> "Gathered":
-        """with unit.gathered() as buffer: the lease is held inside. buffer["view"] and buffer.memory()."""
+        """with unit.gathered() as buffer: the lease is held inside. buffer["view"] and buffer.memory() are its memory."""
         return Gathered(self, stream, tag)
 
     def memory(self, address: int) -> Memory:
@@ -97,15 +97,15 @@ class Unit(Handle):
         return bool(self.shard().flags & s.UnitFlags.ON_HOST)
 
     def place(self, on_host: bool, deadline_ms: int = 0) -> None:
-        """Moves the shards of all ranks to host memory, or to their devices; every rank calls it.
+        """Moves the shards of all ranks to host memory, or to their devices. Every rank calls it.
 
-        The addresses that shard() and shard_memory() returned before are not valid any more. InvalidState, Mismatch, OutOfMemory.
+        Addresses that shard() and shard_memory() have returned before are no longer valid. InvalidState, Mismatch, OutOfMemory.
         """
         flags = s.UnitFlags.ON_HOST if on_host else 0
         self._check(calls.unit_place(self.handle, flags, wait_options(deadline_ms)))
 
     def shard_memory(self) -> Memory:
-        """This rank's true_numel elements; written only between update_begin() and publish()."""
+        """This rank's true_numel elements. They may be written only between update_begin() and publish()."""
         shard = self.shard()
         on_host = shard.flags & s.UnitFlags.ON_HOST
         device = (KDLCPU, 0) if on_host else self.group.client.dlpack_device
@@ -118,7 +118,7 @@ class Unit(Handle):
         self.group.publish([self], streams)
 
     def load(self, address: Optional[int], stream: Optional[Stream] = None, deadline_ms: int = 0) -> None:
-        """zerod_unit_load(): every rank calls it, one gives the address of numel elements, all others None."""
+        """zerod_unit_load(): every rank calls it. One rank gives the address of numel elements, all others None."""
         self._check(calls.unit_load(self.handle, address, None if stream is None else stream.handle,
                                     wait_options(deadline_ms), None))
 
@@ -138,7 +138,7 @@ class Unit(Handle):
             raise failed(status, self._client)
 
     def reduce_wait(self, stream: Optional[Stream] = None, deadline_ms: int = 0) -> s.Target:
-        """The reduced slice before the step, behind this rank's submit or skip of the unit.
+        """The reduced slice before the step, after this rank's submit or skip of the unit.
 
         The stream (None: the caller) waits for the sum. LookupError: all ranks have skipped the unit.
         """
@@ -148,11 +148,11 @@ class Unit(Handle):
         return target
 
     def return_target(self) -> None:
-        """Ends the loan of reduce_wait(), behind the work of the streams that have waited."""
+        """Ends the loan of reduce_wait(), when the work of the streams that have waited has run."""
         self._check(calls.target_return(self.handle))
 
     def target(self) -> s.Target:
-        """The reduced slice, between step_begin and step_end, or while reduce_wait() has lent it."""
+        """The reduced slice, between step_begin and step_end, or while it is lent by reduce_wait()."""
         target = s.Target()
         self._check(calls.target_get(self.handle, byref(target)))
         return target
@@ -173,7 +173,7 @@ class Unit(Handle):
         self._check(calls.unit_set_frozen(self.handle, int(frozen)))
 
     def set_target(self, target: bool) -> None:
-        """False: sums have no place in the target, and their memory goes with return_target()."""
+        """False: sums have no place in the target, and return_target() frees their memory."""
         self._check(calls.unit_set_target(self.handle, int(target)))
 
     def unregister(self, deadline_ms: int = 0) -> None:
@@ -229,14 +229,14 @@ class Bucket(Handle):
         self.dtype = dtype
 
     def reserve(self, unit: Unit, entry: s.Entry, options: Optional[s.ReserveOptions] = None) -> int:
-        """Fills the caller's entry, and returns its address: room for the unit's padded_numel elements."""
+        """Fills in the caller's entry, and returns its address: room for the unit's padded_numel elements."""
         status = _reserve(self.handle, unit.handle, options, entry)
         if status:
             raise failed(status, self._client)
         return entry.data
 
     def submit(self, entry_id: int, streams: Streams = None, options: Optional[s.ReduceOptions] = None) -> None:
-        """Hands the entry over once all work now in the streams, which wrote it, has run."""
+        """Submits the entry, when all work now in the streams, which wrote it, has run."""
         array, count = stream_array(streams)
         status = _submit(self.handle, entry_id, array, count, options, None)
         if status:
@@ -262,7 +262,7 @@ class Bucket(Handle):
 
 
 def release_many(units: Sequence[Unit], streams: Streams = None, tag: Optional[str] = None) -> None:
-    """One use of each unit, with one fence a stream for all; waits for the answers. NotHeld names the first."""
+    """Releases one use of each unit, with one fence per stream for all. Waits for the replies. NotHeld names the first unit."""
     if not units:
         return
     array, count = handle_array(units)
@@ -271,7 +271,7 @@ def release_many(units: Sequence[Unit], streams: Streams = None, tag: Optional[s
 
 
 def absent(indices: Sequence[int]) -> dict[str, Any]:
-    """Fields of ReduceOptions that name the views without a gradient."""
+    """Returns the fields of ReduceOptions that name the views without a gradient."""
     from ctypes import c_uint32
 
     return {"nabsent": len(indices), "absent": (c_uint32 * len(indices))(*indices)}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint engine of verl, with which rollouts take the weights of a training job. Tried with verl 0.9.
+"""A checkpoint engine of verl, with which rollouts load the weights of a training job. Tried with verl 0.9.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend=zerod
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=zerod.verl
     actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.zerod={job: J, group: G}   # zerod.torch.share()'s result
 
-Before each update of verl the actor calls zerod.torch.commit(model, global_steps + 1): verl's first update is of step 0, and
-that of a commit is 1 at least.
+Before each update of verl the actor calls zerod.torch.commit(model, global_steps + 1). The number is one higher, because verl's
+first update has step 0, and a commit has at least step 1.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_MS = 60000
 
 @CheckpointEngineRegistry.register("zerod")
 class ZerodCheckpointEngine(CheckpointEngine):
-    """Of an actor, where it does nothing, or of a rollout's worker. address: the arguments of Reader()."""
+    """The engine of an actor, which does nothing, or of a rollout's worker. address: the arguments of Reader()."""
 
     def __init__(self, bucket_size: int, is_master: bool = False, **address: Any) -> None:
         self.address = address
@@ -35,7 +35,7 @@ class ZerodCheckpointEngine(CheckpointEngine):
         return {"reads": [False] * actor_wg_world_size}, {"reads": [True] * rollout_world_size}
 
     def init_process_group(self, reads: bool) -> None:
-        self.finalize()  # the daemon may have restarted
+        self.finalize()  # the daemon can have been restarted
         if reads:
             self.reader = Reader(**self.address)
 
@@ -45,17 +45,17 @@ class ZerodCheckpointEngine(CheckpointEngine):
         self.reader = None
 
     async def send_weights(self, weights: Any, global_steps: Optional[int] = None) -> None:
-        """Reads none of the weights, since that would gather them."""
+        """Does not read the weights, because that would gather them."""
 
     async def receive_weights(self, global_steps: Optional[int] = None) -> "AsyncGenerator[tuple[str, Any], None]":
-        """(name, tensor) of the commit global_steps + 1; None: of the last one. RuntimeError: the last commit is another one. Deadline:
-        there is none.
+        """(name, tensor) of the commit global_steps + 1. None: of the last commit. RuntimeError: the last commit is another one.
+        Deadline: there is no commit.
 
-        The actor waits meanwhile. If it does not, and the next update begins, this raises NotHeld.
+        The actor must wait meanwhile. If the next update begins, this raises NotHeld.
         """
         if self.reader is None:
             raise RuntimeError("receive_weights() before init_process_group(reads=True)")
-        committed = self.reader.wait(deadline_ms=DEADLINE_MS)  # it stops the worker's event loop meanwhile
+        committed = self.reader.wait(deadline_ms=DEADLINE_MS)  # it blocks the worker's event loop meanwhile
         try:
             if global_steps is not None and committed.step != global_steps + 1:
                 raise RuntimeError(f"verl's step is {global_steps}, and the last commit of job '{self.address['job']}' is of step "

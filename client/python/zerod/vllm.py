@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM takes the weights of a training job: WeightTransferConfig(backend="zerod"). Tried with vLLM 0.32.
+"""vLLM loads the weights of a training job: WeightTransferConfig(backend="zerod"). Tried with vLLM 0.32.
 
     llm = LLM(path, weight_transfer_config=WeightTransferConfig(backend="zerod"))
     llm.init_weight_transfer_engine({"init_info": address})     # as zerod.torch.share(checkpoint=True) has returned it
@@ -25,7 +25,7 @@ from .reader import Reader
 
 @dataclass
 class Address(WeightTransferInitInfo):
-    """The arguments of Reader(). compare: the job's weights with the model of transformers, before a load."""
+    """The arguments of Reader(). compare: compares the job's weights with the model of transformers before a load."""
 
     job: str
     group: str = "world"
@@ -37,14 +37,14 @@ class Address(WeightTransferInitInfo):
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """Of the commit of `step` or a later one, for which the engine waits deadline_ms at most. 0: the last commit; no limit."""
+    """For the commit of `step` or a later one, for which the engine waits at most deadline_ms. 0: the last commit; no limit."""
 
     step: int = 0
     deadline_ms: int = 0
 
 
 class ZerodEngine(WeightTransferEngine[Address, Update]):
-    """Of one worker. receive_weights() loads a commit as a whole, so that a load that fails can be repeated."""
+    """The engine of one worker. receive_weights() loads a commit as a whole, so that a failed load can be repeated."""
 
     init_info_cls = Address
     update_info_cls = Update
@@ -83,7 +83,7 @@ class ZerodEngine(WeightTransferEngine[Address, Update]):
             reload.finalize_layerwise_reload(self.model, self.model_config)
         for layer in self.model.modules() if self.device.type == "cpu" else ():
             kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
-            if kernel is not None:  # vLLM itself packs experts for CPUs in the first load only
+            if kernel is not None:  # vLLM itself packs experts for CPUs only in the first load
                 kernel.fused_experts.process_weights_after_loading(layer)
 
     def shutdown(self) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Iterator, Optional
 
-# One thread of numpy's in each process. The libraries read this when they are loaded.
+# numpy has one thread in each process. The libraries read this when they are loaded.
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
 try:
     import numpy as np
@@ -29,7 +29,7 @@ from .model import CONTEXT, Plan
 from .ranks import train_sharded, train_unsharded
 from .report import Progress, figures, show
 
-LONGEST_TMPDIR = 64  # the path of a socket has 107 bytes at most
+LONGEST_TMPDIR = 64  # the path of a socket can have 107 bytes
 START_S = 10
 
 
@@ -65,7 +65,7 @@ def find(program: str, folder: Optional[str]) -> str:
 
 @contextmanager
 def private_daemon(program: str, quiet: bool) -> Iterator[str]:
-    """The socket of a daemon with four emulated devices. It and its folder last as long as the `with`."""
+    """The socket of a daemon with four emulated devices. The daemon and its folder last as long as the `with`."""
     base = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="zerod-demo.", dir=base if len(base) <= LONGEST_TMPDIR else "/tmp") as folder:
         path, log = f"{folder}/zerod.sock", Path(folder, "zerod.log")
@@ -73,7 +73,7 @@ def private_daemon(program: str, quiet: bool) -> Iterator[str]:
         process = None
         try:
             with starting(), open(log, "wb") as output:
-                # In a session of its own: Ctrl-C is for this program, which ends the training first and then the daemon.
+                # In a separate session: Ctrl-C is for this program, which first ends the training and then the daemon.
                 process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, preexec_fn=started)
             wait_until_it_listens(process, path)
             if not quiet:
@@ -106,7 +106,7 @@ def wait_until_it_listens(process: "subprocess.Popen[bytes]", path: str) -> None
 
 def show_buffers(zeroctl: str, plan: Plan, progress: Progress) -> None:
     progress.interrupt()
-    output = sys.stderr if progress.quiet else sys.stdout  # with --json standard output is for the summary
+    output = sys.stderr if progress.quiet else sys.stdout  # with --json standard output has only the summary
     print(f"\nThe daemon's buffers in the middle of step {plan.pause_step}:", file=output, flush=True)
     if subprocess.run([zeroctl, "--socket", plan.socket, "buffers"], stdout=output).returncode:
         raise Failed(1, f"{zeroctl} buffers failed")

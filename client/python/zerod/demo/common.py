@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that this demo and zerod.torch.demo share: the text, numbers on the command line, processes that end together, and bars.
+"""Parts that this demo and zerod.torch.demo share: the text, numbers on the command line, processes that end together, bars.
 
-It needs Python alone.
+They need only Python.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _prctl, _PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 
 
 class Failed(Exception):
-    """The run has failed: the program's exit status, and why."""
+    """The run has failed. The exception has the program's exit status and the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
 
 
 def read_text(files: Optional[Sequence[str]], least: int) -> bytes:
-    """The files' content, of `least` bytes or more. Without files: the package's sources, which every installation has."""
+    """The files' content, of `least` bytes or more. Without files: the package's sources, which exist in every installation."""
     text = b""
     try:
         for path in files or sorted(Path(__file__).parents[1].rglob("*.py")):
@@ -60,7 +60,7 @@ def read_text(files: Optional[Sequence[str]], least: int) -> bytes:
 
 
 def written(codes: Iterable[int]) -> str:
-    """The characters on one line of at most LINE. Each run of blanks and of what cannot be shown is one blank."""
+    """The characters on one line of at most LINE. Each run of blanks and of characters that cannot be shown becomes one blank."""
     line = ""
     for code in codes:
         character = chr(code) if "!" <= chr(code) <= "~" else " "
@@ -75,7 +75,7 @@ def written(codes: Iterable[int]) -> str:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Blocks signals while processes are started: an exception of a handler would lose a process that exists already."""
+    """Blocks signals while processes are started: a handler's exception would lose a process that already exists."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -84,27 +84,27 @@ def starting() -> Iterator[None]:
 
 
 def started() -> None:
-    """In the new process: the kernel ends it when the one that has forked it ends."""
+    """Called in the new process: the kernel ends it when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def started_rank() -> None:
-    """The same for a rank: a terminal's signals are for the launcher, which ends its ranks."""
+    """The same for a rank. A terminal's signals are for the launcher, which ends its ranks."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.SIG_IGN)
     started()
 
 
 def death(rank: int, code: int) -> tuple[int, str]:
-    """The status and text of Failed for a rank whose process has ended with another code than 0."""
+    """The status and text of Failed for a rank whose process has ended with another exit code than 0."""
     if code > 0:
         return code, f"rank {rank} ended early with status {code}"
     return 128 - code, f"rank {rank} was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
 def exit_by_signal(received: int, _: object) -> NoReturn:
-    """Ends the program in order. Further signals do not disturb that."""
+    """Ends the program in order. Further signals are ignored."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + received)
@@ -114,7 +114,7 @@ def exit_by_signal(received: int, _: object) -> NoReturn:
 
 
 class Bar:
-    """On a terminal progress is one line, rewritten a few times a second. Elsewhere it is a line every tenth of the way."""
+    """On a terminal, progress is one line that is rewritten a few times a second. Elsewhere it is a line per tenth of the run."""
 
     def __init__(self, title: str, steps: int, quiet: bool) -> None:
         self.title, self.steps, self.quiet = title, steps, quiet
@@ -122,7 +122,7 @@ class Bar:
         self.shown, self.step = 0.0, 0
 
     def due(self, step: int) -> bool:
-        """Whether show() is to be called for this step."""
+        """Whether to call show() for this step."""
         now = time.monotonic()
         due = now - self.shown >= REDRAW_S if self.terminal else step * 10 // self.steps > self.step * 10 // self.steps
         if self.quiet or step == self.step or not (due or step == self.steps):
@@ -131,7 +131,7 @@ class Bar:
         return True
 
     def show(self, text: str) -> None:
-        """Draws the bar at the step of the last due(), and the text behind it."""
+        """Draws the bar at the step of the last due(), and the text after it."""
         line = f"{self.title:<9} [{'#' * (self.step * BAR // self.steps):.<{BAR}}] " \
                f"{self.step:>{len(str(self.steps))}}/{self.steps} {text}"
         if self.terminal:  # a line that wraps could not be rewritten
@@ -145,7 +145,7 @@ class Bar:
 
 
 def memory_bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
-    """A bar whose length stands for `whole` bytes. Each part is a letter and the bytes at which it ends."""
+    """A bar whose length represents `whole` bytes. Each part is a letter and the byte at which it ends."""
     bar = ""
     for letter, up_to in parts:
         bar = bar.ljust(min(round(up_to / whole * MEMORY_BAR), MEMORY_BAR), letter)

@@ -3,7 +3,7 @@
 
     12 characters -> embedding -> hidden1, hidden2, hidden3 (tanh) -> output -> the same embedding -> the next character
 
-A pass borrows one layer's arrays at a time from a Lender. So the same code runs on shards and on whole parameters.
+A pass borrows one layer's arrays at a time from a Lender. The same code therefore runs on shards and on whole parameters.
 """
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import numpy as np
 from .common import LINE, written
 
 CONTEXT, EMBED = 12, 16
-# Uneven, so that no layer's shard is like another's.
+# Uneven widths: the layers' shards differ.
 WIDTHS = (CONTEXT * EMBED, 192, 160, 224, EMBED)
 NAMES = ("embedding", "hidden1", "hidden2", "hidden3", "output")
 EMBEDDING, OUTPUT = 0, len(NAMES) - 1
 BETA1, BETA2, EPSILON = 0.9, 0.99, 1e-8
-RATE = 0.01  # Adam's, of the first step
+RATE = 0.01  # Adam's rate in the first step
 TEMPERATURE = 0.7  # of written text; below 1 likely characters become more likely
 
 Arrays = tuple[np.ndarray, np.ndarray]  # weight and bias, or their gradients
@@ -62,7 +62,7 @@ def make_layers(vocabulary: int) -> list[Layer]:
 
 @dataclass
 class Plan:
-    """Known to all processes of a run. `tokens` are the text's characters, as indices into `alphabet`."""
+    """The plan, known to all processes of a run. `tokens` are the text's characters, as indices into `alphabet`."""
 
     tokens: np.ndarray
     alphabet: np.ndarray
@@ -83,14 +83,14 @@ class Plan:
 
     @property
     def unsharded_bytes(self) -> int:
-        """Of parameters, gradients and two moments in one process."""
+        """Bytes of parameters, gradients and two moments in one process."""
         return 4 * 4 * self.numel
 
     def initial(self) -> list[np.ndarray]:
         return [layer.initial(self.seed) for layer in self.layers]
 
     def samples(self, step: int, rank: int) -> Arrays:
-        """A rank's batch: (batch, CONTEXT) characters, and the (batch,) that follow. Any process draws the same."""
+        """A rank's batch: (batch, CONTEXT) characters, and the (batch,) characters that follow. Any process computes the same."""
         places = np.random.default_rng([self.seed, step, rank]).integers(len(self.tokens) - CONTEXT, size=self.batch)
         windows = self.tokens[places[:, None] + np.arange(CONTEXT + 1)]
         return windows[:, :-1], windows[:, -1]
@@ -101,16 +101,16 @@ class Plan:
 
 
 class Lender(Protocol):
-    """Arrays of one layer, valid inside the `with`."""
+    """Lends arrays of one layer, which are valid inside the `with`."""
 
     def parameters(self, layer: int, tag: str, following: Optional[int] = None) -> ContextManager[Arrays]:
-        """`following` is the layer that is needed next."""
+        """The layer's parameters. `following` is the layer that is needed next."""
 
     def backward(self) -> ContextManager[None]:
         """Surrounds all gradients of a step."""
 
     def gradient(self, layer: int) -> ContextManager[Arrays]:
-        """Arrays to write; their former content is undefined."""
+        """Arrays to write. Their former content is undefined."""
 
 
 class Whole:
@@ -174,7 +174,7 @@ def forward_backward(inputs: np.ndarray, targets: np.ndarray, lender: Lender) ->
 
 
 def adam(values: np.ndarray, gradient: np.ndarray, moments: np.ndarray, step: int, rate: float) -> None:
-    """One step over any slice of parameters; the two moments start as zeros."""
+    """One step on any slice of the parameters. The two moments start as zeros."""
     first, second = moments
     first *= BETA1
     first += (1 - BETA1) * gradient
@@ -184,7 +184,7 @@ def adam(values: np.ndarray, gradient: np.ndarray, moments: np.ndarray, step: in
 
 
 def write(plan: Plan, values: list[np.ndarray]) -> str:
-    """Text of the model, on one line: each character is drawn from what it predicts."""
+    """Writes text by the model, on one line. Each character is drawn from the model's prediction."""
     return written(_draw(plan, Whole(plan.layers, values)))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training: by ranks that are processes, each with its shards in the daemon, and by one process without a daemon.
+"""The training: by ranks, which are processes with their shards in the daemon, and by one process without a daemon.
 
-A rank sends its launcher a State after each step. A rank is ended by the launcher, or by the kernel when the launcher has ended.
+A rank sends its launcher a State after each step. The launcher ends a rank, or the kernel does if the launcher has ended.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PREFETCH = GatherOptions(flags=GatherFlags.PREFETCH)
 
 @dataclass
 class State:
-    """How far a rank is. Counts are since the start, bytes those of its device."""
+    """The state of a rank. Counts are since the start. Bytes are those of its device."""
 
     step: int = 0
     loss: float = 0.0
@@ -37,7 +37,7 @@ class State:
     shard_bytes: int = 0  # of the rank's parameters
     device: int = 0
     paused: bool = False
-    shards: "list[tuple[int, np.ndarray]]" = field(default_factory=list)  # offset and elements of each layer, at the end
+    shards: "list[tuple[int, np.ndarray]]" = field(default_factory=list)  # at the end: offset and elements of each layer
     failure: Optional[tuple[int, str]] = None
 
 
@@ -53,7 +53,7 @@ class Outcome:
 
 
 class Rank:
-    """Its part of every layer, and of Adam's moments, in memory of the daemon's. A Lender, which gathers and reduces."""
+    """The rank's part of every layer, and of Adam's moments, in memory of the daemon. It is a Lender that gathers and reduces."""
 
     def __init__(self, plan: Plan, rank: int, client: Client, channel: Connection) -> None:
         if not client.is_host:
@@ -70,7 +70,7 @@ class Rank:
             moments = client.alloc(plan.job, 2 * 4 * shard.shard_numel, self.state.device, f"adam.{unit.name}.{rank}")
             self.shards.append(unit.shard_memory().numpy())
             self.moments.append(moments.memory((2, shard.shard_numel), DType.FLOAT32).numpy()[:, :shard.true_numel])
-        # The tied embedding's gradient is open through the whole backward: it occupies no slot that a layer needs.
+        # The tied embedding's gradient is open during the whole backward: it occupies no slot that a layer needs.
         sizes = [4 * unit.padded_numel for unit in self.units]
         self.tied = self.group.bucket(DType.FLOAT32, sizes[EMBEDDING], 1)
         self.layers = self.group.bucket(DType.FLOAT32, max(sizes[1:]), 2)
@@ -108,7 +108,7 @@ class Rank:
         bucket.submit(entry.id, options=_MEAN)
 
     def _look_around(self, layer: int) -> None:
-        """Called while the layer is held. In a pause each rank holds another layer: ranks need not be at the same one."""
+        """Called while the layer is held. In a pause each rank holds another layer, because ranks can be at different layers."""
         if layer == 2:
             self._read_memory()
         if self.state.step + 1 == self.plan.pause_step and layer == 1 + self.rank % (len(NAMES) - 1):
@@ -120,7 +120,8 @@ class Rank:
         self.state.live_bytes, self.state.peak_bytes = device.allocated_bytes, device.peak_bytes
 
     def _update(self, step: int) -> None:
-        """An overflow leaves the shards as they are. They are published nevertheless: each rank publishes every version."""
+        """After an overflow the shards do not change. They are published nevertheless, because each rank publishes every
+        version."""
         info = self.group.step_begin()
         self.state.skipped += info.overflow
         with self.group.updating(self.units):
@@ -155,7 +156,7 @@ def _run_rank(plan: Plan, rank: int, channel: Connection) -> None:
 
 
 def train_sharded(plan: Plan, heard: Callable[[Outcome], None], paused: Callable[[], None]) -> Outcome:
-    """Runs the ranks. `heard` is called after each of their messages, `paused` while all of them pause. Failed."""
+    """Runs the ranks. `heard` is called after each of their messages, `paused` while all of them pause. Raises Failed."""
     outcome = Outcome(np.zeros((plan.steps, plan.ranks)), plan.initial(), [State()] * plan.ranks)
     context = multiprocessing.get_context("fork")
     processes, channels = [], {}
@@ -192,7 +193,7 @@ def train_sharded(plan: Plan, heard: Callable[[Outcome], None], paused: Callable
                 if all(each.paused for each in outcome.states):
                     paused()
                     for each in channels:
-                        with suppress(OSError):  # its rank has ended, which the next turn finds
+                        with suppress(OSError):  # its rank has ended, which the next iteration detects
                             each.send(None)
                 outcome.step = min(each.step for each in outcome.states)
                 heard(outcome)
@@ -204,7 +205,7 @@ def train_sharded(plan: Plan, heard: Callable[[Outcome], None], paused: Callable
         for process in processes:
             process.join()
     if failures:
-        # A rank that was killed may be heard of later than those that have lost it.
+        # The end of a killed rank can be reported later than those of the ranks that have lost it.
         deaths = [death(rank, process.exitcode) for rank, process in enumerate(processes)
                   if process.exitcode not in (0, -signal.SIGTERM)]
         raise Failed(*(deaths + failures)[0])
@@ -212,9 +213,9 @@ def train_sharded(plan: Plan, heard: Callable[[Outcome], None], paused: Callable
 
 
 def train_unsharded(plan: Plan, heard: Callable[[Outcome], None]) -> Outcome:
-    """The same training in this process. It adds up the ranks' gradients as zerod promises to, in float32 and in rank order.
+    """The same training in this process. It adds up the ranks' gradients as zerod does: in float32 and in rank order.
 
-    So losses and parameters equal those of the sharded run bit for bit.
+    Losses and parameters therefore equal those of the sharded run bit for bit.
     """
     outcome = Outcome(np.zeros((plan.steps, plan.ranks)), plan.initial())
     whole = Whole(plan.layers, outcome.values)

@@ -12,7 +12,7 @@ from .ranks import Outcome
 
 
 class Progress(Bar):
-    """Of one run. `seconds` are those since its first step began."""
+    """The progress of one run. `seconds` are since its first step began."""
 
     def __init__(self, plan: Plan, title: str, quiet: bool) -> None:
         super().__init__(title, plan.steps, quiet)
@@ -20,7 +20,7 @@ class Progress(Bar):
         self.began = self.seconds = 0.0
 
     def heard(self, outcome: Outcome) -> None:
-        """A rank, or the unsharded run, is a step further. Called before the first step, too."""
+        """Called when a rank, or the unsharded run, has finished a step, and once before the first step."""
         now, step = time.monotonic(), outcome.step
         self.began = self.began or now
         if step == self.step:
@@ -40,7 +40,7 @@ def tokens_per_second(plan: Plan, steps: int, seconds: float) -> float:
 
 
 def figures(plan: Plan, outcome: Outcome, seconds: float, same: Optional[tuple[bool, bool]]) -> dict[str, Any]:
-    """Of a sharded run. `same` is whether (losses, parameters) equal the unsharded run's, None without one."""
+    """The figures of a sharded run. `same`: whether (losses, parameters) equal those of the unsharded run; None without one."""
     return {
         "schema": 2, "ranks": plan.ranks, "steps": plan.steps, "batch": plan.batch, "seed": plan.seed,
         "parameters": plan.numel, "text_bytes": len(plan.tokens),
@@ -54,7 +54,7 @@ def figures(plan: Plan, outcome: Outcome, seconds: float, same: Optional[tuple[b
 
 
 def show(plan: Plan, outcome: Outcome, shown: dict[str, Any]) -> None:
-    """Prints the figures, text of the model before and after, and a bar of each rank's device."""
+    """Prints the figures, text of the model before and after the training, and a bar of each rank's device."""
     lines = {
         "text": f"{len(plan.tokens)} bytes, {len(plan.alphabet)} of them distinct",
         "model": f"{plan.numel} parameters in {len(plan.layers)} layers",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other packages with sharded modules: a file for each of them."""
+"""Support for other packages with sharded modules, in one file for each package."""
 from __future__ import annotations
 
 import warnings
@@ -9,7 +9,7 @@ from typing import Callable
 
 
 def install() -> None:
-    """For the packages that the program has imported or will import. Harmless when repeated."""
+    """Installs the support of packages that the program has imported or will import. Harmless when repeated."""
     from . import accelerate, peft, torch, transformers
     from .late import when_imported
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """accelerate.Accelerator with sharded modules. Tried with accelerate 1.10 to 1.15.
 
-prepare() leaves a sharded module as it is: no DistributedDataParallel around it, no move to a device. accumulate() and
-no_sync() are those of zerod.torch. save_state() and load_state() keep the optimizers' state in a folder of
-torch.distributed.checkpoint, to which every rank writes its own slices, beside accelerate's files.
+prepare() does not change a sharded module: it adds no DistributedDataParallel, and does not move it to a device. accumulate() and
+no_sync() are those of zerod.torch. save_state() and load_state() store the optimizers' state in a folder of
+torch.distributed.checkpoint, in which every rank writes its own slices, next to accelerate's files.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = "zerod"
 
 
 def bare(optimizer: Any) -> Any:
-    """Without the wrappers of accelerate."""
+    """The object without the wrappers of accelerate."""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
@@ -30,7 +30,7 @@ def is_sharded(optimizer: Any) -> bool:
 
 
 def owner_of(optimizer: Any) -> Any:
-    """The sharded model whose parameters the optimizer steps. ValueError where there is none, or there are several."""
+    """The sharded model whose parameters the optimizer steps. ValueError if there is none, or more than one."""
     owners = {part.owner for group in bare(optimizer).param_groups for parameter in group["params"]
               if (part := part_of(parameter)) is not None}
     if len(owners) != 1:
@@ -39,7 +39,7 @@ def owner_of(optimizer: Any) -> Any:
 
 
 def module_of(models: Any, optimizer: Any) -> Any:
-    """The one of the models. ValueError where it is not among them."""
+    """The module of the model. ValueError if it is not one of them."""
     owner = owner_of(optimizer)
     for module in models:
         if api.is_sharded(module) and api.model_of(module) is owner:
@@ -48,7 +48,7 @@ def module_of(models: Any, optimizer: Any) -> Any:
 
 
 def check_batches(batches: Sequence[Any]) -> None:
-    """ValueError where ranks have different numbers of batches: one rank's loop would end before the others'."""
+    """ValueError if ranks have different numbers of batches: one rank's loop would end before the others'."""
     if len(set(batches)) > 1:
         found = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(batches))
         raise ValueError(f"ranks have different numbers of training batches: {found}. A rank with more of them would wait for the others: "
@@ -67,7 +67,7 @@ def install() -> None:
     @wraps(prepare)
     def prepare_all(self: Any, *args: Any, **kwargs: Any) -> Any:
         way = getattr(self.distributed_type, "value", str(self.distributed_type))
-        if os.environ.get("ACCELERATE_USE_FSDP") == "true":  # accelerate itself leaves it out on the CPU
+        if os.environ.get("ACCELERATE_USE_FSDP") == "true":  # accelerate itself does not do this on the CPU
             way = "FSDP"
         if way in ("FSDP", "DEEPSPEED", "MEGATRON_LM") and any(map(api.is_sharded, args)):
             raise ValueError(f"accelerate is configured for {way}, and shard() has sharded the module already: leave out fsdp=, "
@@ -79,7 +79,7 @@ def install() -> None:
         if not api.is_sharded(model):
             return prepare_one(self, model, device_placement, evaluation_mode)
         made = prepare_one(self, model, False, True)
-        object.__setattr__(made, "no_sync", partial(api.no_sync, model))  # accelerate looks for it
+        object.__setattr__(made, "no_sync", partial(api.no_sync, model))  # accelerate reads this attribute
         return made
 
     @wraps(save)
@@ -107,7 +107,7 @@ def install() -> None:
 
 @contextmanager
 def _without_sharded(accelerator: Any) -> Iterator[list[Any]]:
-    """accelerate sees the other optimizers only. The sharded ones."""
+    """accelerate sees only the other optimizers. Returns the sharded ones."""
     kept = accelerator._optimizers
     sharded = [optimizer for optimizer in kept if is_sharded(optimizer)]
     accelerator._optimizers = [optimizer for optimizer in kept if not is_sharded(optimizer)]

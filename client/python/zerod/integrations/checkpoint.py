@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the tensors of a checkpoint of transformers are in a module's parameters, and whether an engine has the same ones.
+"""The places of a transformers checkpoint's tensors in a module's parameters, and a check that an engine has the same tensors.
 
-transformers 5 merges weights when it reads a checkpoint, such as those of a layer's experts. Engines read checkpoints. Tried
+When transformers 5 reads a checkpoint, it merges weights, such as those of a layer's experts. Engines read checkpoints. Tried
 with transformers 5.19 and 5.24.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..reader import Weight
 
 
 class _Views(TorchDispatchMode):
-    """A copy is the tensor itself, so that it still has its place in the parameter."""
+    """A copy is the tensor itself, so that its place in the parameter remains known."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0] if func is torch.ops.aten.clone.default else func(*args, **(kwargs or {}))
@@ -45,7 +45,8 @@ def places(module: nn.Module) -> "Iterator[tuple[str, str, int, torch.Size]]":
 
 
 def check(weights: "list[Weight]", config: Any) -> None:
-    """ValueError: the job has other weights than the model of this configuration, as transformers makes it, or ties other ones.
+    """ValueError if the job's weights differ from the model of this configuration, as transformers makes it, or if other ones are
+    tied.
 
     Loaders of engines cut a larger weight, and leave out a bias. None, and a model that transformers does not have: no check.
     """
@@ -59,7 +60,7 @@ def check(weights: "list[Weight]", config: Any) -> None:
     ours = dict(model.named_parameters(remove_duplicate=False))
     wanted = {name: ((ours[path], offset), list(shape)) for name, path, offset, shape in places(model)}
     found = {weight.name: weight for weight in weights}
-    # Of a tied weight, transformers names the further ones otherwise in a model that it has read from a checkpoint.
+    # For a tied weight, transformers uses other names for the further ones in a model that it has read from a checkpoint.
     both = wanted.keys() & found.keys()
     alike = {wanted[name][0] for name in both}, {(found[name].unit, found[name].offset_bytes) for name in both}
     tied: dict[Any, tuple[str, Any]] = {}

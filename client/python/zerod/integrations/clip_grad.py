@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.utils.clip_grad_norm_() beside parameters that shard() was told to ignore."""
+"""torch.nn.utils.clip_grad_norm_() with parameters that shard() was told to ignore."""
 from __future__ import annotations
 
 import math
@@ -13,8 +13,8 @@ from ..torch.rules import by_owner
 
 
 def install() -> None:
-    """clip_grad_norm_() raises where gradients that are not sharded differ between ranks, which would all clip differently."""
-    plain = getattr(clip_grad, "_get_total_norm", None)  # torch 2.4 and 2.5 have none
+    """clip_grad_norm_() raises if gradients that are not sharded differ between ranks: each rank would clip differently."""
+    plain = getattr(clip_grad, "_get_total_norm", None)  # torch 2.4 and 2.5 do not have it
     if plain is None or hasattr(plain, "_zerod"):
         return
 

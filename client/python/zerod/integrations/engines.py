@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of zerod.vllm, zerod.sglang and zerod.verl: all ranks of an engine load one commit, or all raise the same."""
+"""Common parts of zerod.vllm, zerod.sglang and zerod.verl. All ranks of an engine load one commit, or all raise the same
+exception."""
 from __future__ import annotations
 
 from functools import partial
@@ -15,12 +16,13 @@ OWN_BYTES = 1 << 20  # loaders of vLLM change biases and norms in place
 
 
 def load(reader: Reader, take: Take, gather: Gather, rank: int, config: Any, step: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
-    """Reader.load() in each rank of the engine, of a commit of `step` or later. Returns its step. Rank 0 pins it until all have loaded.
+    """Calls Reader.load() in each rank of the engine, for a commit of `step` or later. Returns its step. Rank 0 pins it until all
+    have loaded.
 
-    maps: take() neither keeps the tensors that it gets, nor writes to those of more than OWN_BYTES. Otherwise all are copies.
+    maps: take() neither keeps the tensors that it receives, nor writes to those of more than OWN_BYTES. Otherwise all are copies.
 
     config: transformers' configuration of the engine's model, for check(). ValueError: the job has other weights, or the engine's
-    loader has raised, and at which weight. An exception of one rank is raised in all of them.
+    loader has raised; the text names the weight. An exception of one rank is raised in all of them.
     """
     def give(committed: Any) -> None:
         if maps:
@@ -48,7 +50,7 @@ def own(tensors: "Iterator[tuple[str, Any]]") -> "Iterator[tuple[str, Any]]":
 
 
 def named(take: Take, tensors: "Iterator[tuple[str, Any]]") -> None:
-    """Calls take(). An exception of its own becomes a ValueError that names the weight."""
+    """Calls take(). If it raises, the ValueError names the weight."""
     last = "before the first weight"
 
     def noted() -> "Iterator[tuple[str, Any]]":
@@ -67,7 +69,8 @@ def named(take: Take, tensors: "Iterator[tuple[str, Any]]") -> None:
 
 
 def register() -> None:
-    """Lets vLLM find zerod.vllm.ZerodEngine: the package's entry point. Harmless when repeated, and if vLLM has no engines."""
+    """Registers zerod.vllm.ZerodEngine with vLLM: the package's entry point. Harmless when repeated, or if vLLM has no
+    engines."""
     try:
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory
     except ImportError:
@@ -85,8 +88,8 @@ def _in_all(gather: Gather, call: Callable[[], Any]) -> "list[Any]":
     try:
         results = gather((value, failure))
     finally:
-        failure = None  # its traceback has this frame, which would keep what the call had
+        failure = None  # its traceback refers to this frame, which would keep the call's objects alive
     failures = [failed for _, failed in results if failed is not None]
-    for failed in sorted(failures, key=lambda failed: isinstance(failed, NotHeld)):  # another one is raised first
+    for failed in sorted(failures, key=lambda failed: isinstance(failed, NotHeld)):  # other exceptions are raised first
         raise failed
     return [value for value, _ in results]

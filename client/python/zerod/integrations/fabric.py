@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strategy for lightning's Fabric, and what it has in common with the Trainer's. Tried with lightning 2.5 and 2.6.
+"""A strategy for lightning's Fabric, and the parts that it shares with the Trainer's. Tried with lightning 2.5 and 2.6.
 
-The processes and samplers are those of Fabric's DDPStrategy, without DistributedDataParallel. Checkpoints hold whole tensors, as
-those of one process do: all ranks take part in them, and rank 0 writes.
+The processes and samplers are those of Fabric's DDPStrategy, without DistributedDataParallel. Checkpoints have whole tensors,
+like those of one process. All ranks take part in making them, and rank 0 writes.
 """
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .accelerate import bare, is_sharded, owner_of
 
 
 def name_rank(strategy: Any) -> None:
-    """For shard(): lightning's own launcher and Slurm do not set the variables of torchrun."""
+    """Sets the rank for shard(), because lightning's own launcher and Slurm do not set the variables of torchrun."""
     os.environ.update(RANK=str(strategy.global_rank), WORLD_SIZE=str(strategy.world_size), LOCAL_RANK=str(strategy.local_rank))
 
 
 def sharded_in(module: nn.Module) -> list[nn.Module]:
-    """The sharded modules in it. ValueError where there is none, or where a parameter outside of them is trained."""
+    """The sharded modules in it. ValueError if there is none, or if a parameter outside of them is trained."""
     found = [each for each in module.modules() if api.is_sharded(each)]
     if not found:
         raise ValueError(f"no module of {type(module).__name__} is sharded: call zerod.torch.shard() in configure_model(), or before "
@@ -48,7 +48,7 @@ def no_sync(module: nn.Module) -> ExitStack:
 
 
 def optimizer_state(optimizer: Any) -> dict[str, Any]:
-    """Of whole tensors, for which every rank takes part, if the optimizer steps sharded parameters."""
+    """The state with whole tensors. If the optimizer steps sharded parameters, every rank must call it."""
     return state.optimizer_state(owner_of(optimizer), bare(optimizer), full=True) if is_sharded(optimizer) else optimizer.state_dict()
 
 

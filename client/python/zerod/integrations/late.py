@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a function when a module is there: at once, or as soon as the program has imported it."""
+"""Calls a function when a module has been imported: at once, or when the program imports it."""
 from __future__ import annotations
 
 import importlib.abc
@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, Sequence
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the call behind it."""
+    """The module's own loader, with the call after it."""
 
     def __init__(self, plain: Any, then: Callable[[], None]) -> None:
         self._plain, self._then = plain, then
@@ -44,7 +44,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """`name` is that of a module, whose parents are packages. An import that fails is not tried again."""
+    """`name` is that of a module whose parents are packages. A failed import is not tried again."""
     if name in sys.modules:
         then()
     elif not any(isinstance(finder, _Finder) and finder._name == name for finder in sys.meta_path):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A strategy for lightning's Trainer. Tried with lightning 2.5 and 2.6.
 
-The processes and samplers are those of its DDPStrategy, without DistributedDataParallel. Checkpoints hold whole tensors, as
-those of one process do: all ranks take part in them, and rank 0 writes.
+The processes and samplers are those of its DDPStrategy, without DistributedDataParallel. Checkpoints have whole tensors, like
+those of one process. All ranks take part in making them, and rank 0 writes.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ZerodStrategy(DDPStrategy):
         assert self.lightning_module is not None
         trainer, batches = self.lightning_module.trainer, [0] * self.world_size
         torch.distributed.all_gather_object(batches, trainer.num_training_batches)
-        if not 0 < trainer.max_steps * trainer.accumulate_grad_batches <= min(batches):  # then it ends before an epoch
+        if not 0 < trainer.max_steps * trainer.accumulate_grad_batches <= min(batches):  # it ends before an epoch does
             check_batches(batches)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ def install() -> None:
 
     @wraps(plain)
     def unload(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Merges masters, not weights of param_dtype. The part of the sharded module that is returned runs as the whole does."""
+        """Merges masters, not weights of param_dtype. The returned part of the sharded module runs like the whole."""
         its = self.model.__dict__.get("_zerod_part_of")
         model = None if its is None else its()
         if model is None:

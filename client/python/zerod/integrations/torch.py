@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.parallel and torch.distributed.checkpoint.state_dict with sharded modules, where torch has no hook."""
+"""torch.nn.parallel and torch.distributed.checkpoint.state_dict with sharded modules, for which torch has no hook."""
 from __future__ import annotations
 
 from functools import wraps
@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def _refuse_ddp() -> None:
-    """DistributedDataParallel around sharded parameters raises: it would broadcast rank 0's parts."""
+    """DistributedDataParallel with sharded parameters raises, because it would broadcast rank 0's parts."""
     plain = nn.parallel.DistributedDataParallel.__init__
     if hasattr(plain, "_zerod"):
         return
@@ -44,7 +44,8 @@ def _refuse_ddp() -> None:
 
 
 def _take_inputs() -> None:
-    """backward(inputs=) with sharded parameters is for the whole ones of the forward: torch would find no way to the others."""
+    """backward(inputs=) with sharded parameters uses the whole parameters of the forward, because the graph contains only
+    these."""
     plain = torch.autograd.backward
     if hasattr(plain, "_zerod"):
         return
@@ -64,7 +65,7 @@ def _whole_leaf(parameter: ShardedParameter) -> torch.Tensor:
 
 
 def _refuse_collectives() -> None:
-    """all_reduce() and the like of sharded tensors raise: torch would hand their backends no memory."""
+    """all_reduce() and similar calls with sharded tensors raise, because torch would pass no memory to their backends."""
     from torch.distributed import distributed_c10d as c10d
 
     for name in ("_check_single_tensor", "_check_tensor_list"):
@@ -87,7 +88,7 @@ def _checked(plain: Any) -> Any:
 
 
 def _shard_states() -> None:
-    """get_model_state_dict() and get_optimizer_state_dict() give sharded tensors, and whole ones for full_state_dict."""
+    """get_model_state_dict() and get_optimizer_state_dict() return sharded tensors, or whole ones for full_state_dict."""
     import torch.distributed.checkpoint.state_dict as states
 
     if hasattr(states._get_model_state_dict, "_zerod"):

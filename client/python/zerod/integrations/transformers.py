@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers.Trainer with sharded modules. Tried with transformers 4.57 to 5.24.
 
-A checkpoint has the weights as save_pretrained() writes them, by rank 0, and the optimizer's state in a folder of
-torch.distributed.checkpoint, to which every rank writes its own slices. Any number of ranks resumes from it.
+In a checkpoint, rank 0 writes the weights in the format of save_pretrained(). The optimizer's state is in a folder of
+torch.distributed.checkpoint, in which every rank writes its own slices. Any number of ranks can resume from it.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def install() -> None:
 
     @wraps(start)
     def start_training(self: Any, args: Any, dataloader: Any, *others: Any) -> Any:
-        # With max_steps every rank takes as many steps; epochs only matter to what happens at their ends.
+        # With max_steps every rank makes the same number of steps. Epochs then only matter for what happens at their ends.
         alike = args.max_steps > 0 and args.gradient_accumulation_steps == 1 and "epoch" not in (args.save_strategy, args.eval_strategy,
                                                                                                  args.logging_strategy)
         if api.is_sharded(self.model) and not alike:
@@ -47,7 +47,7 @@ def install() -> None:
             return save(self, output_dir)
         kept, self.optimizer = self.optimizer, SimpleNamespace(state_dict=lambda: _ELSEWHERE)
         try:
-            save(self, output_dir)  # the scheduler's, and a file by which load() knows that there is a checkpoint
+            save(self, output_dir)  # the scheduler's state, and a file from which load() knows that a checkpoint exists
         finally:
             self.optimizer = kept
         api.save(os.path.join(output_dir, FOLDER), self.model, bare(kept))

@@ -6,7 +6,7 @@
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4)
     ...                                               # the training loop stays as it is
 
-docs/pytorch.md says what is supported and what costs what.
+docs/pytorch.md describes what is supported, and the costs.
 """
 try:
     import torch  # noqa: F401

@@ -34,28 +34,28 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
           name: Optional[str] = None, deadline_ms: int = 0, durable: Optional[str] = None,
           offload: Optional[str] = None, device_budget: Optional[int] = None, cast_forward_inputs: bool = True,
           ignored_params: Optional[Iterable[nn.Parameter]] = None, output_dtype: Optional[torch.dtype] = None) -> nn.Module:
-    """Shards the module's parameters over all ranks, in place, and returns it. Every rank calls it.
+    """Shards the module's parameters across all ranks, in place, and returns it. Every rank calls it.
 
-    policy: which modules are gathered as a whole: classes, names, modules, or a function of (name, module). None: every
-    module in a ModuleList or Sequential, and large embeddings and linear layers beside them. param_dtype: what is
-    gathered and computed with; the optimizer then works on masters of the parameters' own dtype. cast_forward_inputs:
-    whether blocks then cast their floating inputs to it. reduce_dtype: of gradients on their way. persist_below: units
-    of fewer elements stay gathered. prefetch: how many blocks are gathered ahead. stage: 3; 2 keeps the weights between
-    forward and backward; 1 keeps them from step to step, and takes one backward a step outside of no_sync(). op: "mean"
-    or "sum" over ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: the ranks of this one
-    shard the module, instead of all; its backend is not used. Of a DeviceMesh of two dimensions the second shards and
-    the first replicates, as in fully_shard(): torch.distributed sums over the first. durable: the name of a job whose
-    weights and optimizer's state stay in the daemon when all ranks end, as of the last step() of all ranks;
-    committed_step() says which. Then shard() finds them there, and the module's own values do not count. offload:
-    "params" puts the shards into the daemon's host memory, "optimizer" masters, gradients and the optimizer's state,
-    "all" both, as "params" does, too: parameters outside of a forward are tensors of the CPU, and the CPU runs the
-    optimizer. device_budget: so many bytes of each rank's device are for blocks that are not offloaded: plan() shows
-    which. None and 0: all are. ignored_params: parameters that stay plain ones on each rank: they are not sharded, moved or
-    cast, and their gradients are the rank's own. output_dtype: to which the floating outputs of the module are cast.
+    policy: the modules that are gathered as a whole: classes, names, modules, or a function of (name, module). None: every module
+    in a ModuleList or Sequential, and other large embeddings and linear layers. param_dtype: the dtype of gathered weights and of
+    the computation. The optimizer then works on masters of the parameters' own dtype. cast_forward_inputs: whether blocks then
+    cast their floating inputs to it. reduce_dtype: the dtype of gradients that are sent. persist_below: units of fewer elements
+    remain gathered. prefetch: the number of blocks that are gathered early. stage: 3; 2 holds the weights between forward and
+    backward; 1 holds them from step to step, and allows one backward per step outside of no_sync(). op: "mean" or "sum" across
+    ranks. process_group: of torch.distributed, or a DeviceMesh of one dimension: its ranks shard the module, instead of all
+    ranks; its backend is not used. Of a DeviceMesh of two dimensions the second shards and the first replicates, as in
+    fully_shard(): torch.distributed sums over the first. durable: the name of a job. Its weights and the optimizer's state remain
+    in the daemon when all ranks end, as of the last step() of all ranks: committed_step() returns that step. A later shard()
+    finds them there, and ignores the module's own values. offload: "params" stores the shards in the daemon's host memory,
+    "optimizer" the masters, gradients and the optimizer's state, "all" both, as does "params": parameters outside of a forward
+    are then tensors of the CPU, and the CPU runs the optimizer. device_budget: so many bytes of each rank's device are for blocks
+    that are not offloaded: plan() shows which blocks. None and 0: all blocks are offloaded. ignored_params: parameters that
+    remain plain ones on each rank. They are not sharded, moved or cast, and their gradients are the rank's own. output_dtype: the
+    dtype to which the floating outputs of the module are cast.
 
-    Modules inside that were sharded before become its blocks; ValueError where policy is given, too, or options differ.
-    All ranks get the weights of rank 0. Mismatch where ranks have different models, offload or device_budget;
-    ConnectionFailed without a daemon; OutOfMemory with the sizes.
+    Modules inside that are already sharded become its blocks. ValueError if policy is then given as well, or options differ. All
+    ranks receive the weights of rank 0. Mismatch if ranks have different models, offload or device_budget; ConnectionFailed
+    without a daemon; OutOfMemory with the sizes.
     """
     arguments = {name: value for name, value in locals().items() if name != "module"}
     _check(arguments)
@@ -113,7 +113,7 @@ def shard(module: nn.Module, policy: Policy = None, param_dtype: Optional[torch.
 
 
 def _check(arguments: dict[str, Any]) -> None:
-    """ValueError for an argument of shard() that makes no sense for any module."""
+    """ValueError for an argument of shard() that is invalid for any module."""
     for name, values in (("stage", (1, 2, 3)), ("op", ("mean", "sum"))):
         if arguments[name] not in values:
             raise ValueError(f"{name} is {arguments[name]!r}: {', '.join(map(repr, values))} are possible")
@@ -128,7 +128,7 @@ def _check(arguments: dict[str, Any]) -> None:
 
 
 def _merged(module: nn.Module, policy: Policy, arguments: dict[str, Any]) -> Policy:
-    """The policy. Modules inside that are sharded by themselves become blocks of this one, as with fully_shard()."""
+    """The policy. Modules inside that are already sharded become blocks of this one, as in fully_shard()."""
     inner = {name: each for name, each in module.named_modules() if name and is_sharded(each)}
     if not inner:
         return policy
@@ -149,23 +149,23 @@ def _merged(module: nn.Module, policy: Policy, arguments: dict[str, Any]) -> Pol
 
 
 def unshard(module: nn.Module) -> nn.Module:
-    """Ends the sharding of the module, and returns it: its parameters are plain ones with whole values. Every rank calls it.
+    """Ends the sharding of the module, and returns it. Its parameters are then plain ones with whole values. Every rank calls it.
 
-    The daemon's memory of the model goes, and gradients with it. The parameters are the same objects; an optimizer's state stays
-    sharded, so make another one, or take its state by state_dict(full=True) before. A model that the program drops, with its
-    optimizer, frees its memory without this.
+    The daemon frees the model's memory, including gradients. The parameters are the same objects. An optimizer's state remains
+    sharded: make another optimizer, or take its state with state_dict(full=True) before. If the program drops a model with its
+    optimizer, its memory is freed without this call.
     """
     model_of(module).unshard()
     return module
 
 
 def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
-    """Goes on with a module that was sharded with durable=, after the daemon has ended and another one runs.
+    """Continues with a module that was sharded with durable=, after the daemon has ended and another one runs.
 
-    Every rank calls it, when a call has raised ConnectionFailed (Restarted, where ZEROD_RECONNECT_MS is set) or Aborted.
-    Waits for the next daemon, deadline_ms at most. Weights and the optimizer's state are then those of the last commit,
-    whose step it returns. The daemon's memory from before is not mapped any more: other tensors over it must not be used.
-    NotFound where the next daemon has no commit of the job.
+    Every rank calls it, after a call has raised ConnectionFailed (Restarted, if ZEROD_RECONNECT_MS is set) or Aborted. Waits at
+    most deadline_ms for the next daemon. Weights and the optimizer's state are then those of the last commit, whose step it
+    returns. The former daemon's memory is no longer mapped: other tensors over it must not be used. NotFound if the next daemon
+    has no commit of the job.
     """
     made = recovery.of(module)
     next_environment(deadline_ms)
@@ -180,7 +180,7 @@ def recover(module: nn.Module, deadline_ms: int = 60000) -> int:
 
 
 def model_of(module: nn.Module) -> Model:
-    """ValueError for a module that shard() has not seen."""
+    """The model of a sharded module. ValueError for other modules."""
     found = getattr(module, "_zerod_model", None)
     if found is None:
         raise ValueError(f"{type(module).__name__} is not sharded: zerod.torch.shard() has not returned it")
@@ -194,7 +194,7 @@ def is_sharded(module: Any) -> bool:
 
 @contextmanager
 def no_sync(module: nn.Module) -> Iterator[None]:
-    """Backwards inside keep their gradients on this rank, whole; the next one outside reduces the sum."""
+    """Backwards inside do not sum their gradients across ranks. The next backward outside includes them in its sum."""
     gradients = model_of(module).gradients
     before, gradients.sync = gradients.sync, False
     try:
@@ -204,10 +204,10 @@ def no_sync(module: nn.Module) -> Iterator[None]:
 
 
 def skip(module: nn.Module) -> None:
-    """In place of a forward and its backward on a rank that has no batch for them. Every rank runs a backward, or this.
+    """Replaces a forward and its backward on a rank that has no batch for them. Every rank runs a backward, or calls this.
 
-    Other ranks' gradients get zeros from this one: with op="mean" they are still divided by the number of ranks. A parameter for
-    which no rank has a gradient has none. step() follows as always. Inside of no_sync() it does nothing. RuntimeError in a
+    Other ranks' gradients receive zeros from this rank: with op="mean" they are still divided by the number of ranks. A parameter
+    for which no rank has a gradient has none. step() follows as always. Inside of no_sync() it has no effect. RuntimeError in a
     forward or backward of the model.
     """
     model_of(module).skip()
@@ -215,16 +215,17 @@ def skip(module: nn.Module) -> None:
 
 @contextmanager
 def join(module: nn.Module, *steppers: Any, step: Optional[Callable[[], Any]] = None, backwards: int = 1) -> Iterator[None]:
-    """Around a training loop that ranks leave after different numbers of steps: returns when all ranks have left it.
+    """Used around a training loop that ranks leave after different numbers of steps. It returns when all ranks have left the
+    loop.
 
-    A rank that leaves the loop early goes on taking part in the others' steps: skip(), and then step() of each of `steppers`,
-    which are the optimizers and schedulers that the loop steps, or a call of `step`, which has whatever else all ranks call
-    between backward and zero_grad(), such as clipping. backwards: how many of them a step has outside of no_sync(). All ranks
-    enter it with the same arguments. It costs one agreement a step.
+    A rank that leaves the loop early continues to take part in the others' steps. It calls skip(), and then step() of each of
+    `steppers`: the optimizers and schedulers that the loop steps. `step` replaces these calls if all ranks also make other calls
+    between backward and zero_grad(), such as clipping. backwards: the number of backwards per step outside of no_sync(). All
+    ranks enter it with the same arguments. It costs one agreement per step.
 
-    RuntimeError where ranks have different learning rates, because a scheduler is missing, or where a rank leaves the loop
-    between a backward and its step; Mismatch where a step has another number of backwards; NotImplementedError in a join() of
-    another model. StepAbandoned where another rank leaves the loop by an exception.
+    RuntimeError if ranks have different learning rates, because a scheduler is missing, or if a rank leaves the loop between a
+    backward and its step; Mismatch if a step has another number of backwards; NotImplementedError in a join() of another model.
+    StepAbandoned if another rank leaves the loop by an exception.
     """
     joined = Join(model_of(module), module, steppers, step, backwards)
     try:
@@ -236,25 +237,25 @@ def join(module: nn.Module, *steppers: Any, step: Optional[Callable[[], Any]] = 
 
 
 def optimizer_in_backward(module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Has the optimizer of a sharded module run in the backward; returns it. Every rank calls it.
+    """Runs the optimizer of a sharded module in the backward, and returns it. Every rank calls it.
 
-    It runs for each unit when all ranks have the unit's gradient, in a thread, while the backward goes on: on the CPU with
-    offload, else on the device, where the sum of each unit goes when it was used. step() waits for it, steps what is left
-    (with offload, units that device_budget keeps on the device), and ends the step. The training loop stays as it is: one
-    backward outside of no_sync() a step. Not for clip_grad_norm_(), GradScaler and programs that read gradients, which raise.
-    StepTorn, in place of StepAbandoned, where a rank has abandoned a backward after a unit was updated. ValueError for
-    optimizers that combine elements, durable=, a mesh of several rows without offload, and an optimizer that has some of a
-    unit's parameters.
+    The optimizer runs for each unit when all ranks have the unit's gradient, in a thread, while the backward continues: on the
+    CPU with offload, otherwise on the device, where the sum of each unit is freed after its use. step() waits for the thread,
+    steps the remaining units (with offload, those that device_budget keeps on the device), and ends the step. The training loop
+    does not change: one backward per step outside of no_sync(). clip_grad_norm_(), GradScaler and programs that read gradients
+    raise. StepTorn replaces StepAbandoned if a rank has abandoned a backward after a unit was updated. ValueError for optimizers
+    that combine elements, durable=, a mesh of several rows without offload, and an optimizer that has only some of a unit's
+    parameters.
     """
     overlap.install(model_of(module), optimizer)
     return optimizer
 
 
 def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-    """Scales the gradients of the sharded module so that their norm over all ranks is at most max_norm.
+    """Scales the gradients of the sharded module so that their norm across all ranks is at most max_norm.
 
     Gradients of ignored_params neither count nor are scaled. Returns the norm before. Every rank calls it, after the last
-    backward and before step(). The norm is that of what `.grad` shows: an unscale, a scaling or an earlier clip counts.
+    backward and before step(). The norm is that of the values in `.grad`, including an unscale, a scaling or an earlier clip.
     norm_type: 2, inf, -inf or another number that is not 0 (ValueError). Blocks until all ranks' gradients are summed.
     """
     model, norm_type = model_of(module), float(norm_type)
@@ -270,28 +271,28 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
                      if member.parameter.grad is not None]
     if not gradients:
         return torch.zeros((), device=model.device)
-    # The daemon's norm of its sums is not used: the program may have edited its gradients since.
+    # The daemon's norm of its sums is not used, because the program can have changed its gradients since.
     each = torch.tensor(norms(gradients, norm_type), dtype=torch.float64)
     norm = float(torch.linalg.vector_norm(each, norm_type))
     factor = max_norm / (norm + 1e-6)
-    if not factor >= 1.0:  # of NaN as well
+    if not factor >= 1.0:  # also for NaN
         multiply(gradients, factor, unread)
     dtype = reduce(torch.promote_types, {gradient.dtype.to_real() for gradient in gradients}, torch.float32)
     return torch.tensor(norm, dtype=dtype, device=model.device)
 
 
 def full_grad(parameter: nn.Parameter) -> Optional[torch.Tensor]:
-    """The whole of what `.grad` shows, as a copy in the gradient's dtype and shape; None if no rank has one. Every rank calls it.
+    """The whole gradient in `.grad`, as a copy in its dtype and shape. None if no rank has one. Every rank calls it.
 
-    Waits for the sums, as every first use of a gradient. `parameter.grad = whole` sets it: each rank takes its range.
-    ValueError for a parameter of no sharded model; RuntimeError for a gradient that went with a step.
+    Waits for the sums, like every first use of a gradient. `parameter.grad = whole` sets it: each rank uses its range. ValueError
+    for a parameter of no sharded model; RuntimeError for a gradient that ended with a step.
     """
     part = part_of(parameter)
     if part is None:
         raise ValueError(f"full_grad() of a parameter of shape {tuple(parameter.shape)}, which is not one of a sharded model")
     with as_plain():
         if isinstance(parameter.grad, ShardedTensor):
-            parameter.grad.read_local()  # afterwards there is no gradient where no rank has one
+            parameter.grad.read_local()  # afterwards no rank has a gradient if none has one
         gradient = parameter.grad
     if gradient is None or isinstance(gradient, ShardedTensor):
         return None if gradient is None else gradient.whole().clone()
@@ -307,7 +308,7 @@ def full_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dic
 
 
 def set_full_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, values: dict[str, Any]) -> None:
-    """Sets optimizer.state[parameter] to what full_state() gives, here or in a plain program. Every rank calls it.
+    """Sets optimizer.state[parameter] to the result of full_state(), of this or of a plain program. Every rank calls it.
 
     ValueError for other keys or shapes than the optimizer's, a parameter of no sharded model, or of another optimizer.
     """
@@ -315,10 +316,10 @@ def set_full_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, va
 
 
 def full_parameters(module: nn.Module, write: bool = False) -> AbstractContextManager[nn.Module]:
-    """The module shows whole parameters inside: copies in memory of torch's. RuntimeError at the end where one was edited.
+    """Inside, the module has whole parameters: copies in memory of torch. RuntimeError at the end if one was changed.
 
-    With write=True they may be written, and what they hold on rank 0 is then all ranks' weights. Every rank enters
-    it where write is True, or where param_dtype differs from the parameters' own dtype.
+    With write=True they may be changed, and their values on rank 0 become all ranks' weights. Every rank enters it if write is
+    True, or if param_dtype differs from the parameters' own dtype.
     """
     return whole.full_parameters(model_of(module), module, write)
 
@@ -326,8 +327,8 @@ def full_parameters(module: nn.Module, write: bool = False) -> AbstractContextMa
 def state_dict(module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, full: bool = False) -> dict[str, Any]:
     """{"model": ..., "optimizer": ...} for torch.distributed.checkpoint, or with full=True of whole tensors.
 
-    Sharded tensors stand for the whole: a checkpoint is read by any number of ranks. With full=True every rank
-    takes part, and has all. module.state_dict() alone gives whole tensors, too.
+    Sharded tensors represent whole ones: any number of ranks can read a checkpoint. With full=True every rank takes part, and has
+    all tensors. module.state_dict() alone also returns whole tensors.
     """
     model = model_of(module)
     made: dict[str, Any] = {"model": module.state_dict() if full else state.model_state(model, module)}
@@ -337,16 +338,16 @@ def state_dict(module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = N
 
 
 def load_state_dict(module: nn.Module, loaded: dict[str, Any], optimizer: Optional[torch.optim.Optimizer] = None) -> None:
-    """Takes what state_dict(full=True) gave, on any number of ranks. Every rank calls it."""
+    """Loads the result of state_dict(full=True), on any number of ranks. Every rank calls it."""
     module.load_state_dict(loaded["model"])
     if optimizer is not None:
         state.load_optimizer_state(model_of(module), optimizer, loaded["optimizer"])
 
 
 def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> None:
-    """Saves a checkpoint by torch.distributed.checkpoint: each rank writes its own slices.
+    """Saves a checkpoint with torch.distributed.checkpoint. Each rank writes its own slices.
 
-    Of what is not sharded, ignored_params and buffers, rank 0's. Further arguments are saved beside. With more than one
+    Values that are not sharded, ignored_params and buffers, are rank 0's. Further arguments are also saved. With more than one
     rank torch.distributed must be initialized.
     """
     import torch.distributed.checkpoint as dcp
@@ -356,11 +357,11 @@ def save(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 
 
 def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, **extra: Any) -> dict[str, Any]:
-    """Reads what save() has written, by any number of ranks; returns what was saved beside.
+    """Reads a checkpoint of save(), on any number of ranks. Returns its further values.
 
-    `extra` has the names and defaults of that. Every rank calls it. FileNotFoundError for a folder without a
-    checkpoint. Loading runs code that the checkpoint can choose, because torch.distributed.checkpoint unpickles its
-    metadata: load only checkpoints that you trust.
+    `extra` has their names and defaults. Every rank calls it. FileNotFoundError for a folder without a checkpoint. Loading runs
+    code that the checkpoint can choose, because torch.distributed.checkpoint unpickles its metadata: load only checkpoints that
+    you trust.
     """
     import torch.distributed.checkpoint as dcp
 
@@ -379,21 +380,22 @@ def load(path: str, module: nn.Module, optimizer: Optional[torch.optim.Optimizer
 
 
 def share(module: nn.Module, names: "Callable[[str], Optional[str]]" = lambda name: name, checkpoint: bool = False) -> dict[str, str]:
-    """Lets other processes read the parameters by zerod.reader. Every rank calls it, between two steps.
+    """Lets other processes read the parameters with zerod.reader. Every rank calls it, between two steps.
 
-    names: gives a parameter's name for readers, or None to leave it out. checkpoint: of a model of transformers, readers see the
-    tensors of the checkpoint that save_pretrained() writes, which inference engines read. `names` then gets their names.
-    Returns the arguments of Reader(): "job", "group", and "socket_path" of a daemon of the job's own.
-    Readers see commits: of commit(), or each step with durable=. Ignored parameters and buffers are not among the weights.
-    ValueError: checkpoint, and the module is no model of transformers, or a tensor is put together from several parameters.
+    names: returns a parameter's name for readers, or None to leave it out. checkpoint: for a model of transformers, readers see
+    the tensors of the checkpoint that save_pretrained() writes, which inference engines read. `names` then receives their names.
+    Returns the arguments of Reader(): "job", "group", and for a private daemon its "socket_path". Readers see commits: of
+    commit(), or each step with durable=. Ignored parameters and buffers are not included. ValueError: checkpoint, and the module
+    is not a model of transformers, or a tensor is composed of several parameters.
     """
     return shares.share(model_of(module), module, names, checkpoint)
 
 
 def commit(module: nn.Module, step: Optional[int] = None) -> int:
-    """Makes the weights of now what readers see, as `step`, which must rise; None: one more. Every rank calls it.
+    """Makes the present weights visible to readers, as `step`, which must rise. None: the last step plus one. Every rank calls
+    it.
 
-    Returns the step. It waits until the device has run what was given to it. ValueError with durable=, which commits each step.
+    Returns the step. It waits until the device has run all submitted work. ValueError with durable=, which commits each step.
     """
     model = model_of(module)
     if model.context.durable is not None:
@@ -402,9 +404,9 @@ def commit(module: nn.Module, step: Optional[int] = None) -> int:
 
 
 def committed_step(module: nn.Module) -> int:
-    """The last step() that the daemon keeps, of a module that was sharded with durable=; 0: none, or not durable.
+    """The last step() that the daemon preserves, of a module that was sharded with durable=. 0: none, or not durable.
 
-    Steps are counted from the job's beginning: a restarted program goes on with the one behind it.
+    Steps are counted from the start of the job. A restarted program continues with the next step.
     """
     model = model_of(module)
     model.settle()
@@ -412,19 +414,18 @@ def committed_step(module: nn.Module) -> int:
 
 
 def summary(module: nn.Module) -> footprint.Summary:
-    """Counts and memory of the sharded module; str() of it is one line, and of each of its `units` another one."""
+    """Counts and memory of the sharded module. str() of it is one line, and str() of each of its `units` another."""
     return footprint.summary(model_of(module))
 
 
 def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype: Optional[torch.dtype] = None,
          prefetch: int = 1, offload: Optional[str] = None, device_budget: Optional[int] = None, halves: bool = False,
          in_backward: bool = False, ignored_params: Optional[Iterable[nn.Parameter]] = None) -> footprint.Plan:
-    """How many bytes shard() with these arguments would take on each rank's device and in host memory; print() shows it.
+    """The bytes that shard() with these arguments would need on each rank's device and in host memory. print() shows them.
 
-    And which units device_budget keeps on the device. Needs no daemon. The module is not changed, and may be on the meta
-    device. Of stage 3. A gather in place takes less: one rank's slice. The padding of its shard is not counted: less than
-    2 MiB a unit on GPUs. halves: with zerod.torch.AdamW; in_backward: an optimizer in the backward, without offload
-    (ValueError).
+    It also shows which units device_budget keeps on the device. Needs no daemon. The module is not changed, and can be on the
+    meta device. For stage 3. A gather in place needs less: one rank's slice. The padding of its shard is not counted: less than 2
+    MiB per unit on GPUs. halves: with zerod.torch.AdamW; in_backward: an optimizer in the backward, without offload (ValueError).
     """
     if in_backward and offload is not None:
         raise ValueError(f"in_backward=True with offload={offload!r}: plan the same without in_backward")
@@ -435,9 +436,10 @@ def plan(module: nn.Module, world_size: int, policy: Policy = None, param_dtype:
 
 
 def abandon(module: nn.Module) -> None:
-    """Gives up this rank's step, behind an exception outside of the model's forward and backward, as in the loss.
+    """Gives up this rank's step, after an exception outside of the model's forward and backward, for example in the loss.
 
-    An exception inside of them does this itself. The other ranks get StepAbandoned from step(); this rank calls none.
+    After an exception inside of them this call is not needed. step() of the other ranks raises StepAbandoned. This rank does not
+    call step().
     """
     model = model_of(module)
     was_open = model.steps.open  # a read of gradients has begun the step: settle() gives it up
@@ -446,18 +448,18 @@ def abandon(module: nn.Module) -> None:
         model.gradients.abandon()
 
 
-_BARRIER = [0.0] * 7  # as many values as no other agreement has: a rank that asks for something else is told at once
+_BARRIER = [0.0] * 7  # no other agreement has as many values: a rank in another call fails at once
 
 
 def barrier(module: nn.Module, deadline_ms: int = 0) -> None:
-    """Waits for all ranks of the module. A program's last call: when a rank has ended, the others can only gather."""
+    """Waits for all ranks of the module. A program should call it last: when a rank has ended, the others can only gather."""
     model = model_of(module)
     model.settle()
     for last in (False, True):
         try:
             model.group.agree(AgreeOp.MIN, _BARRIER, deadline_ms)
             break
-        except Mismatch:  # another rank asks for something else, which raises there; then it comes here
+        except Mismatch:  # another rank is in another call, which raises there; then it calls this
             if last:
                 raise
     model.group.barrier(deadline_ms)

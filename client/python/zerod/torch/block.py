@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A block: a module whose units are gathered together.
+"""Blocks: modules whose units are gathered together.
 
-Its life is the set of uses that it has in this process. With the first use its units are leased from the daemon, with
-the last one the lease is given back, and the buffers go. A use that is asked for ahead has tickets instead.
+A block's state is the set of its uses in this process. The first use leases its units from the daemon. The end of the last use
+releases them, and the daemon frees the buffers. A prefetched use has tickets instead.
 
     sharded --ask()--> asked --acquire(use)--> gathered --release(last use)--> sharded
 
-A tensor of the program's may still stand over a buffer when the last use ends: a view of a weight that it keeps, or one
-that autograd has saved without our hooks. Such a buffer is kept by a lease of its own until the tensor is gone.
+When the last use ends, the program can still have a tensor over a buffer: a view of a weight, or a tensor that autograd has saved
+without our hooks. A separate lease then holds the buffer until the tensor is freed.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_SLOT = s.GatherOptions(flags=s.GatherFlags.NO_SLOT)
 
 
 class Use:
-    """Why a block is held: bits."""
+    """Why a block is held, as bits."""
 
     FORWARD = 1
     KEPT = 2  # by a forward for its backward: in stage 2, and in place
@@ -46,7 +46,7 @@ _BACKWARD = Use.BACKWARD
 
 
 class Block:
-    """See the file's beginning. `depth`: forwards of the module that run."""
+    """See the file's first comment. `depth`: running forwards of the module."""
 
     def __init__(self, context: Context, plan: BlockPlan, index: int, kept: Kept) -> None:
         self.context = context
@@ -68,9 +68,9 @@ class Block:
         self.tickets: Optional[list[int]] = None
         self.depth = 0
         self.pushed = False  # hooks of its own, for its forward
-        self.raw = False  # tensors may have been saved without our hooks: only the boundary or the end releases
+        self.raw = False  # tensors can have been saved without our hooks: only the boundary or the end releases
         self.node: Any = None  # the autograd node that last unpacked a weight of the block
-        # Of a backward: forwards without a graph that are to run again, and graphs to come, by the task that built them.
+        # For a backward: forwards without a graph that will run again, and graphs to come, by the task that built them.
         self.pending = 0
         self.graphs: dict[int, int] = {}
         self.next_forward: Optional[Block] = None
@@ -87,7 +87,7 @@ class Block:
             unit.own_references = unit.count_references()
 
     def follow(self) -> None:
-        """Units were frozen or unfrozen."""
+        """Called after units were frozen or unfrozen."""
         self.trainable = [unit for unit in self.units if unit.trainable]
 
     def encloses(self, other: "Block") -> bool:
@@ -96,7 +96,7 @@ class Block:
     # ---- The lease ----
 
     def ask(self) -> None:
-        """Asks for one use ahead: acquire() then waits for it."""
+        """Prefetches one use: acquire() then waits for it."""
         if self.tickets is not None or self.uses:
             return
         tickets = []
@@ -109,7 +109,7 @@ class Block:
         self.tickets = tickets
 
     def acquire(self, use: int, ahead: "tuple[Block, ...]" = ()) -> None:
-        """Adds a use, and asks for one of each block in `ahead`, in one packet."""
+        """Adds a use, and prefetches one of each block in `ahead`, in one packet."""
         context = self.context
         if self.pace is not None:
             self.pace.keep()
@@ -149,8 +149,8 @@ class Block:
                     raise context.client.error(status)
                 held += 1
                 unit.place(data.value or 0)
-        except BaseException:  # the program can go on, as a rank can that receives Mismatch
-            with suppress(zerod.ZerodError):  # of a daemon that has ended
+        except BaseException:  # the program can continue, for example a rank that receives Mismatch
+            with suppress(zerod.ZerodError):  # the daemon can have ended
                 for unit in self.units[:held]:
                     unit.unit.release(stream)
                 self._forget(self.units[waited:], tickets[waited:])
@@ -158,7 +158,8 @@ class Block:
         context.counts.gathers += len(self.units)
 
     def release(self, use: int) -> None:
-        """Ends one or several uses; the last one gives the lease back behind what is in torch's stream now. Harmless without the use."""
+        """Ends one or several uses. The last one releases the lease after the work now in torch's stream. Harmless without the
+        use."""
         if not self.uses & use:
             return
         self.uses &= ~use
@@ -167,7 +168,7 @@ class Block:
         stream = self.context.stream()
         array, count = (None, 0) if stream is None else (stream.array, 1)
         for unit in self.units:
-            self.kept.keep(unit, views_alone=bool(use & _BACKWARD))  # a hook of torch's may hold a leaf now
+            self.kept.keep(unit, views_alone=bool(use & _BACKWARD))  # a hook of torch can hold a leaf now
             status = _release(unit.unit.handle, array, count, _DETACHED, None)
             if status:
                 raise self.context.client.error(status)
@@ -175,7 +176,7 @@ class Block:
             self.pace.released(self.nbytes)
 
     def forget_ahead(self) -> None:
-        """Gives back a use that was asked for ahead and not needed."""
+        """Releases a prefetched use that was not needed."""
         tickets, self.tickets = self.tickets, None
         if tickets is None:
             return
@@ -186,7 +187,7 @@ class Block:
         for unit, ticket in zip(units, tickets):
             try:
                 self.context.client.wait(ticket, stream)
-            except zerod.Mismatch:  # an update of other ranks, of which a gather that is needed says the same
+            except zerod.Mismatch:  # other ranks' updates: a gather that is needed reports them
                 pass
             except zerod.InvalidState as error:
                 if error.status != s.Status.SLOT_CONFLICT:
@@ -210,7 +211,7 @@ class Block:
             parameters[name] = sharded
 
     def check_unwritten(self) -> None:
-        """ShardedWrite where the module's forward has written a weight."""
+        """ShardedWrite if the module's forward has written a weight."""
         for (_, _, leaf, sharded), version in zip(self.places, self.versions):
             if leaf._version != version:
                 raise ShardedWrite(f"{sharded.part.name} was written in a forward, by an operation in place (clamp_(), max_norm of an "

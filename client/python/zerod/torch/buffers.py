@@ -12,9 +12,9 @@ from .whole import passed
 
 
 def place(context: Context, module: nn.Module) -> None:
-    """Moves the buffers to the device. One that is on the meta device gets the values that rank 0 has, of a mesh the first row's.
+    """Moves the buffers to the device. A buffer on the meta device receives the values of rank 0, or of a mesh's first row.
 
-    Every rank calls it. ValueError on all ranks where rank 0 has none, and state_dict() would not give any either.
+    Every rank calls it. ValueError on all ranks if rank 0 has no values: state_dict() would not have any either.
     """
     rows = context.replicas
     is_first = rows is None or rows.row == 0

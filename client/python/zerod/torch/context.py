@@ -19,13 +19,13 @@ from .replicas import Replicas
 
 @dataclass
 class Counts:
-    """Since shard(): what summary() shows."""
+    """Counts since shard(), for summary()."""
 
     steps: int = 0
     backwards: int = 0
     abandoned: int = 0
     gathers: int = 0
-    waited: int = 0  # gathers whose bytes nobody had asked for ahead
+    waited: int = 0  # gathers that were not prefetched
     unplanned: int = 0
 
 
@@ -44,7 +44,7 @@ class Settings:
 
 
 class Context:
-    """Of one model. `device`: of computation."""
+    """The context of one model. `device`: of computation."""
 
     def __init__(self, environment: Environment, group: zerod.Group, settings: Settings, offload: Offload,
                  replicas: Optional[Replicas] = None, durable: Optional[Durable] = None) -> None:
@@ -52,7 +52,7 @@ class Context:
         self.client = environment.client
         self.device = environment.device
         self.group = group
-        self.beside: Optional[zerod.Group] = None  # of share()
+        self.beside: Optional[zerod.Group] = None  # the group of share()
         self.rank, self.world = group.rank, group.world_size
         self.settings = settings
         self.offload = offload
@@ -70,8 +70,8 @@ class Context:
         return agree(self.group, op, values)
 
     def leave(self) -> None:
-        """The model has gone: so do the group's memory, and that of the host."""
-        with suppress(zerod.ZerodError):  # the daemon may have ended, or the connection
+        """Called when the model is freed: frees the group's memory and the host memory."""
+        with suppress(zerod.ZerodError):  # the daemon or the connection can have ended
             if self.beside is not None:
                 self.beside.leave()
             if self.durable is None:
@@ -81,10 +81,10 @@ class Context:
             self.offload.free()
 
     def passing_group(self) -> zerod.Group:
-        """Where units are registered that last for a call."""
+        """The group for units that last for one call."""
         return self.group if self.durable is None else self.durable.passing_group()
 
     def passing_name(self, name: str) -> str:
-        """For a unit that lasts for a call: a new name each time, since ranks unregister at different moments."""
+        """A name for a unit that lasts for one call. It is new each time, because ranks unregister at different moments."""
         self._passing += 1
         return short_name(f"{name}:{self._passing}", MOST_UNIT_BYTES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deepcopy() of a sharded module: another sharded module, with the same options and values, in a group of its own.
+"""deepcopy() of a sharded module: another sharded module, with the same options and values, in its own group.
 
-The copy is made of plain parameters without values, and sharded as the original was. Then each rank copies its slices.
+The copy is made of plain parameters without values, and sharded like the original. Then each rank copies its slices.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .whole import ATTRIBUTES
 
 
 def install(model: Model, module: nn.Module, shard: Callable[..., nn.Module]) -> None:
-    """deepcopy() of the module copies it, of a part of it raises. Pickling raises."""
+    """deepcopy() of the module copies it. deepcopy() of a part of it, and pickling, raise."""
     for owner in module.modules():
         if any(part_of(parameter) is not None for parameter in owner.parameters()):
             object.__setattr__(owner, "__deepcopy__", partial(_refuse, owner.__class__, "copied alone: copy the whole sharded module"))
@@ -57,7 +57,7 @@ def _copied(its: "weakref.ref[Model]", shard: Callable[..., nn.Module], memo: di
 
 
 def _without_model(model: Model, module: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """A copy of the module as it was before shard(), but for the parameters, for which `memo` has others."""
+    """A copy of the module as it was before shard(), except the parameters, for which `memo` has others."""
     hooks = [(handle.id, [reference() for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref)]) for handle in model.removable]
     for number, (functions, *_) in hooks:
         memo[id(functions[number])] = functions[number]
@@ -69,5 +69,5 @@ def _without_model(model: Model, module: nn.Module, memo: dict[int, Any]) -> nn.
             owner.__dict__.update(kept)
     for number, places in hooks:
         for place in places:
-            memo.get(id(place), {}).pop(number, None)  # a module may copy itself without hooks
+            memo.get(id(place), {}).pop(number, None)  # a module can copy itself without hooks
     return made

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m zerod.torch.demo trains a small GPT on a text, sharded through zerod; with --fsdp2 the same by FSDP2 afterwards.
+"""python -m zerod.torch.demo trains a small GPT on a text, sharded by zerod. With --fsdp2 it then trains the same GPT with FSDP2.
 
-The program starts its ranks itself, or is one of those that torchrun has started. Rank 0 prints.
+The program starts its ranks itself, or is a rank that torchrun has started. Rank 0 prints.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .environment import job_name
 HEADS, RATE, TEMPERATURE = 4, 3e-3, 0.7
 LAST = 10  # losses whose mean is shown
 WARM = 3  # first steps, which are not timed
-OVERHEARD = 5.0  # seconds in which ranks end after the first failure, so that the cause is known
+OVERHEARD = 5.0  # seconds in which ranks end after the first failure, so that its cause is known
 
 
 class Block(nn.Module):
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Bytes in, logits of the next byte out. The embedding is the head too."""
+    """Bytes in, logits of the next byte out. The embedding is also the head."""
 
     def __init__(self, depth: int, width: int, length: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Rank:
         return GPT(self.options.depth, self.options.width, self.options.length)
 
     def train(self, title: str, model: nn.Module) -> dict[str, Any]:
-        """Losses of rank 0 and times. Both ways run it, with the same samples."""
+        """Returns the losses of rank 0, and times. Both ways use it, with the same samples."""
         options, generator = self.options, torch.Generator().manual_seed(self.options.seed + self.rank)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -162,7 +162,7 @@ class Rank:
             torch.cuda.synchronize()
 
     def memory(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Bytes of this rank between a backward and its step, when it has gradients; and at their peak, of GPUs."""
+        """Bytes of this rank between a backward and its step, when it has gradients. On GPUs also their peak."""
         states = [each for state in optimizer.state.values() for each in state.values()]
         held = [each for each in states if isinstance(each, torch.Tensor) and each.dim()]
         usage, peak, state, gradients = {}, 0, 0, 0
@@ -170,7 +170,7 @@ class Rank:
             usage = daemon_usage(self.options.zeroctl)
             peak, state = usage["peak"] // self.options.ranks, sum(each.read_local().nbytes for each in held)
             gradients = usage["target"] // self.options.ranks
-            if self.options.ranks == 1:  # gradients are where autograd has written them
+            if self.options.ranks == 1:  # gradients remain where autograd has written them
                 gradients = sum(each.grad.read_local().nbytes for each in model.parameters())
             kept = (usage["shard"] + usage["allocation"]) // self.options.ranks + gradients + state
         else:
@@ -181,7 +181,7 @@ class Rank:
                 "optimizer_bytes": state, "gradient_bytes": gradients, "daemon_bytes": usage}
 
     def write(self, model: nn.Module) -> str:
-        """Text of the model. The rank does it alone: its gathers need no other rank."""
+        """Writes text by the model. The rank does this alone: its gathers need no other rank."""
         generator = torch.Generator().manual_seed(self.options.seed)
 
         def drawn() -> Iterator[int]:
@@ -238,10 +238,10 @@ class Rank:
 
 
 def daemon_usage(zeroctl: str) -> dict[str, int]:
-    """The job's bytes by purpose, and the peak of their sum, over all ranks: of zeroctl's listing."""
+    """The job's bytes by purpose, and the peak of their sum, across all ranks, from zeroctl's listing."""
     path = os.environ.get("ZEROD_SOCKET") or (private.socket_path() if private.wanted() else private.SYSTEM)
     listed = subprocess.run([zeroctl, "--socket", path, "--json", "jobs"], stdout=subprocess.PIPE)
-    if listed.returncode:  # it has said why
+    if listed.returncode:  # it has printed why
         raise SystemExit(listed.returncode)
     (usage,) = [row["usage"] for row in json.loads(listed.stdout)["rows"] if (row["name"], row["uid"]) == (job_name(), os.getuid())]
     return {name[:-len("_bytes")]: value for name, value in usage.items() if name != "peak_gathered_bytes"}
@@ -282,7 +282,7 @@ def comparison(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Runs the ranks, and ends them all when one has failed. Failed."""
+    """Runs the ranks, and ends them all when one has failed. Raises Failed."""
     for each in SIGNALS:
         signal.signal(each, exit_by_signal)
     with socket.socket() as free:
@@ -311,7 +311,7 @@ def launch(options: argparse.Namespace) -> int:
                 os.kill(each.pid, signal.SIGCONT)  # a stopped rank would not end
         for each in ranks:
             each.wait()
-    # A rank that was killed may be heard of later than those that have lost it.
+    # The end of a killed rank can be reported later than those of the ranks that have lost it.
     ended = [(rank, each.returncode) for rank, each in enumerate(ranks)]
     failed = [each for each in ended if each[1] < 0 and each[1] != -signal.SIGTERM] + failed
     if failed:

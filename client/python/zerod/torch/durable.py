@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable jobs: weights, masters and the optimizer's state stay in the daemon when all ranks end.
+"""Durable jobs: weights, masters and the optimizer's state remain in the daemon when all ranks end.
 
-The group has shadow shards, so that the end of a rank sets all units back to the last commit (docs/durable.md).
-Everything that a step writes is therefore a unit: the weights' shards, the float32 masters, and the *slabs*, units of
-bytes that hold the optimizer's state. Nobody gathers a slab. Memory of zerod_alloc() would stay as well, but has no
-shadow: a rank that ends inside of a step would leave half-written moments beside weights of the step before.
+The group has shadow shards, so that the end of a rank restores all units to the last commit (docs/durable.md). Everything that a
+step writes is therefore a unit: the weights' shards, the float32 masters, and the *slabs*, units of bytes that hold the
+optimizer's state. Slabs are never gathered. Memory of zerod_alloc() would remain as well, but has no shadow: a rank that ends
+inside of a step would leave half-written moments next to weights of the previous step.
 
-A slab begins with a description of what is in it, since a restarted trainer cannot know what state the optimizer has:
-that depends on its class, its options, and the parameters that have had a gradient. One slab is made at the end of the
-first step, and another one whenever parameters get state later.
+A slab starts with a description of its content, because a restarted trainer cannot know which state the optimizer has. The state
+depends on its class, its options, and the parameters that have had a gradient. One slab is made at the end of the first step, and
+another one whenever more parameters have state.
 
-With offload a slab is in host memory. Where a budget keeps units on the device, their state has slabs of its own there.
+With offload a slab is in host memory. If a budget keeps units on the device, their state has separate slabs there.
 
-The *record* is what must be known before any unit is registered: the model's description, and the sizes of the slabs
-that this rank has ever registered, negative ones of slabs on the device beside slabs in host memory. It is a durable
-allocation, which a rollback does not change: a slab that no commit covers comes back as zeros, and is unregistered,
-since units of which no rank has a handle would prevent commits.
+The *record* has the data that must be known before any unit is registered: the model's description, and the sizes of all slabs
+that this rank has ever registered. The size of a slab on the device is negative if there are slabs in host memory. The record is
+a durable allocation, which a rollback does not change. A slab without a commit is restored as zeros, and is unregistered, because
+units of which no rank has a handle would prevent commits.
 """
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def refuse(environment: Environment, durable: str, name: str, process_group: Any
 
 
 def join(environment: Environment, job: str, name: str, rank: int, world: int, deadline_ms: int) -> zerod.Group:
-    """Joins the job's group, and waits until no rank of the former run is in it.
+    """Joins the job's group, and waits until it has no rank of the former run.
 
-    The daemon may learn of the end of a process later than its launcher. Until then its rank is taken.
+    The daemon can detect the end of a process later than its launcher does. Until then the process's rank is taken.
     """
     deadline = time.monotonic() + (deadline_ms or JOIN_DEADLINE_MS) / 1000
     try:
@@ -81,7 +81,7 @@ def join(environment: Environment, job: str, name: str, rank: int, world: int, d
         raise zerod.errors.error(mismatch.status, f"{mismatch.text}; durable job {job!r} goes on as it was begun: with "
                                  f"as many ranks, on the same devices. To begin anew: zeroctl end-job {job}") from None
     environment.durables.add((job, name))
-    # A rank of the former run is lost: its successor joins this same group.
+    # A rank of the former run is lost: its successor joins the same group.
     repeated(deadline, zerod.PeerLost, partial(group.barrier, deadline_ms))
     return group
 
@@ -113,7 +113,7 @@ class Entry:
 
 @dataclass(eq=False)
 class Slab:
-    """See the file's beginning. `values` has two rows: which entries there are, and the scalars' values."""
+    """See the file's first comment. `values` has two rows: which entries exist, and the scalars' values."""
 
     unit: zerod.Unit
     placement: Placement
@@ -130,7 +130,7 @@ def _bytes(text: bytes) -> torch.Tensor:
 
 
 class Durable:
-    """Of one model: what stays in the daemon. `step` is the last committed one."""
+    """The data of one model in the daemon. `step` is the last committed one."""
 
     def __init__(self, environment: Environment, job: str, name: str, group: zerod.Group, offload: Optional[str]) -> None:
         self.environment = environment
@@ -145,7 +145,7 @@ class Durable:
         self.adopts = self.step > 0
         self.slabs: list[Slab] = []
         self.entries: dict[tuple[str, str], Entry] = {}
-        self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has got these yet
+        self.unclaimed: set[tuple[str, str]] = set()  # no optimizer has received these yet
         self.owners: dict[str, torch.optim.Optimizer] = {}
         self.parameters: dict[str, nn.Parameter] = {}
         self.parts: dict[str, Part] = {}
@@ -157,7 +157,7 @@ class Durable:
         return zerod.errors.error(status, f"durable job {self.job!r}: {text}")
 
     def leave(self) -> None:
-        """The process may shard another module as this one of the job."""
+        """The process can then shard another module as this one of the job."""
         if self._passing is not None:
             self._passing.leave()
         self.group.leave()
@@ -171,14 +171,14 @@ class Durable:
         return made, tensor_at(made.address, nbytes, torch.uint8, self.environment.client.dlpack_device)
 
     def _note(self, index: int, value: int) -> None:
-        """Waits until the device has written the record: this process may be killed afterwards."""
+        """Waits until the device has written the record, because this process can be killed afterwards."""
         self.record[index] = value
         stream = self.environment.stream()
         if stream is not None:
             stream.synchronize()
 
     def check_same(self, plans: list[BlockPlan]) -> None:
-        """Mismatch where the job holds another model: names the first parameter that differs."""
+        """Mismatch if the job has another model. The text names the first parameter that differs."""
         here = _describe(plans, self.offload)
         self.record = self._allocate("record", 8 * _RECORD_NUMEL)[1].view(torch.int64)
         version, nbytes, complete = self.record[:_FIRST_SLAB].tolist()
@@ -188,7 +188,7 @@ class Durable:
         if complete:
             self._compare(json.loads(bytes(self._allocate("model", nbytes)[1].tolist())), here)
             return
-        if nbytes:  # the process that wrote it was killed
+        if nbytes:  # the process that wrote it was killed before the end
             self._allocate("model", nbytes)[0].free(self.environment.stream())
         text = json.dumps(here).encode()
         self._note(0, FORMAT)
@@ -207,7 +207,7 @@ class Durable:
     # ---- Units ----
 
     def attach(self, units: "list[FlatUnit]") -> None:
-        """Called when the model's units are registered: finds the slabs of the last commit."""
+        """Called when the model's units are registered. Finds the slabs of the last commit."""
         self.parameters = {member.name: member.parameter for unit in units for member in unit.members}
         self.parts = {part.name: part for unit in units for part in unit.parts}
         for index, nbytes in enumerate(self.record[_FIRST_SLAB:].tolist()):
@@ -225,7 +225,7 @@ class Durable:
         return unit, tensor_at(unit.shard().data or 0, nbytes, torch.uint8, placement.own_device(self.environment))
 
     def _attach_slab(self, index: int, nbytes: int) -> None:
-        """nbytes as the record has it."""
+        """nbytes: from the record"""
         placement = self.placements[0 if nbytes > 0 else 1]
         unit, memory = self._register(index, abs(nbytes), placement)
         length = int(memory[:8].view(torch.int64))
@@ -256,7 +256,7 @@ class Durable:
         self.slabs.append(Slab(unit, placement, values, entries))
 
     def places(self) -> "list[tuple[zerod.Unit, bool]]":
-        """The units of all slabs, and of each whether the CPU writes it."""
+        """The units of all slabs, and whether the CPU writes each of them."""
         return [(slab.unit, slab.placement.optimizer_on_host) for slab in self.slabs]
 
     def commit(self) -> None:
@@ -264,7 +264,7 @@ class Durable:
         self.step += 1
 
     def passing_group(self) -> zerod.Group:
-        """For units that last for a call: in the durable group, a killed rank would leave them behind. Collective."""
+        """The group for units that last for one call. In the durable group, a killed rank would leave them. Collective."""
         if self._passing is None:
             self._passing = self.environment.client.join(
                 job=short_name(f"{job_name()}.passing", MOST_JOB_BYTES), group=self.name,
@@ -274,7 +274,8 @@ class Durable:
     # ---- The optimizer's state ----
 
     def take(self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-        """The optimizer steps these parameters. It gets their state of the last commit, unless one has got it already."""
+        """Called for an optimizer that steps these parameters. It receives their state of the last commit, unless an optimizer
+        has received it already."""
         for parameter in parameters:
             self.owners[parameter.part.name] = optimizer  # type: ignore[attr-defined]
         if not self.unclaimed:
@@ -284,7 +285,8 @@ class Durable:
             self.owners[name].state[self.parameters[name]][key] = self._value(self.entries[name, key])
 
     def forget(self) -> "set[torch.optim.Optimizer]":
-        """The optimizers, which have no state any more: some of it is in the daemon's memory, and all of it in the last commit."""
+        """The optimizers, which have no state any more. A part of the state is in the daemon's memory, and all of it in the last
+        commit."""
         for name, optimizer in self.owners.items():
             optimizer.state.pop(self.parameters[name], None)
         return set(self.owners.values())
@@ -308,14 +310,14 @@ class Durable:
         return float(slab.values[1, slab.entries.index(entry)])
 
     def _state(self) -> Iterable[tuple[str, str, Any]]:
-        """(parameter, key, value) of the state that the optimizers have now."""
+        """(parameter, key, value) of the optimizers' present state."""
         for name, optimizer in self.owners.items():
             for key, value in list(optimizer.state.get(self.parameters[name], {}).items()):
                 if value is not None:
                     yield name, key, value
 
     def wanted_bytes(self) -> list[int]:
-        """For each placement those of a slab for the state that is in none yet; 0: there is no such state."""
+        """For each placement, the bytes of a slab for the state that is not in a slab yet. 0: there is no such state."""
         self._planned = []
         return [self._plan(placement.optimizer_on_host) for placement in self.placements]
 
@@ -349,7 +351,7 @@ class Durable:
                           "numbers can be committed")
 
     def store(self) -> None:
-        """Puts the optimizer's state into the slabs, inside of an update. Tensors over a slab are there already."""
+        """Copies the optimizer's state into the slabs, inside of an update. Tensors over a slab are already there."""
         for number, nbytes in enumerate(self.agreed_bytes):
             if nbytes:
                 self._make_slab(number, _align(nbytes))

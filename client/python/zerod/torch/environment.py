@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a model runs: the process' connection, the job, rank and device, and streams.
+"""The environment of a model: the process's connection, the job, rank and device, and streams.
 
-Everything comes from the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-TORCHELASTIC_RUN_ID, MASTER_PORT); ZEROD_JOB names the job instead. A process has one connection, made at its first
-shard() and closed with the process. When the daemon has ended, the next shard() makes another one. The first is left
-open, since the tensors of its models are in memory that it has mapped; unless models of durable jobs are among them,
-which the next daemon keeps for itself until the first connection is closed (recovery.py).
+All values come from the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID,
+MASTER_PORT). ZEROD_JOB names the job instead. A process has one connection, which is made at its first shard() and closed with
+the process. When the daemon has ended, the next shard() makes another connection. The first one remains open, because the tensors
+of its models are in memory that it has mapped. It is closed if it has models of durable jobs, because the next daemon holds these
+until the first connection is closed (recovery.py).
 """
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ DTYPES = {
     torch.uint8: DType.UINT8,
     torch.bool: DType.BOOL,
     torch.complex64: DType.FLOAT32,  # two of them: sums are linear
-    torch.float64: DType.INT64,  # which the daemon gathers and does not sum
+    torch.float64: DType.INT64,  # which the daemon gathers but does not sum
     torch.complex128: DType.INT64,  # two of them
 }
 
 
 def dtype_of_sums(dtype: torch.dtype) -> torch.dtype:
-    """In which gradients of this dtype are summed."""
+    """The dtype in which gradients of this dtype are summed."""
     return dtype if dtype in (torch.float64, torch.complex64, torch.complex128) else torch.float32
 
 
 def check_torch() -> None:
-    """ImportError where torch is older than the floor."""
+    """ImportError if torch is older than the minimum."""
     found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if found < FLOOR:
         raise ImportError(f"zerod.torch needs torch >= {FLOOR[0]}.{FLOOR[1]}, this is {torch.__version__}")
@@ -67,7 +67,7 @@ class Environment:
         self.device = torch.device("cpu")
         self.models = 0
         self.sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models
-        self.durables: set[tuple[str, str]] = set()  # (job, group) of those that were joined
+        self.durables: set[tuple[str, str]] = set()  # (job, group) of the joined ones
         self._streams: dict[int, zerod.Stream] = {}
         if not self.host:
             if not torch.cuda.is_available():
@@ -81,7 +81,7 @@ class Environment:
                 torch._C._cuda_attach_out_of_memory_observer(self.torch_has_no_memory)
 
     def lost(self) -> bool:
-        """Whether the connection has ended, as it has when the daemon was started again."""
+        """Whether the connection has ended, for example because the daemon was restarted."""
         if self.client.closed:
             return True
         try:
@@ -91,7 +91,7 @@ class Environment:
         return False
 
     def leave(self) -> None:
-        """Closes a connection that has ended, where the next daemon may wait for that."""
+        """Closes a connection that has ended, if the next daemon can wait for that."""
         if self.durables:
             for model in list(self.sharded):
                 model.take_apart()
@@ -99,10 +99,10 @@ class Environment:
             self.client.close()
 
     def stream(self) -> Optional[zerod.Stream]:
-        """The stream that torch works on now; None on emulated devices, where the CPU itself does the work."""
+        """torch's current stream. None on emulated devices, on which the CPU itself does the work."""
         if self.host:
             return None
-        raw = torch._C._cuda_getCurrentRawStream(self.device.index)  # current_stream() makes an object on each call
+        raw = torch._C._cuda_getCurrentRawStream(self.device.index)  # current_stream() makes an object in each call
         wrapped = self._streams.get(raw)
         if wrapped is None:
             wrapped = self._streams[raw] = self.client.cuda_stream(raw)
@@ -125,36 +125,37 @@ class Environment:
         return names.index(place["device_uuid"])
 
     def host_index(self, rank: int) -> Optional[int]:
-        """The daemon's number of the host memory beside the rank's device, if there is one."""
+        """The daemon's number of the host memory of the rank's device, if there is one."""
         host = self.client.device(self.device_index(rank)).host
-        found = host != NO_HOST and self.client.is_host_memory(host)  # a library that knows of none says 0
+        found = host != NO_HOST and self.client.is_host_memory(host)  # a library without the function says 0
         return host if found else None
 
     # ---- Memory that torch's allocator and the daemon keep for later ----
 
     def torch_has_no_memory(self, *_: int) -> None:
-        """Torch calls it when an allocation fails, and then raises: the next one finds what the daemon did not use."""
+        """Torch calls it when an allocation fails, and then raises. The next allocation finds the memory that the daemon did not
+        use."""
         self.trim(0)
 
     def trim(self, rank: int) -> None:
-        """Has the daemon return what it does not use of this rank's device, as it can in 5 s."""
+        """The daemon returns the unused memory of this rank's device, as far as it can within 5 s."""
         with suppress(zerod.ZerodError):
             self.client.trim(self.device_index(rank), deadline_ms=5000)
 
     def return_unused(self) -> bool:
-        """Has torch's allocator return what it does not use to the device; False where that is nothing."""
+        """torch's allocator returns its unused memory to the device. False if there is none."""
         if self.host or torch.cuda.memory_reserved() <= torch.cuda.memory_allocated():
             return False
         torch.cuda.empty_cache()
         return True
 
     def again(self, error: zerod.OutOfMemory) -> None:
-        """Returns if the call that failed may find memory now; else raises its error."""
+        """Returns if the failed call can find memory now. Otherwise raises its error."""
         if error.status != zerod.Status.NO_MEMORY or not self.return_unused():
             raise error
 
     def with_room(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
-        """call(...), and once more where the device had no memory and torch's allocator did not use all of its own."""
+        """call(...), and once more if the device had no memory and torch's allocator did not use all of its own."""
         try:
             return call(*args, **options)
         except zerod.OutOfMemory as error:
@@ -162,13 +163,14 @@ class Environment:
         return call(*args, **options)
 
     def register(self, group: zerod.Group, name: str, dtype: DType, numel: int, on_host: bool = False) -> zerod.Unit:
-        """A unit of other values than a forward's weights: masters, an optimizer's state, or what lasts for a call. Readers do not name it."""
+        """Registers a unit that does not have a forward's weights: masters, an optimizer's state, or values that last for one
+        call. Readers do not name it."""
         flags = UnitFlags.FROZEN | UnitFlags.COPIED | UnitFlags.UNSAVED | (UnitFlags.ON_HOST if on_host else UnitFlags(0))
         return self.with_room(group.register, name, dtype, numel, flags=flags)
 
 
 def repeated(deadline: float, error: "type[zerod.ZerodError]", call: Callable[[], T]) -> T:
-    """call(), again and again while it raises the error. `deadline` is of time.monotonic()."""
+    """Repeats call() while it raises the error. `deadline` is of time.monotonic()."""
     while True:
         try:
             return call()
@@ -182,7 +184,7 @@ _environment: Optional[Environment] = None
 
 
 def environment() -> Environment:
-    """This process' own. RuntimeError in a process that was forked from one that has it."""
+    """This process's environment. RuntimeError in a process that was forked from one that has it."""
     global _environment
     if _environment is None:
         check_torch()
@@ -197,7 +199,7 @@ def environment() -> Environment:
 
 
 def next_environment(deadline_ms: int) -> Environment:
-    """The same, behind the end of a daemon: waits for the next one."""
+    """Waits for the next daemon after the end of a daemon, and returns its environment."""
     return repeated(time.monotonic() + deadline_ms / 1000, zerod.ConnectionFailed, environment)
 
 
@@ -207,7 +209,7 @@ def _close() -> None:
 
 
 def rows(process_group: Any) -> Any:
-    """The mesh, where it is one of two dimensions with several rows. ValueError for a mesh that cannot be used."""
+    """The mesh, if it has two dimensions with several rows. ValueError for a mesh that cannot be used."""
     if not hasattr(process_group, "get_group"):
         return None
     if process_group.ndim > 2:
@@ -218,7 +220,7 @@ def rows(process_group: Any) -> Any:
 
 
 def members(process_group: Any) -> tuple[int, int, str]:
-    """(rank, world, a suffix that names this group among others of the job): of all ranks where it is None.
+    """(rank, world, a suffix that distinguishes this group from others of the job). None: of all ranks.
 
     Of a mesh the last dimension counts.
     """
@@ -235,7 +237,7 @@ def members(process_group: Any) -> tuple[int, int, str]:
 
 
 def agree(group: zerod.Group, op: zerod.AgreeOp, values: "list[float]") -> "list[float]":
-    """The sum, maximum or minimum of each value over the ranks of the group, in portions of the daemon's limit."""
+    """The sum, maximum or minimum of each value across the ranks of the group, in portions of the daemon's limit."""
     if group.world_size == 1:
         return list(values)
     return [value for first in range(0, len(values), MAX_AGREED) for value in group.agree(op, values[first:first + MAX_AGREED])]
@@ -246,7 +248,7 @@ MOST_UNIT_BYTES = 127
 
 
 def short_name(text: str, most_bytes: int) -> str:
-    """The text, or where it has more bytes its end behind a hash of the whole: names that differ stay different."""
+    """The text. If it has more bytes, its end after a hash of the whole: different names remain different."""
     data = text.encode()
     if len(data) <= most_bytes:
         return text
@@ -254,7 +256,7 @@ def short_name(text: str, most_bytes: int) -> str:
 
 
 def job_name() -> str:
-    """$ZEROD_JOB, else a name that all processes of this run of torchrun have, and no other run."""
+    """$ZEROD_JOB, otherwise a name that all processes of this run of torchrun have, and no other run."""
     named = os.environ.get("ZEROD_JOB")
     if named:
         return named

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduced gradients of a model with offload on their way to host memory, while the backward goes on.
+"""Copies reduced gradients of a model with offload to host memory, while the backward continues.
 
-When the backward has handed over a unit whose optimizer is on the host, a thread waits until this rank's slice of the sum
-is stored, and copies it on a CUDA stream of its own, if it is not in host memory already. The thread waits, and not the
-stream: this process makes the sum, by a kernel, and the driver may hold every launch back until all streams are idle, for
-example while the backward uses a kernel for the first time. Slices of units without a gradient on this rank are copied
-when the step begins.
+When the backward has submitted a unit whose optimizer is on the host, a thread waits until this rank's slice of the sum is
+stored. It then copies the slice on a separate CUDA stream, if it is not in host memory already. The thread waits, not the stream:
+this process makes the sum with a kernel, and the driver can delay every launch until all streams are idle, for example while the
+backward uses a kernel for the first time. Slices of units without a gradient on this rank are copied when the step begins.
 
-A slice is final where the window has one backward. After a window with several of them nothing is copied ahead, until
-one had one again.
+A slice is final if the window has one backward. After a window with several backwards no slice is copied early, until a window
+has had one again.
 """
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ import zerod
 from .context import Context
 from .unit import FlatUnit, weakly
 
-_END_MS = 10_000  # how long the end of the process waits for a unit that is under way
+_END_MS = 10_000  # how long the end of the process waits for a unit in progress
 
 
 class Worker:
-    """A thread that runs tasks in their order."""
+    """A thread that runs tasks in order."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -41,7 +40,7 @@ class Worker:
         self._thread.start()
 
     def put(self, task: Optional[Callable[[], None]]) -> None:
-        """None: the thread ends."""
+        """None ends the thread."""
         self._tasks.put(task)
 
     def join(self) -> None:
@@ -55,13 +54,14 @@ class Worker:
             torch.cuda.set_device(self.stream.device)
         while (task := self._tasks.get()) is not None:
             task()
-            del task  # it keeps the model
+            del task  # it refers to the model
 
 
 class Fetcher:
-    """Of one model: see the file's beginning. Without offload it has no thread, and no unit is ready for it.
+    """Fetches the gradients of one model: see the file's first comment. Without offload it has no thread, and no unit is ready
+    for it.
 
-    optimizer_in_backward() has one that runs the optimizer, too.
+    optimizer_in_backward() uses a subclass that also runs the optimizer.
     """
 
     runs_optimizer = False
@@ -69,17 +69,17 @@ class Fetcher:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.ahead = True
-        self.mends = False  # the window was given up, and units of it may be updated
-        # Units of the open window: whose gradient was copied (the copy may still be under way), whose optimizer runs in the
-        # backward, and those of which it has at least begun to write the slices.
+        self.mends = False  # the window was given up, and units of it can be updated
+        # Units of the open window: those whose gradient was copied (the copy can still be in progress), those whose optimizer
+        # runs in the backward, and those of which it has at least started to write the slices.
         self.fetched: set[FlatUnit] = set()
         self.taken: set[FlatUnit] = set()
         self.stepped: set[FlatUnit] = set()
-        self.failure: Optional[BaseException] = None  # in a window that has one, nothing more is done
+        self.failure: Optional[BaseException] = None  # in a window that has one, no further task runs
         self._ready: list[FlatUnit] = []
         self._idle = threading.Condition()
         self._pending = 0
-        self.lock = threading.RLock()  # held while a place that is lent is read; the end of a backward takes places back
+        self.lock = threading.RLock()  # held while a lent place is read; the end of a backward takes places back
         self._stopped = False
         self._workers: list[Worker] = []
         if context.offload.value is not None or self.runs_optimizer:
@@ -87,29 +87,29 @@ class Fetcher:
             atexit.register(weakly(self.at_exit), os.getpid())  # runs before the connection is closed
 
     def _worker(self, name: str) -> Worker:
-        """A thread that ends with this object, if not before."""
+        """A thread that ends at the latest with this object."""
         made = Worker(name, self.context.device)
         self._workers.append(made)
         weakref.finalize(self, made.put, None).atexit = False
         return made
 
     def take_failure(self) -> Optional[BaseException]:
-        """The exception of an optimizer that has run in the backward."""
+        """Returns the exception of an optimizer that has run in the backward."""
         return None
 
     def mend(self) -> bool:
-        """Ends a window that was given up; every rank calls it. Returns whether any rank has updated a unit."""
+        """Ends a window that was given up. Every rank calls it. Returns whether any rank has updated a unit."""
         return False
 
     def takes(self, unit: FlatUnit, absent: bool) -> bool:
-        """Whether the unit is for the thread. absent: some of its parameters had no gradient here."""
+        """Whether the unit is for the thread. absent: some of its parameters have no gradient here."""
         return unit.placement.optimizer_on_host
 
     def copy_rest(self) -> None:
-        """Before the step begins: sums of units that are left for it are copied, where they are not in the target."""
+        """Called before the step begins: copies sums of the remaining units, if they are not in the target."""
 
     def ready(self, unit: FlatUnit) -> None:
-        """The unit was handed over; start() follows when the daemon has been told."""
+        """Called after the unit was submitted. start() follows when the daemon has the request."""
         if self.ahead:
             self._ready.append(unit)
 
@@ -121,7 +121,7 @@ class Fetcher:
             self._fetches.put(partial(self._guard, self._fetch, unit))
 
     def drain(self) -> None:
-        """Waits until the threads have done what was handed over; copies to and from the device may be under way."""
+        """Waits until the threads have run all tasks. Copies to and from the device can still be in progress."""
         with self._idle:
             self._idle.wait_for(lambda: not self._pending)
         for worker in self._workers:
@@ -129,12 +129,12 @@ class Fetcher:
                 self.context.offload.follow(worker.stream)
 
     def stop(self) -> None:
-        """The window is given up: no thread reads its target from now on."""
+        """Gives the window up: from now on no thread reads its target."""
         with self.lock:
             self._stopped = True
 
     def clear(self) -> None:
-        """The window has ended, or a further backward of it begins; nothing is under way."""
+        """Called when the window has ended, or another backward of it begins. No task is pending."""
         for units in (self.fetched, self.taken, self.stepped):
             units.clear()
         self._ready = []
@@ -143,18 +143,18 @@ class Fetcher:
         self.failure = None
 
     def end(self) -> None:
-        """The threads end when they have done what was handed over."""
+        """Ends the threads when they have run all tasks."""
         for worker in self._workers:
             worker.put(None)
         for worker in self._workers:
             worker.join()
 
     def at_exit(self, pid: int) -> None:
-        """No thread is inside of the library when the connection is closed. A forked process has none."""
+        """When the connection is closed, no thread is inside the library. A forked process has no threads."""
         if os.getpid() != pid:
             return
         self.stop()
-        if self._pending:  # a sum that will not be: the other ranks lose this one
+        if self._pending:  # a sum that will not be made, because the other ranks lose this one
             with suppress(zerod.ZerodError):
                 self.context.group.backward_abandon(deadline_ms=_END_MS)
         self.end()
@@ -162,7 +162,7 @@ class Fetcher:
     # ---- The thread ----
 
     def _guard(self, task: Callable, unit: FlatUnit, *args: Any) -> None:
-        """Runs a unit's task; a unit that has ended is not pending any more."""
+        """Runs a unit's task. A unit that has ended is no longer pending."""
         ended = True
         try:
             if not self._stopped and self.failure is None:
@@ -183,12 +183,12 @@ class Fetcher:
                 gradient = unit.host_gradient()
                 if gradient is not None:
                     if not unit.placement.shards_on_host and self._fetches.stream is not None:
-                        # Marks the stream as a reader of the place; the sum is stored, so the stream does not wait.
+                        # Marks the stream as a reader of the place. The sum is stored: the stream does not wait.
                         target = unit.unit.reduce_wait(self.context.stream())
                     self.context.offload.copy(gradient, unit.targets(target.data or 0))
                 self.fetched.add(unit)
             return self._then(unit)
 
     def _then(self, unit: FlatUnit) -> bool:
-        """Behind the copy, in the thread and on its stream; whether the unit has ended."""
+        """Called after the copy, in the thread and on its stream. Returns whether the unit has ended."""
         return True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of each unit a rank has on its device and in host memory: of a sharded model, with its counts, or before.
+"""The bytes of each unit on a rank's device and in host memory: of a sharded model, with its counts, or before it is sharded.
 
-Counted are the bytes that the layout decides. Activations, the optimizer's state of other optimizers than Adam, and
-gradients on their way to the sum are not.
+The bytes are those that the layout determines. Activations, the state of other optimizers than Adam, and gradients before their
+sum are not counted.
 """
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _MIB = 1 / (1 << 20)
 
 @dataclass(frozen=True)
 class UnitBytes:
-    """Bytes of one unit on a rank. `*_on_host` is where; gathered buffers are on the device always."""
+    """Bytes of one unit on a rank. `*_on_host` says in which memory. Gathered buffers are always on the device."""
 
     block: str
     name: str
     weights: int  # the shard
     weights_on_host: bool  # and the target
-    masters: int  # beside the shard
+    masters: int  # in addition to the shard
     gradients: int  # as the optimizer reads them
     state: int  # of Adam: two values for each master
     optimizer_on_host: bool  # masters, gradients and state
-    staging: int  # masters that were rounded, on the host, on their way to the device
+    staging: int  # rounded masters, on the host, before their copy to the device
     target: int  # the sum, from a step's first backward to its end; 0 where it is `gradients`
     passing: int  # the sum, while the optimizer in the backward uses it
     gathered: int  # the whole unit, while its block is held
 
     @property
     def device(self) -> int:
-        """Bytes on the device at a step's end, gathered ones aside."""
+        """Bytes on the device at a step's end, without gathered ones."""
         own = 0 if self.optimizer_on_host else self.masters + self.gradients + self.state
         return (0 if self.weights_on_host else self.weights + self.target) + own
 
@@ -60,7 +60,7 @@ class UnitBytes:
 
 def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: Placement, halves: bool = False,
                in_backward: bool = False) -> UnitBytes:
-    """Of the unit, if it is placed so. halves: of masters; in_backward: an optimizer on the device."""
+    """The bytes of the unit in this placement. halves: of masters; in_backward: an optimizer on the device."""
     dtype, trainable = unit.dtype, unit.trainable
     align = max(ALIGN_BYTES // dtype.itemsize, 1)
     shard = -(-(-(-unit.numel // world)) // align) * align
@@ -82,23 +82,23 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of plan(). `gathered`: the most bytes of blocks that are held, or asked for ahead, at once."""
+    """The result of plan(). `gathered`: the most bytes of blocks that are held, or prefetched, at once."""
 
     world_size: int
     offload: Optional[str]
     gathered: int
     units: list[UnitBytes] = field(default_factory=list)
     device_budget: int = 0
-    budget_used: int = 0  # by the units that stay on the device
+    budget_used: int = 0  # by the units that remain on the device
 
     @property
     def device(self) -> int:
-        """With the largest sum that an optimizer in the backward uses."""
+        """Includes the largest sum that an optimizer in the backward uses."""
         return sum(unit.device for unit in self.units) + self.gathered + max((unit.passing for unit in self.units), default=0)
 
     @property
     def host(self) -> int:
-        """Of one rank: a node has as much for each of its ranks."""
+        """Bytes of one rank. A node needs them for each of its ranks."""
         return sum(unit.host for unit in self.units)
 
     def __str__(self) -> str:
@@ -114,31 +114,31 @@ class Plan:
 
 def plan(blocks: list[BlockPlan], world_size: int, prefetch: int, offload: Optional[str], device_budget: int,
          budget_used: int, halves: bool, in_backward: bool) -> Plan:
-    """Of blocks whose units are placed. See zerod.torch.plan()."""
+    """The plan of blocks whose units are placed. See zerod.torch.plan()."""
     units = [unit_bytes(block.name, unit, world_size, unit.placement, halves, in_backward) for block in blocks for unit in block.units]
     whole = {block.name: sum(unit.gathered for unit in units if unit.block == block.name) for block in blocks}
-    root = whole.pop("")  # is held while the others come and go
+    root = whole.pop("")  # held while the others are gathered and released
     return Plan(world_size, offload, root + sum(sorted(whole.values(), reverse=True)[:1 + prefetch]), units, device_budget,
                 budget_used)
 
 
 @dataclass
 class Summary(Counts):
-    """Counts since shard(); bytes are what the daemon holds on this rank's device now, peak since its start.
+    """Counts since shard(). Bytes are what the daemon now holds on this rank's device. The peak is since the daemon's start.
 
-    `units` says where the weights, masters and gradients of each unit are, and how many bytes they have on this rank.
+    `units` describes where the weights, masters and gradients of each unit are, and how many bytes they have on this rank.
     """
 
     shard_bytes: int = 0
     gathered_bytes: int = 0
     allocated_bytes: int = 0
     peak_bytes: int = 0
-    host_bytes: int = 0  # that the daemon holds in the host memory beside this device, for all of its ranks
+    host_bytes: int = 0  # that the daemon holds in the host memory of this device, for all of its ranks
     units: list[UnitBytes] = field(default_factory=list)
 
     @property
     def overlap(self) -> float:
-        """The share of gathers that were asked for ahead, 0 to 1."""
+        """The share of gathers that were prefetched, 0 to 1."""
         return 1 - self.waited / self.gathers if self.gathers else 0.0
 
     def __str__(self) -> str:

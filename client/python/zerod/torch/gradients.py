@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of a sharded model: from the leaves to the daemon, and what `.grad` shows of their sums.
+"""Gradients of a sharded model: from the leaves to the daemon, and the sums that `.grad` shows.
 
-The backwards between two steps form a window of the daemon's. `submit()` hands a unit's gradient over while the
-backward runs. A window is closed when a sum is used first, by a step or by the program; that is Steps.begin().
+The backwards between two steps form a window of the daemon. `submit()` submits a unit's gradient while the backward runs. A
+window is closed when a sum is first used, by a step or by the program: that is Steps.begin().
 
-`.grad` of a parameter is a ShardedTensor for each parameter alone. It waits for its sum until it is used, and what the
-program shows then counts, as in one process. Set to None, or to zeros, it forgets what was summed for it.
+`.grad` is a separate ShardedTensor for each parameter. It waits for its sum until it is used. From then on the values in it
+count, as in one process. If the program sets it to None or to zeros, the gradient forgets its sum.
 
-If some of the gradients have been taken away or written when the next backward begins, the window is closed. What is
-still shown keeps its values in memory of torch's, and the next sum is added to it. If all were taken away the window
-is abandoned; if none was, it goes on. A step that has used a gradient ends its memory. The tensor stays, without
-values: a use raises, also after a further backward, until zeros or None take their place.
+If the program has taken away or written some of the gradients when the next backward begins, the window is closed. The gradients
+that are still shown copy their values to memory of torch, and the next sum is added to them. If the program has taken away all
+gradients, the window is abandoned. If it has taken away none, the window continues. A step that has used a gradient frees its
+memory. The tensor remains, without values: a use raises, even after another backward, until zeros or None replace them.
 
-Where a rank had no gradient for a parameter, it says so in the unit of usage: a sum over all ranks. A parameter for
-which no rank had a gradient shows None, as in one process.
+If a rank had no gradient for a parameter, it reports this in the unit of usage: a sum across all ranks. A parameter for which no
+rank had a gradient shows None, as in one process.
 """
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from .unit import USES_BY_LOOKING, FlatUnit, references_from_torch, storages, us
 from .updates import Updates
 from .whole import sum_of_ranks
 
-# Flags of usage are so small that they vanish in the norm of the gradients, and powers of two, so that sums are exact.
+# Flags of usage are so small that they vanish in the norm of the gradients. They are powers of two, so that sums are exact.
 _FLAG = 2.0**-60
 _SKIP_REST = s.BackwardEndOptions(flags=s.BackwardEndFlags.SKIP_REST)
-_BUCKET_BYTES = 32 << 20  # of a slot, of two, at least
-_SHOWN = 2 + references_from_torch  # of Python to a tensor in the hands of the code that asks, which C++ has too
-_SPARE = 3  # references of Python to a holder that are not the program's: the unit's, and two of the code that asks
+_BUCKET_BYTES = 32 << 20  # of a slot, at least; there are two slots
+_SHOWN = 2 + references_from_torch  # Python's references to a tensor that the asking code holds, and that C++ also has
+_SPARE = 3  # Python's references to a holder without the program's: the unit's, and two of the asking code
 
 
 class _Gone:
@@ -67,8 +67,8 @@ _used = _Used(" in the backward: clipping, GradScaler and programs that read gra
 
 
 class _Waiting:
-    """The source of gradients whose sum is to come. torch's .grad is nothing that Python's collector sees: nothing that a
-    gradient refers to may keep the model alive."""
+    """The source of gradients whose sum is to come. Python's garbage collector does not see torch's .grad. A gradient must
+    therefore not refer to an object that keeps the model alive."""
 
     def __init__(self, gradients: "Gradients") -> None:
         self._gradients = weakref.ref(gradients)
@@ -81,7 +81,8 @@ class _Waiting:
 
 
 def multiply(gradients: "Sequence[torch.Tensor]", factor: float, unread: set[int]) -> None:
-    """In place. Those with an id in `unread` are left to the optimizer: no view of their memory is the program's."""
+    """Multiplies in place. Gradients with an id in `unread` are left to the optimizer, because the program has no view of their
+    memory."""
     for device in {gradient.device for gradient in gradients}:
         scale = torch.tensor(factor, dtype=torch.float32, device=device)
         rest = []
@@ -95,13 +96,13 @@ def multiply(gradients: "Sequence[torch.Tensor]", factor: float, unread: set[int
 
 
 def scaled_values(gradient: ShardedTensor) -> "tuple[torch.Tensor, Optional[torch.Tensor]]":
-    """This rank's values, and by what they are still to be multiplied."""
+    """This rank's values, and the scale by which they must still be multiplied."""
     source = gradient.source
     return (source.values, source.scale) if isinstance(source, Scaled) else (gradient.read_local(), None)
 
 
 class Gradients:
-    """Of one model. `window`: backwards that the open window has; `sync`: whether backwards are summed now."""
+    """The gradients of one model. `window`: the backwards of the open window; `sync`: whether backwards are summed now."""
 
     def __init__(self, context: Context, updates: Updates) -> None:
         self.context = context
@@ -116,12 +117,12 @@ class Gradients:
         self.window = 0
         self.announce: Optional[Callable[[bool], None]] = None  # in join(): before each window
         self.local = False  # leaves hold gradients of no_sync()
-        self.slot_numel = 0  # of the largest unit that is to have room in a slot
+        self.slot_numel = 0  # of the largest unit that fits in a slot
         self.end_ticket = 0
         self._unused: set[int] = set()  # flags of parameters that had no gradient here in any backward of the window
         self.flags = 0
         self._waiting: list[tuple[FlatUnit, int, ShardedTensor]] = []  # gradients whose sum is to come
-        self._awaited: dict[str, list[tuple[FlatUnit, int, ShardedTensor]]] = {}  # the same by unit, in a step that goes so
+        self._awaited: dict[str, list[tuple[FlatUnit, int, ShardedTensor]]] = {}  # the same, in a step by units
         self.assigned: list[Part] = []  # whose `.grad` the program has assigned since the last backward
         self._settled: list[tuple[FlatUnit, int, ShardedTensor]] = []  # in the open step
         self._usage: Optional[zerod.Unit] = None
@@ -134,16 +135,17 @@ class Gradients:
 
     @property
     def alone(self) -> bool:
-        """Whether gradients are this rank's own sums: they stay where autograd has written them."""
+        """Whether gradients are this rank's own sums: they remain where autograd has written them."""
         return self._own and not self.fetcher.runs_optimizer
 
     @property
     def keeps(self) -> bool:
-        """Whether backwards add up gradients here."""
+        """Whether backwards add up gradients here, without the daemon."""
         return not self.sync or self.alone
 
     def start(self, flags: int) -> None:
-        """Before the units, of so many members: the place of the unit of usage is the target's first, since others may leave theirs."""
+        """Called before the units are registered, with the number of their members. The unit of usage is first in the target,
+        because the place of others can change."""
         self.flags = flags
         if self.context.world > 1 and flags:
             group = self.context.group
@@ -151,7 +153,7 @@ class Gradients:
             self._usage_bucket = group.bucket(zerod.DType.FLOAT32, slot_bytes=4 * flags, nslots=1)
 
     def number(self) -> None:
-        """All units are there: their members get their flags."""
+        """Called when all units are registered: gives their members flags."""
         first = 0
         for unit in self.updates.units:
             unit.first_flag = first
@@ -160,8 +162,8 @@ class Gradients:
     # ---- A backward ----
 
     def enter(self) -> None:
-        """A backward begins: what the program shows decides what is kept of the backwards before."""
-        self.finish_step()  # the program has read gradients, and no optimizer has taken all of them
+        """A backward begins. What the program shows determines what remains of the earlier backwards."""
+        self.finish_step()  # the program has read gradients, and no optimizer has used all of them
         if self.assigned:
             self._check_assigned()
         if self.window and self.fetcher.runs_optimizer:
@@ -184,7 +186,7 @@ class Gradients:
                 self._waiting.clear()
                 self.local = False
             return
-        for each, is_shown in zip(self._waiting, shown):  # a name for a holder would count as a reference of the program's
+        for each, is_shown in zip(self._waiting, shown):  # a name for a holder would count as a reference of the program
             if not is_shown:
                 each[0].kept[each[1]] = None
         self.complete_end()
@@ -203,7 +205,7 @@ class Gradients:
             self._waiting = [each for each, is_shown in zip(self._waiting, shown) if is_shown]
 
     def _check_assigned(self) -> None:
-        """RuntimeError where PyTorch would add to a tensor that the program can read, and not by `.grad` alone."""
+        """RuntimeError if PyTorch would add to a tensor that the program can read other than by `.grad`."""
         with as_plain():
             for part in self.assigned:
                 unit, index = part.place
@@ -225,7 +227,7 @@ class Gradients:
                    for _, _, holder in self._waiting)
 
     def begin(self) -> None:
-        """The first gradient of a backward is there."""
+        """Called for the first gradient of a backward."""
         if self.reducing:
             return
         self.complete_end()
@@ -239,7 +241,7 @@ class Gradients:
         self.reducing = True
 
     def _open(self, raises: bool) -> None:
-        """A backward begins in the daemon. raises: where join() ends before it."""
+        """Begins a backward in the daemon. raises: if join() ends before it."""
         if self.announce is not None and not self.window:
             self.announce(raises)
         self.context.environment.with_room(self.context.group.backward_begin, self._backward)
@@ -250,7 +252,7 @@ class Gradients:
             self.context.client.complete(ticket)
 
     def _bucket(self, dtype: torch.dtype, beside: bool = False) -> zerod.Bucket:
-        """The bucket for gradients of a dtype; or one whose slots are so small that each has a buffer of its own."""
+        """The bucket for gradients of a dtype. beside: one with slots so small that each gradient has a separate buffer."""
         bucket = self._buckets.get((dtype, beside))
         if bucket is None:
             whole = sum(unit.shard.padded_numel for unit in self.updates.units) * dtype.itemsize
@@ -260,7 +262,7 @@ class Gradients:
         return bucket
 
     def submit(self, unit: FlatUnit) -> None:
-        """Hands over the gradients that the unit's leaves have; the leaves then have none."""
+        """Submits the gradients of the unit's leaves. Afterwards the leaves have none."""
         self.begin()
         if unit.summed_by_ranks:
             return self._keep_all(unit)
@@ -273,7 +275,7 @@ class Gradients:
         except zerod.InvalidState as error:
             if error.status != s.Status.CAPACITY:
                 raise
-            # Ranks use different units, and each waits for the other to say which it skips: room outside of the slots.
+            # Ranks use different units, and each waits until the other has reported which it skips: memory outside of the slots.
             bucket = self._bucket(unit.gradient_dtype, beside=True)
             address = bucket.reserve(unit.unit, entry, self._reserve)
         views = unit.entries(address)
@@ -289,7 +291,7 @@ class Gradients:
                 into.append(views[index])
                 given.append(gradient)
         with torch.no_grad():
-            if into:  # a leaf that was frozen behind the forward arrives without a gradient
+            if into:  # a leaf that was frozen after the forward has no gradient
                 torch._foreach_copy_(into, given)
             if absent and not unit.named_views:
                 torch._foreach_zero_([views[index] for index in absent])
@@ -308,21 +310,21 @@ class Gradients:
             self.fetcher.ready(unit)
 
     def _keep_all(self, unit: FlatUnit) -> None:
-        """In place of submitting it."""
+        """Called instead of submitting the unit."""
         for index in range(len(unit.leaves)):
             self.keep(unit, index)
         unit.submitted = True
         unit.missing = tuple(index for index, kept in enumerate(unit.kept) if kept is None)
 
     def sum_kept(self) -> None:
-        """The step has begun: units that the ranks sum get their sums. Every rank calls it."""
+        """The step has begun: computes the sums of units that the ranks sum. Every rank calls it."""
         for unit in self.updates.trainable:
             if unit.summed_by_ranks:
                 unit.copied = sum_of_ranks(unit, unit.kept)
                 unit.kept = [None] * len(unit.members)
 
     def keep(self, unit: FlatUnit, index: int) -> None:
-        """A leaf has its gradient, and none is handed over: it is added up, in the wider of its own dtype and the masters'."""
+        """A leaf has a gradient that is not submitted. It is added up here, in the wider of its own dtype and the masters'."""
         leaf, kept = unit.leaves[index], unit.kept[index]
         gradient, leaf.grad = leaf.grad, None
         if gradient is None:
@@ -344,7 +346,8 @@ class Gradients:
                 unit.kept[index] = kept.to(torch.promote_types(kept.dtype, torch.float32)).add_(gradient)
 
     def end(self, skips: bool = False) -> None:
-        """Ends the backward: hands over what is left, and says which parameters had no gradient. skips: also if none had."""
+        """Ends the backward: submits the remaining units, and reports which parameters had no gradient. skips: even if none
+        had."""
         if not self.keeps:
             self.finish(skips=skips)
         elif skips or any(unit.fired for unit in self.updates.trainable):
@@ -353,7 +356,7 @@ class Gradients:
             self._show(lambda unit, index: unit.wants[index] and not (alone and unit.kept[index] is None))
 
     def finish(self, shows: bool = True, skips: bool = False) -> None:
-        """The same, also of backwards in no_sync() that no other one has followed. Those show their gradients already."""
+        """The same, also for backwards in no_sync() that no other backward has followed. Those already show their gradients."""
         trainable = self.updates.trainable
         rest = [unit for unit in trainable if not unit.submitted and
                 (any(leaf.grad is not None for leaf in unit.leaves) or self.local and any(each is not None for each in unit.kept))]
@@ -390,7 +393,7 @@ class Gradients:
         self._usage_bucket.submit(entry.id, stream, s.ReduceOptions(op=s.ReduceOp.SUM, flags=s.ReduceFlags.DETACHED))
 
     def unused_everywhere(self, backwards: int) -> set[int]:
-        """The flags of parameters for which no rank had a gradient in any backward of the window, in the open step."""
+        """The flags of parameters for which no rank had a gradient in any backward of the window. Called in the open step."""
         here = self._unused
         if not here or self._usage is None:
             return here
@@ -422,7 +425,7 @@ class Gradients:
             self.clear()
 
     def abandon_empty(self) -> None:
-        """This rank steps without a backward: ranks that have had one are told."""
+        """This rank steps without a backward: reports that to ranks that have had one."""
         self._open(raises=False)
         self.abandon_window()
 
@@ -430,19 +433,19 @@ class Gradients:
         self.window = 0
         try:
             self.context.group.backward_abandon(self.context.stream())
-            with suppress(zerod.Mismatch):  # a detached gradient's, which is abandoned with the window
+            with suppress(zerod.Mismatch):  # an error of a detached gradient, which is abandoned with the window
                 self.context.client.wait_many([])
         finally:
             self.tell_rows(self.context.rank)
 
     def tell_rows(self, rank: int) -> None:
-        """The other rows take no step of this window, either, since a rank of this one has given it up."""
+        """The other rows do not make this window's step either, because a rank of this row has given it up."""
         replicas = self.context.replicas
         if replicas is not None:
             replicas.send([1 + replicas.members[rank], 0, 0] + [0] * self.flags)
 
     def clear(self) -> None:
-        """Nothing is left of the window: neither in the leaves, nor in what waits for its sum."""
+        """Removes everything of the window, from the leaves and from the gradients that wait for its sum."""
         self.local = False
         for unit in self.updates.trainable:
             unit.kept = [None] * len(unit.members)
@@ -462,7 +465,7 @@ class Gradients:
     # ---- What the program sees ----
 
     def _show(self, contributes: Callable[[FlatUnit, int], bool]) -> None:
-        """`.grad` of these parameters waits for the sum from now on."""
+        """From now on `.grad` of these parameters waits for the sum."""
         with as_plain():
             for unit in self.updates.trainable:
                 if unit in self.fetcher.taken:
@@ -481,7 +484,7 @@ class Gradients:
                     holder.wait_for(_used)
 
     def _shown(self, unit: FlatUnit, index: int, parameter: torch.nn.Parameter) -> Optional[ShardedTensor]:
-        """The parameter's `.grad`, which waits now; None where it has waited before."""
+        """The parameter's `.grad`, which now waits. None if it already waited."""
         shown = parameter.grad
         if shown is None:
             holder = parameter.grad = self._holder(unit, index)
@@ -513,7 +516,7 @@ class Gradients:
         return holder
 
     def fill(self, tensor: ShardedTensor) -> None:
-        """A gradient, or a tensor over the same values, is used first. Every rank calls it."""
+        """Called when a gradient, or a tensor over the same values, is first used. Every rank calls it."""
         self.begin_step(waits=True)
         self._await_unit(tensor.part.place[0])
         if tensor.source is self._source:
@@ -523,14 +526,15 @@ class Gradients:
             tensor.source.fill(tensor)
 
     def unread(self) -> set[int]:
-        """The ids of the gradients that wait for their sum, and over which there is no other tensor."""
+        """The ids of the gradients that wait for their sum, and over which no other tensor exists."""
         with as_plain():
             return {id(holder) for unit, index, holder in self._waiting + [each for some in self._awaited.values() for each in some]
                     if holder.source is self._source and unit.members[index].parameter.grad is holder
                     and not any(reference() is not None for reference in (holder.aliases or ())[1:])}
 
     def settle(self, none: set[int], units: "list[FlatUnit]") -> None:
-        """The step has begun: what waits gets its sum, but for the flags of parameters without a gradient."""
+        """The step has begun: gradients that wait receive their sum, except those with the flags of parameters without a
+        gradient."""
         self._settle_all(self._take_waiting(), none, units)
 
     def _take_waiting(self) -> "list[tuple[FlatUnit, int, ShardedTensor]]":
@@ -539,7 +543,7 @@ class Gradients:
         return waiting
 
     def keeps_any(self) -> bool:
-        """Whether a rank that is alone has gradients that are not stepped. It forgets those that the program has dropped."""
+        """Whether a rank that is alone has gradients that are not stepped. Forgets those that the program has dropped."""
         if not (self.local and self.alone):
             return False
         with as_plain():
@@ -548,7 +552,7 @@ class Gradients:
         return self.local
 
     def settle_own(self) -> None:
-        """The same of a rank that is alone."""
+        """The same for a rank that is alone."""
         waiting, self._waiting, self.local = self._waiting, [], False
         with as_plain():
             for unit, index, holder in waiting:
@@ -564,15 +568,16 @@ class Gradients:
         return not self._unused
 
     def await_units(self) -> None:
-        """The step goes unit by unit; returns when every rank has begun it. ZerodError where one has not and will not."""
+        """Makes the step run unit by unit. Returns when every rank has begun it. ZerodError if a rank has not begun it and will
+        not."""
         for each in self._waiting:
             self._awaited.setdefault(each[0].name, []).append(each)
         self._waiting = []
         if self._awaited:
-            next(reversed(self._awaited.values()))[0][0].unit.reduce_wait()  # the sum that has come first
+            next(reversed(self._awaited.values()))[0][0].unit.reduce_wait()  # the sum that is ready first
 
     def await_none(self) -> None:
-        """The step is not begun."""
+        """Called if the step is not begun."""
         self._waiting = self._take_waiting()
 
     def _await_unit(self, unit: FlatUnit) -> None:
@@ -613,7 +618,8 @@ class Gradients:
                 alias.settle(values)
 
     def end_step(self, stepped: set[int]) -> None:
-        """Before the gradients' memory goes: of these parameters they are spent; others', and what the program holds, are copied."""
+        """Called before the gradients' memory is freed. Gradients of these parameters are spent. The others, and those that the
+        program holds, are copied."""
         settled, self._settled = self._settled, []
         for unit in self.updates.trainable:
             if unit.summed_by_ranks:
@@ -634,9 +640,9 @@ class Gradients:
                         holder.wait_for(_spent)
 
     def take(self, parameters: "Sequence[torch.nn.Parameter]") -> bool:
-        """An optimizer uses the gradients that are shown; False: there are none. Whole tensors of the program's are cut.
+        """Called by an optimizer: uses the gradients that are shown. False: there are none. Whole tensors of the program are cut.
 
-        RuntimeError for a gradient that went with an earlier step.
+        RuntimeError for a gradient that ended with an earlier step.
         """
         some = False
         with as_plain():

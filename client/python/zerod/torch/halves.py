@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float32 masters of a unit in two halves: its bfloat16 shard, or the unit in host memory that the shard is copied from, and the
-lower 16 bits of each.
+"""Float32 masters of a unit in two halves. The upper half is the unit's bfloat16 shard, or the unit in host memory from which the
+shard is copied. The other half has the lower 16 bits of each master.
 
-While a program reads or writes masters as float32, `unit.master` has them, in memory of torch's, and the parameters are
-over it. It goes when the unit's update ends, or with the next step or forward. Then the parameters wait for it again.
+While a program reads or writes masters as float32, `unit.master` has them, in memory of torch, and the parameters are views of
+it. It is freed when the unit's update ends, or with the next step or forward. The parameters then wait for it again.
 """
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Halves:
-    """Of one unit. It is the source of the parameters' values."""
+    """The halves of one unit. They are the source of the parameters' values."""
 
     def __init__(self, unit: "FlatUnit") -> None:
-        """Inside of an update, which publishes the shard: the masters' upper halves may differ from it by a rounding."""
+        """Called inside an update, which publishes the shard, because the masters' upper halves can differ from it by a
+        rounding."""
         assert unit.master is not None
         self.unit = unit
         self.alone: Callable[[], AbstractContextManager[Any]] = nullcontext  # with an optimizer in another thread
@@ -36,7 +37,7 @@ class Halves:
         unit.context.offload.release(whole)
 
     def part(self, values: Optional[torch.Tensor], first: int = 0, last: Optional[int] = None) -> s.OptimizerPart:
-        """Elements of the unit's slice, with float32 `values` that begin there."""
+        """Elements of the unit's slice, with float32 `values` that start there."""
         last = self.low.numel() if last is None else last
         return s.OptimizerPart(unit=self.unit.written.handle, offset_numel=first, numel=last - first,
                                low=self.low.data_ptr() + 2 * first, values=None if values is None else values.data_ptr())
@@ -59,7 +60,7 @@ class Halves:
             return unit.master
 
     def close(self, writes: bool) -> None:
-        """Ends the masters' time as float32. writes: they may have been written, in an update that is open."""
+        """Ends the use of the masters as float32. writes: they can have been written, in an open update."""
         unit = self.unit
         if unit.master is None:
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How autograd saves gathered memory: as (unit, offset, sizes, strides), which backward gathers again.
+"""Saving of gathered memory by autograd: as (unit, offset, sizes, strides), which the backward gathers again.
 
-The pair of hooks is one for all models. Torch applies only the innermost pair, so `push()` also calls the pair that
-was there before, such as save_on_cpu's, for all other tensors. Under activation checkpointing nothing is pushed:
-it counts what is saved, keeps none of it, and runs the forward again in the backward.
+The pair of hooks is the same for all models. Torch applies only the innermost pair. `push()` therefore also calls the former
+pair, such as save_on_cpu's, for all other tensors. Under activation checkpointing no hooks are pushed: it counts the saved
+tensors, stores none, and runs the forward again in the backward.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .unit import FlatUnit, Leaf, storages, unit_of
 
 
 def _follow_stack() -> None:
-    """Has the functions by which torch installs hooks note them, where torch cannot be asked for the innermost pair."""
+    """If torch does not report the innermost pair of hooks, the functions that install hooks are wrapped to note them."""
     autograd = torch._C._autograd
     push_hooks, pop_hooks = autograd._push_saved_tensors_default_hooks, autograd._pop_saved_tensors_default_hooks
     local = threading.local()
@@ -61,7 +61,7 @@ class Packed(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
-    conjugated: bool  # by a bit of the view's
+    conjugated: bool  # by a bit of the view
     negated: bool
 
 
@@ -117,13 +117,13 @@ pack._zerod = True  # type: ignore[attr-defined]
 
 
 def ours_apply() -> bool:
-    """Whether what is saved now goes by these hooks."""
+    """Whether tensors that are saved now use these hooks."""
     top = _top(False)
     return top is not None and hasattr(top[0], "_zerod")
 
 
 def push() -> bool:
-    """Installs the hooks until pop(); False where they apply already, save nothing, or must not."""
+    """Installs the hooks until pop(). False if they already apply, save nothing, or must not apply."""
     if not torch.is_grad_enabled() or _task() != -1:
         return False
     top = _top(False)
@@ -137,7 +137,7 @@ def push() -> bool:
 
 
 class Boundary(torch.autograd.Function):
-    """The identity on a block's inputs. Its backward runs when the block's own backward is over."""
+    """The identity on a block's inputs. Its backward runs when the block's own backward has ended."""
 
     @staticmethod
     def forward(ctx: Any, passed: Callable[[], None], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -163,7 +163,7 @@ def tensors_of(value: Any) -> "Iterator[torch.Tensor]":
 
 
 def replaced(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The value with its tensors changed, in lists, tuples and dictionaries, which are made anew."""
+    """The value with its tensors changed, in lists, tuples and dictionaries, which are made again."""
     if isinstance(value, torch.Tensor):
         return change(value)
     kind = type(value)
@@ -189,7 +189,7 @@ def with_boundary(passed: Callable[[], None], args: Any, kwargs: Any) -> Any:
 
 
 def without_views(output: Any) -> Any:
-    """The output, with a copy in place of every tensor over a gathered buffer, which is released."""
+    """The output, with a copy in place of every tensor over a gathered buffer, because the buffer is released."""
     if not any(map(_is_lent, tensors_of(output))):
         return output
     return replaced(output, lambda tensor: tensor.clone() if _is_lent(tensor) else tensor)
@@ -200,7 +200,7 @@ def _is_lent(tensor: torch.Tensor) -> bool:
 
 
 def recomputes() -> bool:
-    """Whether a non-reentrant checkpoint runs its forward again: the graph of that forward is thrown away."""
+    """Whether a non-reentrant checkpoint runs its forward again: that forward's graph is discarded."""
     top = _top(False)
     return top is not None and "_recomputation_hook" in getattr(top[0], "__qualname__", "")
 
@@ -216,14 +216,14 @@ def _has_other(value: Any, dtype: torch.dtype) -> bool:
 
 
 def cast_inputs(dtype: torch.dtype, _: nn.Module, args: Any, kwargs: Any) -> Any:
-    """A forward pre-hook: floating tensors among the arguments have this dtype behind it."""
+    """A forward pre-hook: casts floating tensors in the arguments to this dtype."""
     if not _has_other(args, dtype) and not _has_other(kwargs, dtype):
         return None
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, (args, kwargs))
 
 
 def cast_outputs(dtype: torch.dtype, _: nn.Module, args: Any, output: Any) -> Any:
-    """A forward hook: floating tensors in the output have this dtype behind it."""
+    """A forward hook: casts floating tensors in the output to this dtype."""
     if not _has_other(output, dtype):
         return None
     return replaced(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)

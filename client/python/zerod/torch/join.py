@@ -3,7 +3,7 @@
 
 Before the first backward of each step all ranks agree on whether any rank is still in the loop. A rank that has left it then
 skips that step's backwards, and steps. The loop ends for all ranks when all have left it, or when one fails. Every rank then
-abandons a window, because ranks that were about to begin a backward do so.
+abandons a window, because ranks that were about to begin a backward also do.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Join:
-    """Of one model, on one rank."""
+    """join() of one model, on one rank."""
 
     def __init__(self, model: "Model", module: nn.Module, steppers: Sequence[Any], step: Optional[Callable[[], Any]],
                  backwards: int) -> None:
@@ -40,20 +40,20 @@ class Join:
     # ---- In the loop ----
 
     def _announce(self, raises: bool) -> None:
-        """A window begins on this rank."""
+        """Called when a window begins on this rank."""
         failure = self._agree(inside=True)[1]
         if failure is not None and raises:
             raise failure
 
     def _agree(self, inside: bool, failed: int = 0) -> "tuple[bool, Optional[Exception]]":
-        """Whether any rank is in the loop, and why the loop ends for all ranks.
+        """Returns whether any rank is in the loop, and the reason why the loop ends for all ranks.
 
-        failed: 1 + the number of a rank if an exception of its leaves the loop.
+        failed: 1 + the number of a rank whose exception leaves the loop.
         """
         context, replicas = self.model.context, self.model.replicas
         rates = [float(group.get("lr", 0)) for each in self.steppers for group in getattr(each, "param_groups", ())]
         digest = zlib.crc32(repr(rates).encode())
-        values = [int(inside), failed, digest, -digest, 0]  # an odd number, as all agreements that are not the program's
+        values = [int(inside), failed, digest, -digest, 0]  # an odd number, as in all agreements of this package
         told = [-int(value) for value in context.agree([-float(value) for value in values], zerod.AgreeOp.MIN)]  # the maxima
         if replicas is not None:
             told = replicas.exchange(told)
@@ -75,7 +75,7 @@ class Join:
     # ---- After it ----
 
     def follow(self) -> None:
-        """This rank has left the loop: it takes part in the others' steps."""
+        """Called when this rank has left the loop: it takes part in the others' steps."""
         model, gradients = self.model, self.model.gradients
         if self.over:
             return
@@ -101,7 +101,7 @@ class Join:
                 for _ in range(self.backwards):
                     model.skip()
                 self._step()
-            except StepAbandoned:  # by all ranks: those in the loop continue, or leave it
+            except StepAbandoned:  # on all ranks: those in the loop continue, or leave it
                 pass
             except StepTorn as other:
                 torn = other
@@ -116,7 +116,8 @@ class Join:
             raise RuntimeError("join(): neither the optimizers that it was given nor its step= step the model")
 
     def fail(self, failure: BaseException) -> None:
-        """It leaves the loop, or what follows it. The other ranks leave the loop with the number of the rank that it began on."""
+        """Called for an exception that leaves the loop, or the steps after it. The other ranks leave the loop with the number of
+        the first such rank."""
         if self.over:
             return
         self.model.gradients.announce = None

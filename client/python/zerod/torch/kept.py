@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathered buffers over which a tensor of the program still stands when its block is released."""
+"""Gathered buffers over which the program still has a tensor when their block is released."""
 from __future__ import annotations
 
 import itertools
@@ -27,17 +27,17 @@ class _Lease:
 
 
 class Kept:
-    """Of one model."""
+    """The kept buffers of one model."""
 
     def __init__(self) -> None:
         self._leases: list[_Lease] = []
         self._tags = itertools.count()
 
     def keep(self, unit: FlatUnit, views_alone: bool = False) -> None:
-        """Before a lease of the unit ends: another one for its buffer, where a tensor of the program's stands over it."""
+        """Called before a lease of the unit ends. If the program has a tensor over its buffer, makes another lease."""
         flat = unit.buffer
         if flat is None or unit.address == unit.shard.data or not (
-                unit.has_views(flat) if views_alone else unit.is_aliased(flat)):  # the shard itself stays
+                unit.has_views(flat) if views_alone else unit.is_aliased(flat)):  # the shard itself remains
             return
         if any(lease.flat is flat for lease in self._leases):
             return
@@ -49,7 +49,7 @@ class Kept:
         self._leases.append(lease)
 
     def sweep(self) -> None:
-        """Gives back the leases of buffers over which no tensor stands any more."""
+        """Releases the leases of buffers over which no tensor remains."""
         if not self._leases:
             return
         held = [lease.unit.is_aliased(lease.flat) for lease in self._leases]
@@ -59,14 +59,14 @@ class Kept:
         self._leases = [lease for lease, is_held in zip(self._leases, held) if is_held]
 
     def check(self, unit: FlatUnit) -> None:
-        """RuntimeError where the program keeps a view of the unit."""
+        """RuntimeError if the program has a view of the unit."""
         if any(lease.unit is unit and unit.has_views(lease.flat) for lease in self._leases):
             names = ", ".join(member.name for member in unit.members[:3])
             raise RuntimeError(f"the program keeps a view of weights that are to be updated: of {names} or another parameter of "
                                f"{unit.name!r}. Keep a clone() of it, or delete it before the step")
 
     def end(self) -> None:
-        """An update begins, and the daemon has one buffer of a unit: RuntimeError where a view is kept."""
+        """An update begins, and the daemon has one buffer per unit: RuntimeError if the program has a view."""
         self.sweep()
         for lease in self._leases:
             self.check(lease.unit)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters go into which unit.
+"""The parameters of each unit.
 
-A policy chooses modules; each chosen module, and the root, is a block. The default policy takes what is repeated, and
-what is large beside that: embeddings and the head. A parameter belongs to the innermost block
-that contains all modules which own it, so that tied parameters belong to their common ancestor. The parameters of
-a block with one dtype and one requires_grad form a unit, with views aligned to 256 bytes.
+A policy chooses modules. Each chosen module, and the root, is a block. The default policy chooses repeated modules, and other
+large ones: embeddings and the head. A parameter belongs to the innermost block that contains all modules which own it: tied
+parameters belong to their common ancestor. The parameters of a block with one dtype and one requires_grad form a unit, with views
+aligned to 256 bytes.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .replicas import Replicas
 
 Policy = Union[None, Callable[[str, nn.Module], bool], Iterable[Any]]
 ALIGN_BYTES = 256
-LARGE_NUMEL = 1 << 20  # from so many elements on, an embedding or a head is a block by default
+LARGE_NUMEL = 1 << 20  # an embedding or a head of so many elements is a block by default
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Member:
     owners: list[tuple[nn.Module, str]]
     shape: torch.Size
     numel: int
-    offset: int = 0  # elements from the unit's beginning
+    offset: int = 0  # elements from the unit's start
 
     def show(self, parameter: Optional[nn.Parameter]) -> None:
         """The modules have this parameter."""
@@ -49,12 +49,12 @@ class Member:
 @dataclass
 class UnitPlan:
     name: str
-    dtype: torch.dtype  # of what is gathered
-    source_dtype: torch.dtype  # of the parameters as the module had them
+    dtype: torch.dtype  # of the gathered weights
+    source_dtype: torch.dtype  # of the parameters in the module
     trainable: bool
     members: list[Member] = field(default_factory=list)
     numel: int = 0
-    placement: Placement = ON_DEVICE  # of all units of a block the same
+    placement: Placement = ON_DEVICE  # the same for all units of a block
 
     def add(self, member: Member) -> None:
         align = max(ALIGN_BYTES // self.dtype.itemsize, 1)
@@ -73,7 +73,7 @@ class BlockPlan:
 
 
 def default_policy(root: nn.Module) -> list[str]:
-    """Every module with parameters in a ModuleList or Sequential, outermost ones, and large single layers beside them."""
+    """The outermost modules with parameters in a ModuleList or Sequential, and other large single layers."""
     chosen: list[str] = []
     owners = Counter(id(parameter) for _, module in root.named_modules(remove_duplicate=False)
                      for parameter in module._parameters.values())
@@ -95,12 +95,13 @@ def default_policy(root: nn.Module) -> list[str]:
 
 
 def is_single(module: nn.Module) -> bool:
-    """Not subclasses: their owners may use the weight without a call of the module."""
+    """Subclasses do not count: their owners can use the weight without a call of the module."""
     return type(module) in (nn.Embedding, nn.Linear)
 
 
 def plain_name(name: str) -> str:
-    """Without what wrappers put into names: those of checkpoints do not depend on checkpoint_wrapper() and torch.compile()."""
+    """The name without the additions of wrappers: names in checkpoints do not depend on checkpoint_wrapper() and
+    torch.compile()."""
     return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
 
 
@@ -124,7 +125,7 @@ def choose(root: nn.Module, policy: Policy) -> list[str]:
 
 
 def names_of_ignored(root: nn.Module, wanted: "Collection[Any]") -> dict[nn.Parameter, str]:
-    """The parameters that shard() leaves as they are, with their names. ValueError for one that is not the module's."""
+    """The parameters that shard() does not change, with their names. ValueError for one that is not the module's."""
     names = {parameter: plain_name(name) for name, parameter in root.named_parameters() if parameter in wanted}
     for each in wanted:
         if each not in names:
@@ -148,7 +149,7 @@ def plan(root: nn.Module, policy: Policy, param_dtype: Optional[torch.dtype], ig
 
 
 def _check_memory(root: nn.Module, members: list[Member], ignored: "Collection[nn.Parameter]") -> None:
-    """ValueError where a parameter shares an element with another tensor of the module's: sharded, they would soon differ."""
+    """ValueError if a parameter shares an element with another tensor of the module: after sharding they would differ."""
     by_storage: dict[int, list[tuple[int, int, str, torch.Tensor]]] = {}
     named = [*((member.name, member.parameter) for member in members), *root.named_buffers(),
              *(("a parameter of ignored_params", parameter) for parameter in ignored)]
@@ -170,14 +171,14 @@ def _check_memory(root: nn.Module, members: list[Member], ignored: "Collection[n
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of its storage that the tensor has, and the one behind the last."""
+    """The first byte of its storage that the tensor has, and the byte after the last."""
     first = tensor.storage_offset() * tensor.element_size()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return first, first + (last + 1) * tensor.element_size()
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors over one storage have a byte in common. Their spans have."""
+    """Whether two tensors over one storage have a byte in common. Their spans overlap."""
     first, marks = min(_span(one)[0], _span(other)[0]), None
     for tensor in (one, other):
         size = tensor.element_size()
@@ -191,7 +192,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _innermost(blocks: list[BlockPlan], path: str) -> int:
-    """The index of the innermost block that the module at the path is, or is in."""
+    """The index of the innermost block that is, or contains, the module at the path."""
     return max((i for i, block in enumerate(blocks) if i == 0 or f"{path}.".startswith(f"{block.name}.")),
                key=lambda i: len(blocks[i].name))
 
@@ -241,7 +242,8 @@ def _check(name: str, parameter: nn.Parameter) -> None:
 
 
 def check_devices(blocks: list[BlockPlan], device: torch.device, ignored: dict[nn.Parameter, str]) -> None:
-    """ValueError for parameters on other devices than the rank's, the CPU and the meta device, and for ignored ones on the last."""
+    """ValueError for parameters on other devices than the rank's, the CPU and the meta device, and for ignored ones on the meta
+    device."""
     for parameter, name in ignored.items():
         if parameter.is_meta:
             raise ValueError(f"{name} of ignored_params is on the meta device, and rank 0 does not give it values")
@@ -253,12 +255,12 @@ def check_devices(blocks: list[BlockPlan], device: torch.device, ignored: dict[n
 
 
 def _digest(text: str) -> int:
-    """A float64 holds it exactly."""
+    """A digest that a float64 represents exactly."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
 def check_same(group: zerod.Group, blocks: list[BlockPlan], arguments: str, replicas: Optional[Replicas]) -> None:
-    """Mismatch on all ranks where they have different models, or different arguments of shard()."""
+    """Mismatch on all ranks if they have different models, or different arguments of shard()."""
     lines = [arguments] + [f"{unit.name!r} of {unit.numel} elements of {str(unit.dtype)[6:]}, "
                            + ", ".join(f"{member.name}{list(member.shape)}" for member in unit.members)
                            for block in blocks for unit in block.units]
@@ -274,7 +276,7 @@ def check_same(group: zerod.Group, blocks: list[BlockPlan], arguments: str, repl
 
 
 def _check_group(group: zerod.Group, lines: list[str]) -> None:
-    """Mismatch on all ranks of the group: names two ranks, and the first line that differs."""
+    """Mismatch on all ranks of the group. The text names two ranks, and the first line that differs."""
     whole = float(_digest("\n".join(lines)))
     low, high, most = group.agree(zerod.AgreeOp.MAX, [-whole, whole, float(len(lines))])
     if -low == high:

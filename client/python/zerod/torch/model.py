@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sharded model: its forwards and backwards.
 
-Forward. A pre-hook of each block gathers it, puts the leaves in place, and asks for the block that came next last
-time; a hook releases it. The outermost forward runs under the hooks of hooks.py.
+Forward. A pre-hook of each block gathers it, sets the leaves, and prefetches the block that came next in the last forward. A hook
+releases it. The outermost forward runs under the hooks of hooks.py.
 
-Backward. An unpack hook, or a forward that runs again, holds a block. When all leaves of a unit have their last
-gradient, the unit is handed over. That is known by counting. A forward without a graph is to run again, in a backward
-(a reentrant checkpoint): `block.pending`. A forward with a graph is run backward once, by the task that belongs to it:
-the outermost one, or one nested in a checkpoint's: `block.graphs`. Each task gives each leaf one gradient:
-`unit.fired`. Units of which that is not known are handed over by `finish_backward`, which torch calls when the
-outermost backward has ended, and which releases everything. A backward that raises never ends: its callback is
-dropped, and that abandons it.
+Backward. An unpack hook, or a forward that runs again, holds a block. When all leaves of a unit have their last gradient, the
+unit is submitted. Counters detect that. A forward without a graph will run again, in a backward (a reentrant checkpoint):
+`block.pending`. A forward with a graph has one backward, in the task that belongs to it: the outermost one, or one nested in a
+checkpoint's: `block.graphs`. Each task produces one gradient for each leaf: `unit.fired`. If the counters do not show the end of
+a unit, `finish_backward` submits it. Torch calls that function when the outermost backward has ended, and it releases all blocks.
+A backward that raises never ends: torch drops its callback, which then abandons the backward.
 
-In place. At world size 1 the gathered buffers are the shards: a release frees no memory, and no address changes. From
-the second forward on, a forward then holds all blocks, by one packet, until its backward has ended, and autograd saves
-the leaves themselves. Not where some units are in host memory: a gather of those takes memory.
+In place. At world size 1 the gathered buffers are the shards: a release frees no memory, and no address changes. From the second
+forward on, a forward therefore holds all blocks, with one packet, until its backward has ended, and autograd saves the leaves
+themselves. This does not apply if some units are in host memory, because a gather of those needs memory.
 """
 from __future__ import annotations
 
@@ -53,11 +52,11 @@ _OPS = {"sum": zerod.AgreeOp.SUM, "max": zerod.AgreeOp.MAX, "min": zerod.AgreeOp
 
 
 def _flatten_nothing() -> None:
-    """Takes the place of RNNBase.flatten_parameters(): cuDNN copies the weights in each forward instead."""
+    """Replaces RNNBase.flatten_parameters(): cuDNN then copies the weights in each forward."""
 
 
 class Model:
-    """The state that shard() attaches to a module, and the owner of its sharded tensors."""
+    """The state that shard() attaches to a module. It owns the module's sharded tensors."""
 
     def __init__(self, module: nn.Module, plans: list[BlockPlan], context: Context, recovery: Recovery,
                  ignored: dict[nn.Parameter, str]) -> None:
@@ -70,7 +69,7 @@ class Model:
         self.rank, self.world, self.device = context.rank, context.world, context.device
         self.replicas, self.durable, self.offload = context.replicas, context.durable, context.offload
         self.settings, self.counts = context.settings, context.counts
-        context.environment.sharded.add(self)  # what is made from here on is taken apart when the daemon has ended
+        context.environment.sharded.add(self)  # from here on the model is taken apart when the daemon has ended
         self.device_index = context.environment.device_index(self.rank)
         self.prefetch = self.settings.prefetch if self.world > 1 or self.offload.shards else 0
         self.kept = Kept()
@@ -81,7 +80,7 @@ class Model:
         self.gradients.begin_step, self.gradients.finish_step = self.steps.begin, self.steps.finish
         context.gathered = weakly(self.backward_flat)
         self._leaves = weakref.finalize(self, context.leave)
-        self._leaves.atexit = False  # the end of the connection does it
+        self._leaves.atexit = False  # the end of the connection does this
         self.outermost: Optional[Block] = None
         self.pushed = False
         self.failure: Optional[BaseException] = None
@@ -94,18 +93,18 @@ class Model:
         self.refreeze = False
         self.shared: Any = None  # after share(): the group of the weights' names, and its arguments
         self.assigned: dict[Part, sharded.Assigned] = {}  # parameters' .data
-        self.changed: list[tuple[nn.Module, str]] = []  # parameters and modules that were registered behind shard()
+        self.changed: list[tuple[nn.Module, str]] = []  # parameters and modules that were registered after shard()
         self.own_slots = 0
         self.holds_all = False  # in place: all blocks are held
         self.keeps_all = False  # and a backward may follow
-        self.turning: tuple[Block, ...] = ()  # where the last forward ended, and its backward begins
+        self.turning: tuple[Block, ...] = ()  # the blocks at the end of the last forward, with which its backward starts
         self.blocks = [Block(context, plan, i, self.kept) for i, plan in enumerate(plans)]
         for block in self.blocks[1:]:
             self.blocks[block.parent].has_blocks = True
         self._block_of: dict[FlatUnit, Block] = {}
         self._make_units(plans)
         for owner in module.modules():
-            if isinstance(owner, nn.RNNBase):  # would move gathered weights into memory of its own, where they stay
+            if isinstance(owner, nn.RNNBase):  # would move gathered weights into memory of its own, and leave them there
                 owner.flatten_parameters = _flatten_nothing  # type: ignore[method-assign]
         for block in self.blocks:
             self._hook(block, block.module)
@@ -145,7 +144,7 @@ class Model:
             self.durable.attach(self.units)
 
     def _slot(self, block: Block, index: int) -> int:
-        """The slot of a block's unit: blocks of the root take turns, others and those of stage 1 have their own."""
+        """The slot of a block's unit. Blocks of the root alternate. Others, and those of stage 1, have their own slot."""
         if not self.settings.slots:
             return s.NO_SLOT
         turns, most = self.settings.prefetch + 2, 4
@@ -157,7 +156,8 @@ class Model:
         return slot if slot <= 4096 else s.NO_SLOT
 
     def enter_by(self, part: nn.Module) -> None:
-        """Calls of this part of the module are forwards of the whole, too: it is used without the modules around it."""
+        """Calls of this part of the module are then also forwards of the whole, because the part is used without the other
+        modules."""
         root = self.blocks[0]
         if part not in root.entries:
             root.entries.append(part)
@@ -206,12 +206,12 @@ class Model:
             self._acquire(block, _FORWARD, self._following(block, "next_forward"))
             block.show_leaves()
             if torch.is_grad_enabled() and not hooks.ours_apply():
-                block.pushed = hooks.push()  # a program has put other hooks between
+                block.pushed = hooks.push()  # a program has pushed other hooks in between
             bounded = torch.is_grad_enabled() and (self.settings.slots or not hooks.ours_apply())
         return hooks.with_boundary(partial(self._passed, block), args, kwargs) if bounded else None
 
     def _count(self, block: Block, task: int) -> None:
-        """Of a forward: whether a graph of it will be run backward, and by which task."""
+        """Counts a forward: whether a graph of it will be run backward, and by which task."""
         if task != -1 and block.pending:
             block.pending -= 1
         if not torch.is_grad_enabled():
@@ -221,13 +221,13 @@ class Model:
 
     def _acquire(self, block: Block, use: int, ahead: tuple[Block, ...]) -> None:
         if self.settings.slots:
-            for other in self.blocks:  # what was asked for and not needed would be in the way
+            for other in self.blocks:  # an unneeded prefetch would occupy a slot
                 if other is not block and other not in ahead:
                     other.forget_ahead()
         block.acquire(use, ahead)
 
     def _hold_all(self) -> None:
-        """In place: before a forward, also one that runs again in a backward."""
+        """In place: called before a forward, also before one that runs again in a backward."""
         if not self.holds_all:
             self.holds_all = True
             first, *others = self.blocks
@@ -236,7 +236,7 @@ class Model:
                 other.acquire(_KEPT)
 
     def release_kept(self) -> None:
-        """Releases what a forward keeps for its backward: an update begins, or the backward has ended."""
+        """Releases the uses that a forward holds for its backward: an update begins, or the backward has ended."""
         held = [block for block in self.blocks if block.uses & _KEPT]
         self.holds_all = self.keeps_all = False
         if held:
@@ -245,7 +245,7 @@ class Model:
                     block.release(_KEPT)
 
     def _following(self, block: Block, direction: str) -> tuple[Block, ...]:
-        """The blocks that came next last time, as many as are to be asked for ahead."""
+        """The blocks that came next last time, as many as are prefetched."""
         found: list[Block] = []
         while len(found) < self.prefetch:
             following = getattr(block, direction)
@@ -284,7 +284,7 @@ class Model:
                 self._end_forward()
 
     def _hold_raw(self, block: Block, _: Optional[torch.Tensor] = None) -> None:
-        """Holds the block in a backward that uses its weights as they are. With slots, it is in its slot again before that."""
+        """Holds the block in a backward that uses its weights directly. With slots, it is then in its slot again."""
         self.enter_backward()
         block.raw = True
         self._hold_backward(block)
@@ -318,16 +318,16 @@ class Model:
             self._forward_failed()
 
     def _note_turn(self) -> None:
-        """The root, and the block that came last, also before a head: a backward would gather them again at once."""
+        """Notes the root and the last block, and also the one before a head: a backward would gather them again at once."""
         last = self.last_forward
         if last is None or last in self.turning:
             return
-        keeps_two = last.single and self.prefetch > 0  # no more than are held with a block ahead
+        keeps_two = last.single and self.prefetch > 0  # not more than are held with a prefetched block
         before = [block for block in self.blocks if block.next_forward is last] if keeps_two else []
         self.turning = (self.blocks[0], last, *before[:1])
 
     def _forget_forward(self) -> None:
-        """A KeyboardInterrupt has left a forward: torch runs no hooks then."""
+        """A KeyboardInterrupt has left a forward: torch does not run hooks then."""
         for block in self.blocks:
             block.depth = 0
             block.show_shards()
@@ -340,7 +340,7 @@ class Model:
         self._forward_failed()
 
     def _forward_failed(self) -> None:
-        """An exception leaves the outermost forward: no step of any rank may count this micro-batch."""
+        """An exception leaves the outermost forward: no rank's step may include this micro-batch."""
         self.release_kept()
         for block in self.blocks:
             block.release(_FORWARD)
@@ -354,11 +354,12 @@ class Model:
     def leaf(self, part: Part) -> torch.Tensor:
         """The whole parameter, for code that no hook of a block has prepared.
 
-        In the model's forward it is the leaf over the gathered buffer. Elsewhere a copy of that, so that the buffer goes.
+        In the model's forward it is the leaf over the gathered buffer. Elsewhere it is a copy of the buffer, which can then be
+        released.
         """
         unit, index = part.place
         block = self._block_of[unit]
-        if self.steps.running:  # an optimizer, which has its masters, and for which nothing is recorded
+        if self.steps.running:  # an optimizer, which has the masters; autograd records nothing
             return unit.members[index].parameter
         if self.updates.writing and torch.is_grad_enabled() and unit.wants[index] and _task() == -1:
             self.settle()
@@ -405,7 +406,7 @@ class Model:
         return self.ending is not None and self.ending() is not None
 
     def enter_backward(self) -> None:
-        """Called by whatever of this model happens first in a backward."""
+        """Called by the first act of this model in a backward."""
         if self.in_backward:
             return
         ending = _Ending(self)
@@ -421,10 +422,10 @@ class Model:
         if _task() == -1:
             if not block.uses:
                 self.counts.unplanned += 1
-                self._use_unit(unit)  # a program looks at a saved tensor
+                self._use_unit(unit)  # a program reads a saved tensor
             return unit.flat(unit.address)
         if torch.is_grad_enabled() and not hooks.ours_apply():
-            self.enter_backward()  # so that the other ranks are told
+            self.enter_backward()  # so that the other ranks are informed
             raise NotImplementedError("zerod.torch: backward with create_graph=True keeps views of gathered weights")
         node = _node()
         if not block.uses & _BACKWARD:
@@ -435,7 +436,7 @@ class Model:
         return unit.flat(unit.address)
 
     def _hold_backward(self, block: Block) -> None:
-        """Holds the block for the backward that runs, and asks for the one that came next last time."""
+        """Holds the block for the running backward, and prefetches the block that came next last time."""
         if block.uses & _BACKWARD:
             return
         last, self.last_backward = self.last_backward, block
@@ -453,9 +454,9 @@ class Model:
         block.release(_KEPT)
 
     def _leave_passed(self, block: Block, node: Any) -> None:
-        """Releases blocks that wait for no gradient, now that the backward has come to another one.
+        """Releases blocks that wait for no gradient, when the backward has reached another block.
 
-        A node may unpack weights of two blocks, so blocks of this node stay.
+        A node can unpack weights of two blocks. Blocks of this node therefore remain.
         """
         for other in tuple(self.backward_blocks):
             if other is block or other.raw or other.node is node or other.node is None or other.depth:
@@ -464,7 +465,7 @@ class Model:
                 self._leave_backward(other)
 
     def _passed(self, block: Block) -> None:
-        """The backward of the block's module is over."""
+        """Called when the backward of the block's module has ended."""
         if block.uses & _BACKWARD and block.raw and not block.depth:
             if all(unit.submitted or not unit.fired for unit in block.trainable):
                 self._leave_backward(block)
@@ -504,7 +505,7 @@ class Model:
                                   "sparse=False")
 
     def _is_complete(self, unit: FlatUnit) -> bool:
-        """Whether every graph of the block has given all gradients, and no forward is to run again."""
+        """Whether every graph of the block has produced all gradients, and no forward will run again."""
         block = self._block_of[unit]
         if block.pending:
             return False
@@ -554,7 +555,7 @@ class Model:
         self.kept.sweep()
 
     def backward_failed(self) -> None:
-        """A backward raised: what it held goes, and no rank takes its step."""
+        """A backward raised: releases all that it held, and no rank makes its step."""
         self.ending = None
         for unit in self.trainable:
             for leaf in unit.leaves:
@@ -565,9 +566,9 @@ class Model:
             self._leave_all()
 
     def settle(self, reads: bool = False) -> None:
-        """Before a forward: whatever the last step or backward has left is ended.
+        """Called before a forward: ends the remains of the last step or backward.
 
-        reads: weights are only read, so a step stays open that a read of gradients has begun. One rank alone may do that.
+        reads: weights are only read. A step that a read of gradients has begun remains open. One rank alone can do that.
         """
         failure, self.deferred_failure = self.deferred_failure, None
         if failure is not None:
@@ -586,14 +587,14 @@ class Model:
             self.steps.finish()
         self.updates.end_writes()
         for unit in self.units:
-            if unit.halves is not None and not self.in_backward:  # then a thread may be stepping it
+            if unit.halves is not None and not self.in_backward:  # otherwise a thread can be stepping it
                 unit.halves.close(writes=False)
         self.kept.sweep()
         if self.refreeze and not self.steps.open:
             self._follow_requires_grad()
 
     def _follow_requires_grad(self) -> None:
-        """Parameters were frozen or unfrozen. Every rank does the same, and not inside a window of backwards."""
+        """Parameters were frozen or unfrozen. Every rank does the same, but not inside a window of backwards."""
         keeps_any = self.gradients.keeps_any()
         for unit in self.units:
             if keeps_any or self.gradients.window and unit.summed_by_ranks:
@@ -610,7 +611,7 @@ class Model:
     # ---- The end ----
 
     def take_apart(self) -> None:
-        """Of all tensors of the model's none is over the daemon's memory afterwards."""
+        """Afterwards no tensor of the model is over the daemon's memory."""
         self._remove_hooks()
         self.recovery.take_apart(self.units)
         for optimizer in () if self.durable is None else self.durable.forget():
@@ -621,7 +622,8 @@ class Model:
             object.__setattr__(module, "_zerod_recovery", self.recovery)
 
     def unshard(self) -> None:
-        """The parameters are plain ones, with whole values, and the daemon's memory goes. Every rank calls it."""
+        """Afterwards the parameters are plain ones, with whole values, and the daemon has freed their memory. Every rank calls
+        it."""
         self.settle()
         values = [unit.split(whole.read(unit)) for unit in self.units]
         self.group.barrier()  # others read this rank's shards
@@ -642,17 +644,17 @@ class Model:
     # ---- What its sharded tensors ask for ----
 
     def agree(self, values: Sequence[float], op: str) -> list[float]:
-        """The "sum", "max" or "min" of each value over the ranks. Every rank calls it."""
+        """The "sum", "max" or "min" of each value across the ranks. Every rank calls it."""
         return self.steps.agree(list(values), _OPS[op])
 
     def overflow(self, parts: Sequence[Part], found: bool) -> bool:
-        """Whether the gradients of these parameters overflow on any rank; `found`: here. Every rank calls it."""
+        """Whether the gradients of these parameters overflow on any rank. `found`: on this rank. Every rank calls it."""
         return self.steps.overflow([part.place[0].members[part.place[1]].parameter for part in parts], found)
 
     gather = staticmethod(whole.gather)
 
     def weights(self, part: Part) -> torch.Tensor:
-        """The whole parameter in its own dtype, in memory of torch's."""
+        """The whole parameter in its own dtype, in memory of torch."""
         unit, index = part.place
         if self.updates.writing or self.updates.updating:
             return whole.gather(part, unit.members[index].parameter.detach().read_local())
@@ -660,7 +662,7 @@ class Model:
         return unit.split(whole.read(unit))[index].clone()
 
     def before_write(self, part: Part) -> None:
-        """This rank's part of the parameter is about to be written."""
+        """Called when this rank's part of the parameter is about to be written."""
         unit = part.place[0]
         if self.steps.open and unit in self.updates.published:
             self.updates.reopen(unit)
@@ -678,7 +680,7 @@ class Model:
     def set_requires_grad(self, part: Part, wanted: bool) -> None:
         unit, index = part.place
         self.refreeze = True
-        if unit.wants[index]:  # a backward of a graph that is there leaves a frozen one out, as with plain parameters
+        if unit.wants[index]:  # a backward of an existing graph leaves a frozen one out, as with plain parameters
             unit.leaves[index].requires_grad_(wanted)
 
 
@@ -689,7 +691,7 @@ def _pop_hooks(owner: "Model | Block") -> None:
 
 
 def _calls(modules: Sequence[nn.Module]) -> int:
-    """How many calls of the modules run in this thread."""
+    """The number of calls of the modules that run in this thread."""
     found, frame = 0, sys._getframe(1)
     while frame is not None:
         found += frame.f_code is _CALL and frame.f_locals.get("self") in modules
@@ -698,7 +700,7 @@ def _calls(modules: Sequence[nn.Module]) -> int:
 
 
 def _in_function() -> bool:
-    """Whether the forward of a torch.autograd.Function runs, as a reentrant checkpoint's, and not an evaluation."""
+    """Whether the forward of a torch.autograd.Function runs, for example a reentrant checkpoint's, not an evaluation."""
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -710,7 +712,7 @@ def _in_function() -> bool:
 
 
 class _Ending:
-    """The callback of a backward. Torch drops it without a call when the backward raises."""
+    """The callback of a backward. If the backward raises, torch drops it without a call."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a unit is in the daemon's host memory, and the copies between that memory and the rank's device.
+"""The parts of a unit in the daemon's host memory, and the copies between that memory and the rank's device.
 
-Gathered buffers are on the device of computation. A Placement says of a unit where the others are; placement.py chooses
-it. The CPU writes host memory itself, at once: where the shards are there, no stream is named for an update or a publish,
-but for the publish in overlap.py behind the backward.
+Gathered buffers are on the device of computation. A unit's Placement describes where its other parts are, as chosen by
+placement.py. The CPU itself writes host memory, at once. If the shards are there, an update or a publish names no stream, except
+the publish after the backward in overlap.py.
 
-Each copy is made behind torch's current stream, and without the CPU waiting only where the GPU's driver has pinned the
-memory. `wait()` comes before the CPU reads what was fetched, or writes what is still being copied to the device.
+Each copy runs after the work in torch's current stream. The CPU does not wait for it only if the GPU's driver has pinned the
+memory. `wait()` must precede the CPU's reads of fetched values, and its writes to values that are still being copied to the
+device.
 """
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from .unit import FlatUnit
 
 VALUES = ("params", "optimizer", "all")
-_PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: no two allocations may share one
+_PAGE = mmap.PAGESIZE  # a GPU's driver pins whole pages: two allocations must not share one
 
 
 def check(value: Optional[str], stage: int, mesh: Any, device_budget: Optional[int] = None) -> None:
-    """ValueError for arguments of shard() that do not go together."""
+    """ValueError for arguments of shard() that exclude each other."""
     if device_budget is not None and (type(device_budget) is not int or device_budget < 0):
         raise ValueError(f"device_budget is {device_budget!r}: it is a whole number of bytes, 0 or more")
     if value is None:
@@ -48,7 +49,7 @@ def check(value: Optional[str], stage: int, mesh: Any, device_budget: Optional[i
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a unit is."""
+    """The places of a unit's parts."""
 
     shards_on_host: bool = False  # and the targets
     optimizer_on_host: bool = False  # masters, gradients and the optimizer's state
@@ -59,11 +60,11 @@ class Placement:
         return self.optimizer_on_host and not self.shards_on_host
 
     def own_device(self, environment: Environment) -> tuple[int, int]:
-        """DLPack's, of masters and the optimizer's state."""
+        """The DLPack device of masters and the optimizer's state."""
         return (KDLCPU, 0) if self.optimizer_on_host else environment.client.dlpack_device
 
     def torch_device(self, environment: Environment) -> torch.device:
-        """own_device() as torch names it: that of parameters outside of a forward."""
+        """own_device() as a torch device: that of parameters outside of a forward."""
         return torch.device("cpu") if self.optimizer_on_host else environment.device
 
     def own_stream(self, environment: Environment) -> Optional[zerod.Stream]:
@@ -74,12 +75,13 @@ ON_DEVICE = Placement()
 
 
 def offloaded(value: Optional[str]) -> Placement:
-    """Of a unit that shard(offload=value) offloads."""
+    """The placement of a unit that shard(offload=value) offloads."""
     return Placement(shards_on_host=value in ("params", "all"), optimizer_on_host=value is not None)
 
 
 class Offload:
-    """Of one model: see the file's beginning. `shards` and `optimizer` say whether any unit has them in host memory."""
+    """The offload of one model: see the file's first comment. `shards` and `optimizer`: whether any unit has them in host
+    memory."""
 
     def __init__(self, environment: Environment, value: Optional[str], placements: "set[Placement]", rank: int,
                  job: str) -> None:
@@ -101,10 +103,10 @@ class Offload:
     # ---- Memory and copies ----
 
     def allocate(self, what: str, numel: int, dtype: torch.dtype, copied: bool) -> torch.Tensor:
-        """Host memory of the daemon's until the session ends. copied: pinned, for copies from and to the device."""
+        """Host memory of the daemon until the session ends. copied: pinned, for copies from and to the device."""
         assert self.index is not None
         if numel == 0:
-            return torch.empty(0, dtype=dtype, device="cpu")  # a program may have another default device
+            return torch.empty(0, dtype=dtype, device="cpu")  # a program can have another default device
         name = short_name(what, MOST_JOB_BYTES)
         nbytes = -(-numel * dtype.itemsize // _PAGE) * _PAGE
         made = self.environment.with_room(self.environment.client.alloc, self.job, nbytes, self.index, name, alignment=_PAGE)
@@ -115,7 +117,7 @@ class Offload:
         return tensor
 
     def pin(self, tensor: torch.Tensor) -> None:
-        """Has the GPU's driver pin what allocate() has returned."""
+        """The GPU's driver pins the memory of allocate()."""
         if self.environment.host or not tensor.numel() or tensor.is_pinned():
             return
         nbytes = -(-tensor.nbytes // _PAGE) * _PAGE
@@ -123,7 +125,7 @@ class Offload:
         self._pinned_at.append(tensor.data_ptr())
 
     def release(self, tensor: torch.Tensor) -> None:
-        """The memory of what allocate() has returned goes; nothing for other tensors."""
+        """Frees the memory of allocate(). Has no effect on other tensors."""
         for made in self._allocations:
             if made.address == tensor.data_ptr():
                 if made.address in self._pinned_at:
@@ -134,7 +136,7 @@ class Offload:
                 return
 
     def free(self) -> None:
-        """The memory goes: no tensor over it is used any more."""
+        """Frees the memory. No tensor over it may be used any more."""
         for address in self._pinned_at:
             torch.cuda.cudart().cudaHostUnregister(address)
         for made in self._allocations:
@@ -152,14 +154,14 @@ class Offload:
             into.copy_(source.to(into.dtype), non_blocking=self._pinned(into))
 
     def write_shards(self, units: "Iterable[FlatUnit]", note: bool) -> None:
-        """Rounds masters to the shards' dtype, by the CPU, and copies the result to where the shards are.
+        """Rounds masters to the shards' dtype on the CPU, and copies the result to the shards.
 
         note: wait() waits for it.
         """
         with torch.no_grad():
             for unit in units:
                 source = unit.own if unit.staging is None else unit.staging
-                if unit.staging is not None and unit.halves is None:  # halves have the masters' upper ones there
+                if unit.staging is not None and unit.halves is None:  # halves have the masters' upper halves there
                     source.copy_(unit.own)
                 if source.numel():
                     unit.slice.copy_(source, non_blocking=unit.placement.apart and self._pinned(source))
@@ -167,7 +169,7 @@ class Offload:
             self._note()
 
     def follow(self, stream: torch.cuda.Stream) -> None:
-        """wait() waits for what is in the stream now, too."""
+        """wait() then also waits for the work now in the stream."""
         torch.cuda.current_stream(self.environment.device).wait_stream(stream)
         self._note()
 
@@ -181,7 +183,7 @@ class Offload:
         if self._copied is None:
             self._copied = torch.cuda.Event(blocking=True)
         else:
-            stream.wait_event(self._copied)  # wait() is for all copies, also those of another stream
+            stream.wait_event(self._copied)  # wait() is for all copies, including those of another stream
         self._copied.record(stream)
 
     def wait(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that torch calls before and after every optimizer's step, registered once.
+"""The hooks that torch calls before and after every optimizer's step. They are registered once.
 
-An optimizer that has sharded parameters receives two hooks of its own. The last of its pre-hooks puts a copy in its place
-that steps plain tensors (plain.py), and the first of its post-hooks takes over the copy's state.
+An optimizer with sharded parameters receives two hooks of its own. The last of its pre-hooks replaces it with a copy that steps
+plain tensors (plain.py). The first of its post-hooks transfers the copy's state to it.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def _run_closure(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-    """The arguments of a step whose closure has run, which then only gives its loss; None without one."""
+    """The arguments of a step whose closure has run. The closure then only returns its loss. None without a closure."""
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if closure is None:
         return None
@@ -53,7 +53,7 @@ def _run_closure(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> An
 
 
 def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-    """args begins with the optimizer itself."""
+    """args starts with the optimizer itself."""
     if "_zerod_copy" in optimizer.__dict__:  # plain.step() calls it
         return None
     found: dict[Model, list[nn.Parameter]] = {}
@@ -80,7 +80,7 @@ def _before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
 
 
 def _copy(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-    if isinstance(optimizer, UnitOptimizer):  # cuts its state itself
+    if isinstance(optimizer, UnitOptimizer):  # cuts its own state
         return None
     if plain.is_elementwise(optimizer):
         return (plain.begin(optimizer, optimizer.param_groups, keep=True), *args[1:]), kwargs
@@ -104,7 +104,8 @@ def _check_overlap(model: Model, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _fetch_scale(optimizer: torch.optim.Optimizer) -> None:
-    """GradScaler's values, for a fused optimizer: torch copies them to the CPU, and its kernels there do not wait."""
+    """GradScaler's values, for a fused optimizer. Torch copies them to the CPU, and its kernels there do not wait for the
+    copy."""
     for name in ("grad_scale", "found_inf"):
         value = getattr(optimizer, name, None)
         if isinstance(value, torch.Tensor):

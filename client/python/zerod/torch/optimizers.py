@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers whose masters are float32 in two halves (halves.py), and which update a unit by one kernel.
+"""Optimizers with float32 masters in two halves (halves.py), which update a unit with one kernel.
 
-A unit's state is two flat tensors. What `state` has for each parameter are ranges of them, so that checkpoints are as
+A unit's state is two flat tensors. The values that `state` has for each parameter are ranges of them, so that checkpoints are
 those of torch.optim. In a durable job the state is where durable.py stores it, and the masters are a float32 unit.
 docs/optimizer.md in the repository has the formulas.
 """
@@ -31,8 +31,8 @@ _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch
 
 
 class _Run:
-    """Neighbours of a unit, up to member `index`, of one parameter group and one step: elements first to last. Each of
-    `addresses` is of float32 values in one piece: gradients, to be multiplied by `scale`, and the state."""
+    """Neighbours of a unit, up to member `index`, with one parameter group and one step: elements first to last. Each of
+    `addresses` is that of contiguous float32 values: gradients, which are to be multiplied by `scale`, and the state."""
 
     def __init__(self, unit: FlatUnit, index: int, first: int, last: int, addresses: dict[str, int], group: int, step: int,
                  scale: Optional[torch.Tensor]) -> None:
@@ -47,8 +47,8 @@ class _Run:
         return {name: address + 4 * (element - self.first) for name, address in self.addresses.items()}
 
     def takes(self, other: "_Run") -> bool:
-        """Whether it takes over the next one. Between two members is padding, whose gradients are zeros in a sum's memory. In a
-        durable job the members' states are not at the members' distances."""
+        """Whether it can include the next one. Between two members is padding, whose gradients are zeros in a sum's memory. In a
+        durable job the distances between the members' states differ from those between the members."""
         context = self.unit.context
         follows = other.unit is self.unit and other.index == self.index + 1 and context.durable is None and \
             (other.first == self.last or context.world > 1) and \
@@ -65,7 +65,7 @@ def _update(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Con
 
 
 def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Context) -> None:
-    """In host memory, by as many threads as torch's own kernels have."""
+    """In host memory, with as many threads as torch's own kernels use."""
     ends: "SimpleQueue[Optional[BaseException]]" = SimpleQueue()
 
     def run(some: list[s.OptimizerPart]) -> None:
@@ -89,12 +89,12 @@ def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, conte
 
 @cache
 def _workers(_: int, count: int) -> list[Worker]:
-    """Of this process: a forked one has none."""
+    """The threads of this process. A forked process has none."""
     return [Worker("zerod-adam", torch.device("cpu")) for _ in range(count)]
 
 
 class _Optimizer(UnitOptimizer):
-    """Of parameters of sharded models. `names`: of the state, as torch has them; `counts`: steps, too."""
+    """Optimizes parameters of sharded models. `names`: of the state, as in torch; `counts`: whether it counts steps."""
 
     rule: s.Rule
     names: tuple[str, ...]
@@ -115,7 +115,7 @@ class _Optimizer(UnitOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            for name, value in self.defaults.items():  # a checkpoint may be older than an argument
+            for name, value in self.defaults.items():  # a checkpoint can be older than an argument
                 group.setdefault(name, value)
         self.forget()
 
@@ -143,7 +143,7 @@ class _Optimizer(UnitOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable] = None) -> Any:
-        """The hooks of optimizer.py have run the closure and begun the units' update, and publish it."""
+        """The hooks of optimizer.py have run the closure and begun the units' update. They also publish it."""
         loss = None if closure is None else closure()
         shown: dict[Any, dict[FlatUnit, list[tuple[int, int, nn.Parameter]]]] = {}  # by model
         with as_plain():
@@ -169,7 +169,7 @@ class _Optimizer(UnitOptimizer):
         self._apply([(*each, None) for each in found], groups)
 
     def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
-        """Raises for wrong ones on all ranks, before a weight changes; also where this one has no elements."""
+        """Raises for invalid numbers on all ranks, before a weight changes, even if this rank has no elements."""
         for number in numbers:
             _update([s.OptimizerPart(unit=unit.written.handle)], self._numbers(groups[number], 1), unit.context)
 
@@ -213,7 +213,7 @@ class _Optimizer(UnitOptimizer):
     # ---- State ----
 
     def open(self, unit: FlatUnit) -> None:
-        """The unit, which is under update, has a state, and its masters are in halves."""
+        """The unit, which is under update, then has a state, and its masters are in halves."""
         if unit.halves is not None:
             unit.halves.close(writes=True)
         elif unit.dtype != unit.source_dtype and unit.context.durable is None:
@@ -224,7 +224,8 @@ class _Optimizer(UnitOptimizer):
                                   for member, part in zip(unit.members, unit.parts)]
 
     def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
-        """The number of the parameter's next step. Its state is over the unit's; what a checkpoint has put there is copied."""
+        """The number of the parameter's next step. Its state is then in the unit's memory. Values of a checkpoint are copied
+        there."""
         state, ranges = self.state[parameter], self._ranges[unit][index]
         first_step = not state
         for name, own in ranges.items():
@@ -236,7 +237,7 @@ class _Optimizer(UnitOptimizer):
             elif known is not own:
                 values = known.read_local() if isinstance(known, ShardedTensor) else own.part.cut(known)
                 own.write_local(values)
-                if values.is_cuda:  # in the backward this is not the stream that will use its memory again
+                if values.is_cuda:  # in the backward, another stream will use its memory again
                     values.record_stream(torch.cuda.current_stream(values.device))
             state[name] = own
         if not self.counts:
@@ -267,12 +268,11 @@ class _Adam(_Optimizer):
 
 
 class AdamW(_Adam):
-    """torch.optim.AdamW for a sharded model, in 12 bytes a parameter besides the gradient: see docs/optimizer.md.
+    """torch.optim.AdamW for a sharded model, in 12 bytes per parameter in addition to the gradient: see docs/optimizer.md.
 
-    params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError
-    for other dtypes than float32 computed with as float32 or bfloat16.
-    State and checkpoints are those of torch.optim.AdamW. in_backward: as by optimizer_in_backward(), so that no gradient of
-    the whole model is ever there; every rank constructs it.
+    params: parameters of models that shard() has sharded, or parameter groups. ValueError for others; NotImplementedError for
+    other dtypes than float32 computed with as float32 or bfloat16. State and checkpoints are those of torch.optim.AdamW.
+    in_backward: as in optimizer_in_backward(), so that the whole model's gradient never exists. Every rank constructs it.
     """
 
     rule = s.Rule.ADAMW
@@ -283,7 +283,7 @@ class AdamW(_Adam):
 
 
 class Adam(_Adam):
-    """torch.optim.Adam for a sharded model: as AdamW, with the decay added to the gradient."""
+    """torch.optim.Adam for a sharded model: like AdamW, but the decay is added to the gradient."""
 
     rule = s.Rule.ADAM
 
@@ -293,9 +293,9 @@ class Adam(_Adam):
 
 
 class SGD(_Optimizer):
-    """torch.optim.SGD with momentum for a sharded model: as AdamW, in 8 bytes a parameter besides the gradient.
+    """torch.optim.SGD with momentum for a sharded model: like AdamW, in 8 bytes per parameter in addition to the gradient.
 
-    Without momentum torch.optim.SGD keeps no state, and serves as well.
+    Without momentum torch.optim.SGD has no state, and can be used as well.
     """
 
     rule = s.Rule.SGD

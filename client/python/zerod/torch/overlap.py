@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer that runs while the backward goes on: optimizer_in_backward().
+"""An optimizer that runs while the backward continues: optimizer_in_backward().
 
-A thread takes each unit when its sum is there, runs the optimizer for the unit's parameters and publishes the shard. step()
-waits for it, steps what is left (units of which some parameters had no gradient here, so that the other ranks have to say
-whether they had one), and ends the window.
+A thread handles each unit when its sum is stored: it runs the optimizer for the unit's parameters and publishes the shard. step()
+waits for it, steps the remaining units, and ends the window. Units remain if some of their parameters had no gradient here,
+because the other ranks must report whether they had one.
 
-On the device (OnDevice) the units have no place in the target: the sum of each goes when its update has run. With offload
-(Overlap) the optimizer runs on the CPU, by a second thread, behind the copy to host memory (fetcher.py). Units that stay on
-the device are left for step(). Behind the backward the GPU is idle, and the CPU's memory is what the optimizer waits for. So the
-GPU then reads the masters of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the
-next unit.
+On the device (OnDevice) the units have no place in the target: the sum of each is freed when its update has run. With offload
+(Overlap) the optimizer runs on the CPU, in a second thread, after the copy to host memory (fetcher.py). Units that remain on the
+device are left for step(). After the backward the GPU is idle, and the optimizer waits for the CPU's memory. The GPU then reads
+the masters of a unit whose shards are in host memory, rounds them, and writes the shards, while the CPU steps the next unit.
 
-The optimizer is the program's own. For a unit a copy of it steps, which has the unit's parameters alone (plain.py). A sum
-exists when all ranks have their gradient, so no rank needs the unit's former version in this window.
+The optimizer is the program's own. For a unit, a copy of it that has only the unit's parameters steps (plain.py). A sum exists
+when all ranks have their gradient. No rank therefore needs the unit's former version in this window.
 
-A published unit cannot be taken back. So when a rank gives a window up, all ranks publish what any of them has
-published (`mend()`), with whatever their slices hold: StepTorn.
+A published unit cannot be reverted. If a rank gives a window up, all ranks therefore publish every unit that any of them has
+published (`mend()`), with the present values of their slices: StepTorn.
 """
 from __future__ import annotations
 
@@ -40,11 +39,11 @@ from .updates import Updates
 if TYPE_CHECKING:
     from .model import Model
 
-_ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # what the daemon's library converts
+_ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # which the daemon's library converts
 
 
 class UnitOptimizer(torch.optim.Optimizer):
-    """One that steps the parameters of units (optimizers.py)."""
+    """An optimizer that steps the parameters of units (optimizers.py)."""
 
     def forget(self) -> None:
         """Drops its references to the units' state."""
@@ -60,7 +59,7 @@ class UnitOptimizer(torch.optim.Optimizer):
 
 
 def install(model: "Model", optimizer: Any) -> None:
-    """Every rank calls it. ValueError and the like where the optimizer cannot run in the backward."""
+    """Every rank calls it. ValueError and other errors if the optimizer cannot run in the backward."""
     model.settle()
     gradients, former = model.gradients, model.gradients.fetcher
     if former.runs_optimizer:
@@ -76,7 +75,7 @@ def install(model: "Model", optimizer: Any) -> None:
 
 
 def _check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> "list[FlatUnit]":
-    """The units of which it steps all parameters."""
+    """The units of which the optimizer steps all parameters."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer_in_backward() takes an optimizer of torch.optim, not {type(optimizer).__name__}")
     if context.durable is not None:
@@ -101,7 +100,7 @@ def _check(context: Context, optimizer: Any, units: "list[FlatUnit]") -> "list[F
 
 
 class Overlap(Fetcher):
-    """Of one model: see the file's beginning."""
+    """The overlap of one model: see the file's first comment."""
 
     runs_optimizer = True
 
@@ -111,8 +110,8 @@ class Overlap(Fetcher):
             with updates.writes():
                 for unit in units:
                     optimizer.open(unit)
-        # The units whose masters the GPU may read, and an event behind its last reads. The driver may refuse to pin memory,
-        # so nothing else has been changed by then.
+        # The units whose masters the GPU can read, and an event after its last reads. The driver can refuse to pin memory:
+        # nothing else has been changed before.
         self._rounded: dict[FlatUnit, Optional[torch.cuda.Event]] = {}
         for unit in updates.units:
             if unit.master is not None and unit.placement.shards_on_host and unit.source_dtype in _ROUNDED:
@@ -123,7 +122,7 @@ class Overlap(Fetcher):
         self.updates = updates
         self.gradients = gradients
         self.optimizer = optimizer
-        # GradScaler then hands its scale to the step, which refuses it.
+        # GradScaler then passes its scale to the step, which rejects it.
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         self._groups: list[dict[str, Any]] = []
         self._group_of: Optional[dict[int, int]] = None  # of each parameter, by its id
@@ -132,7 +131,7 @@ class Overlap(Fetcher):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Between two updates: another thread reads masters in halves."""
+        """Excludes updates in other threads, while a thread reads masters in halves."""
         with self._masters:
             yield
 
@@ -140,11 +139,11 @@ class Overlap(Fetcher):
 
     def takes(self, unit: FlatUnit, absent: bool) -> bool:
         if isinstance(self.optimizer, UnitOptimizer) and unit.halves is None and unit.dtype != unit.source_dtype:
-            return False  # its first step puts it in halves, in step()
+            return False  # its first step, in step(), makes the halves
         return super().takes(unit, absent) and not absent
 
     def ready(self, unit: FlatUnit) -> None:
-        if self._group_of is None:  # the numbers of one step, whatever a scheduler does meanwhile
+        if self._group_of is None:  # the numbers of one step, even if a scheduler changes them meanwhile
             self._groups = [dict(group) for group in self.optimizer.param_groups]
             self._group_of = {id(parameter): number for number, group in enumerate(self._groups) for parameter in group["params"]}
         if unit.halves is not None:
@@ -157,7 +156,7 @@ class Overlap(Fetcher):
         return failure
 
     def stop(self) -> None:
-        """mend() follows, with nothing held."""
+        """mend() follows. No lock is held."""
         super().stop()
         self.mends = True
 
@@ -192,7 +191,7 @@ class Overlap(Fetcher):
                 event.synchronize()
         if unit.master is None or unit.halves is not None or isinstance(self.optimizer, UnitOptimizer):
             self._begin(unit, [unit.written])
-        lent = self.lock if unit.host_gradient() is None else nullcontext()  # held while the optimizer reads a place that is lent
+        lent = self.lock if unit.host_gradient() is None else nullcontext()  # held while the optimizer reads a lent place
         with lent, self._masters:
             if self._stopped:
                 return True
@@ -200,14 +199,14 @@ class Overlap(Fetcher):
             if unit.halves is not None:  # masters that a program reads in the backward
                 unit.halves.close(writes=False)
             self._step(unit)
-        if not self.context.in_place:  # else the backward that runs holds all blocks, and step() publishes
+        if not self.context.in_place:  # otherwise the running backward holds all blocks, and step() publishes
             self._begin(unit, [each for each, _ in unit.places()])
             self._publish(unit)
             self.updates.published.add(unit)
         return True
 
     def _publish(self, unit: FlatUnit) -> None:
-        """While the backward goes on, the CPU rounds: a kernel that waits for the link would hold back the backward's."""
+        """While the backward continues, the CPU rounds: a kernel that waits for the link would delay the backward's kernels."""
         on_device = unit in self._rounded and not self.gradients.reducing
         with self._masters, self._stepper.on_stream():
             self.updates.publish([unit], ticket=on_device or not unit.placement.shards_on_host, early=True,
@@ -218,7 +217,7 @@ class Overlap(Fetcher):
     def _begin(self, unit: FlatUnit, written: "list[zerod.Unit]") -> None:
         rest = [each for each in written if each not in self.updates.begun]
         if rest:
-            self.updates.kept.check(unit)  # else this would wait for the program
+            self.updates.kept.check(unit)  # otherwise this would wait for the program
             self.context.group.update_begin(rest, flags=s.WaitFlags.LEASES)
             self.updates.begun.update(rest)
 
@@ -229,7 +228,7 @@ class Overlap(Fetcher):
         mine = [(index, member.parameter) for index, member in enumerate(unit.members) if id(member.parameter) in group_of]
         if not mine:
             return
-        if unit.host_gradient() is None and unit.placement.optimizer_on_host:  # the place is lent again: the backward has ended, perhaps
+        if unit.host_gradient() is None and unit.placement.optimizer_on_host:  # the backward can have ended
             unit.unit.reduce_wait()
         gradients = unit.reduced()
         if isinstance(self.optimizer, UnitOptimizer):
@@ -250,7 +249,8 @@ class Overlap(Fetcher):
 
 
 class OnDevice(Overlap):
-    """Of one model without offload: see the file's beginning. The thread waits for sums, and launches on a stream of its own."""
+    """The overlap of one model without offload: see the file's first comment. The thread waits for sums, and launches on a
+    separate stream."""
 
     def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer,
                  units: "list[FlatUnit]") -> None:
@@ -271,7 +271,7 @@ class OnDevice(Overlap):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Between two updates, in time and on torch's stream: another thread reads masters."""
+        """Excludes updates, in time and on torch's stream, while another thread reads masters."""
         with self.lock:
             stream = self._fetches.stream
             if stream is not None:
@@ -289,17 +289,17 @@ class OnDevice(Overlap):
             unit.copied = None
 
     def ready(self, unit: FlatUnit) -> None:
-        if self._group_of is None and self._fetches.stream is not None:  # behind what has loaded state, perhaps
+        if self._group_of is None and self._fetches.stream is not None:  # after the work that can have loaded state
             self._fetches.stream.wait_stream(torch.cuda.current_stream(self.context.device))
         super().ready(unit)
 
     def copy_rest(self) -> None:
         rest = [unit for unit in self.updates.trainable if unit in self._units and unit not in self.stepped]
         if rest:
-            with suppress(zerod.ZerodError):  # step_begin() says what has failed
-                self.gradients.complete_end()  # then every rank has said of which units it has a gradient
+            with suppress(zerod.ZerodError):  # step_begin() reports the failure
+                self.gradients.complete_end()  # every rank has then reported of which units it has a gradient
         for unit in rest:
-            with suppress(LookupError, zerod.ZerodError):  # no rank has a gradient; or step_begin() says what has failed
+            with suppress(LookupError, zerod.ZerodError):  # no rank has a gradient; or step_begin() reports the failure
                 unit.unit.reduce_wait()
                 target = unit.unit.reduce_wait(self.context.stream())
                 unit.copied = unit.targets(target.data or 0).clone()
@@ -312,7 +312,7 @@ class OnDevice(Overlap):
             with self.lock:
                 if self._stopped:
                     return True
-                unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the sum, which is there
+                unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the stored sum
                 self.stepped.add(unit)
                 if unit.halves is not None:  # masters that a program reads in the backward
                     unit.halves.close(writes=False)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the CPU may be ahead of the GPU.
+"""Limits how far the CPU can be ahead of the GPU.
 
-A block that the CPU has released is memory until the GPU has come there. A CPU that is far ahead would have all blocks
-of a model gathered at once, and their gradients. So it waits, before it asks for a block, for the oldest releases. It does not
-wait for the newest: a GPU that has come there has nothing to do until the CPU has launched more. An embedding alone can have more
-bytes than the CPU may be ahead.
+A block that the CPU has released occupies memory until the GPU has reached that point. A CPU that is far ahead would have all
+blocks of a model gathered at once, and their gradients. Before it gathers a block, the CPU therefore waits for the oldest
+releases. It does not wait for the newest one: a GPU that has reached it would be idle until the CPU has launched more. A single
+embedding can have more bytes than the limit.
 """
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections import deque
 
 import torch
 
-AHEAD_BYTES = 1 << 30  # small models never wait: their CPU is what a step waits for
+AHEAD_BYTES = 1 << 30  # small models never wait, because their steps are bound by the CPU
 
 
 class Pace:
-    """Of one model. `most`: bytes of blocks that may be released without that the GPU has come there."""
+    """The pace of one model. `most`: bytes of blocks that can be released before the GPU has reached that point."""
 
     def __init__(self, largest_block: int) -> None:
         self.most = max(AHEAD_BYTES, 2 * largest_block)
@@ -32,7 +32,7 @@ class Pace:
         self.nbytes += nbytes
 
     def keep(self) -> None:
-        """Waits for the GPU, where the CPU is too far ahead."""
+        """Waits for the GPU if the CPU is too far ahead."""
         while self.nbytes > self.most and len(self._releases) > 1:
             event, nbytes = self._releases.popleft()
             event.synchronize()

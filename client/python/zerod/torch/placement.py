@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which units of a model with offload stay on the device, where shard(device_budget=...) allows some.
+"""The units of a model with offload that remain on the device, if shard(device_budget=...) allows some.
 
-The choice follows from the layout, the number of ranks and the arguments alone, so all ranks make the same one, and
-plan() makes it without a daemon. A block stays as a whole, since its units are gathered together. The blocks that stay
-are spread evenly over the model, so that each copy of an offloaded block has the time of several blocks. The root comes
-first: no block computes while its weights come at a step's beginning, nor while its gradients go at a backward's end.
+The choice depends only on the layout, the number of ranks and the arguments. All ranks therefore make the same choice, and plan()
+makes it without a daemon. A block remains as a whole, because its units are gathered together. The blocks that remain are spread
+evenly across the model, so that each copy of an offloaded block has the time of several blocks. The root is first: no block
+computes while its weights arrive at a step's start, or while its gradients leave at a backward's end.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .offload import ON_DEVICE, Placement, offloaded
 
 
 def place(blocks: list[BlockPlan], world: int, offload: Optional[str], device_budget: int) -> int:
-    """Gives each unit its placement; returns how many bytes of the budget the units use that stay on the device."""
+    """Sets each unit's placement. Returns how many bytes of the budget are used by units that remain on the device."""
     host = offloaded(offload)
 
     def device_bytes(block: BlockPlan, placement: Placement) -> int:
@@ -34,10 +34,10 @@ def place(blocks: list[BlockPlan], world: int, offload: Optional[str], device_bu
 
 
 def staying(costs: list[int], budget: int) -> list[int]:
-    """The indices of blocks that stay: as many as fit when they are spread evenly, beginning with the first one.
+    """The indices of blocks that remain: as many as fit when they are spread evenly, starting with the first one.
 
-    Of n blocks k are those at 0, n/k, 2n/k, ..., rounded up. Blocks that are larger than the budget do not count. What
-    blocks of different sizes leave of the budget is for the first ones that still fit.
+    Of n blocks k are those at 0, n/k, 2n/k, ..., rounded up. Blocks that are larger than the budget do not count. If blocks have
+    different sizes, the rest of the budget is for the first blocks that still fit.
     """
     fitting = [index for index, cost in enumerate(costs) if cost <= budget]
     most = bisect_right(list(accumulate(sorted(costs[index] for index in fitting))), budget)

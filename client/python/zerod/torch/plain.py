@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizer steps on plain tensors: this rank's values of parameters, gradients and state.
 
-The elementwise optimizers of torch.optim need no rule of rules.py, since they compute each element alone. A copy of the
-optimizer steps in its place, with plain tensors in its groups and its state. The program's optimizer is not changed
-meanwhile, so that its hooks see sharded tensors, and an exception leaves nothing to restore. All other optimizers step the
-sharded tensors.
+The elementwise optimizers of torch.optim need no rule of rules.py, because they compute each element separately. A copy of the
+optimizer steps instead of it, with plain tensors in its groups and its state. The program's optimizer is not changed meanwhile.
+Its hooks therefore see sharded tensors, and nothing has to be restored after an exception. All other optimizers step the sharded
+tensors.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .sharded import Part, ShardedTensor, as_plain, part_of
 
 _ELEMENTWISE = frozenset([optim.Adam, optim.AdamW, optim.SGD, optim.NAdam, optim.RAdam, optim.Adamax, optim.ASGD, optim.RMSprop,
                           optim.Rprop, optim.Adagrad, optim.Adadelta])
-_NUMBERS = frozenset(["step", "mu_product", "eta", "mu"])  # in their state: one for a parameter, not one for each element
+_NUMBERS = frozenset(["step", "mu_product", "eta", "mu"])  # in their state: one per parameter, not one per element
 _KEPT = "_zerod_plain"  # in an optimizer's __dict__: the Values of its last step
 
 
@@ -30,7 +30,7 @@ def is_elementwise(optimizer: optim.Optimizer) -> bool:
 
 
 def copy_of(optimizer: optim.Optimizer, groups: list[dict[str, Any]]) -> Any:
-    """The optimizer for these groups alone, with the same state and without hooks."""
+    """The optimizer with only these groups, with the same state and without hooks."""
     made = object.__new__(type(optimizer))
     made.__dict__.update(optimizer.__dict__, param_groups=groups, _zerod_copy=True, _optimizer_step_pre_hooks=OrderedDict(),
                          _optimizer_step_post_hooks=OrderedDict())
@@ -40,7 +40,7 @@ def copy_of(optimizer: optim.Optimizer, groups: list[dict[str, Any]]) -> Any:
 
 
 def cut_state(part: Part, state: dict[str, Any], elementwise: bool = False) -> None:
-    """Whole tensors in a parameter's state, which a checkpoint has given, become this rank's part of them."""
+    """Cuts whole tensors of a checkpoint in a parameter's state to this rank's part of them."""
     for key, value in state.items():
         if value.__class__ is torch.Tensor and value.shape == part.shape and (value.dim() or elementwise and key not in _NUMBERS):
             state[key] = ShardedTensor(part.cut(value).clone(), part)
@@ -67,8 +67,8 @@ class Values:
 def _of_state(value: Any) -> Any:
     if not isinstance(value, ShardedTensor):
         return value
-    value.result = False  # it lasts: its views are read-only, and never take the place of its values
-    return value.writable_local()  # views that were taken are old after the step
+    value.result = False  # it lasts: its views are read-only, and never replace its values
+    return value.writable_local()  # earlier views are outdated after the step
 
 
 def _flat(state: dict[torch.Tensor, dict[str, Any]]) -> list[Any]:
@@ -86,7 +86,7 @@ def _same(some: list[Any], others: list[Any]) -> bool:
 
 
 def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool = False) -> Any:
-    """A copy of an elementwise optimizer, which steps plain tensors. keep: for its next step, which has the same groups."""
+    """A copy of an elementwise optimizer, which steps plain tensors. keep: for its next step with the same groups."""
     with as_plain():
         parameters = [parameter for group in groups for parameter in group["params"]]
         values = optimizer.__dict__.pop(_KEPT, None) if keep else None
@@ -112,12 +112,12 @@ def begin(optimizer: optim.Optimizer, groups: list[dict[str, Any]], keep: bool =
 
 
 def forget(optimizer: optim.Optimizer) -> None:
-    """The optimizer has other state, so that the tensors of its former one are freed."""
+    """Called when the optimizer has other state, so that the tensors of its former state are freed."""
     optimizer.__dict__.pop(_KEPT, None)
 
 
 def end(optimizer: optim.Optimizer, values: Values) -> None:
-    """The optimizer has the state of the copy that has stepped. Tensors that it has already remain the same objects."""
+    """Gives the optimizer the state of the copy that has stepped. Tensors that it already has remain the same objects."""
     for parameter, each in zip(values.parameters, values.values):
         if each is not parameter:
             each.grad = None
@@ -136,7 +136,7 @@ def end(optimizer: optim.Optimizer, values: Values) -> None:
 
 
 def step(optimizer: optim.Optimizer, groups: list[dict[str, Any]]) -> None:
-    """Steps the groups' parameters alone, without hooks."""
+    """Steps only the groups' parameters, without hooks."""
     groups = [group for group in groups if group["params"]]
     made = begin(optimizer, groups) if is_elementwise(optimizer) else copy_of(optimizer, groups)
     type(made).step(made)

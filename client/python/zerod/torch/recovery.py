@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module is taken apart from the daemon: its parameters are plain ones again.
+"""Detaches a module from the daemon: its parameters are then plain ones.
 
-A durable model goes on in the same process with the next daemon, which lets nobody write the shards before this process
-has closed its former connection. That unmaps the memory over which the model's tensors are. So the model is taken apart
-first: its parameters, which the optimizer knows, get no memory of their own, and the optimizer loses the state that is
-in the daemon's memory. The module is then sharded with the same arguments, as in a program that was started again.
+A durable model continues in the same process with the next daemon, which does not let any rank write the shards before this
+process has closed its former connection. Closing it unmaps the memory of the model's tensors. The model is therefore taken apart
+first: its parameters, which the optimizer knows, have no memory of their own, and the optimizer loses the state in the daemon's
+memory. The module is then sharded with the same arguments, as in a restarted program.
 """
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Recovery:
-    """How a module was sharded: the arguments of shard(), and what it had before."""
+    """How a module was sharded: the arguments of shard(), and the module's former attributes."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
         self._wanted: list[tuple[nn.Parameter, bool]] = []
 
     def take_apart(self, units: Iterable[FlatUnit]) -> None:
-        """The parameters are plain ones without values."""
+        """Afterwards the parameters are plain ones without values."""
         units = list(units)
         if not self._wanted:
             with as_plain():
@@ -43,7 +43,7 @@ class Recovery:
                 member.show(member.parameter)
 
     def finish(self, module: nn.Module) -> None:
-        """The module is sharded again. What the program has frozen or unfrozen behind shard() is so again."""
+        """Called when the module is sharded again: freezes and unfreezes parameters as the program did after shard()."""
         for parameter, wanted in self._wanted:
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)
@@ -52,7 +52,7 @@ class Recovery:
 
 
 def of(module: nn.Module) -> Recovery:
-    """ValueError for a module that cannot go on; RuntimeError where its daemon has not ended."""
+    """ValueError for a module that cannot continue; RuntimeError if its daemon has not ended."""
     model: Optional[Model] = getattr(module, "_zerod_model", None)
     recovery = model.recovery if model is not None else getattr(module, "_zerod_recovery", None)
     if recovery is None or recovery.arguments["durable"] is None:

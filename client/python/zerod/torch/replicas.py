@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas of a sharded model: the rows of a mesh of two dimensions.
 
-Each row is a group of the daemon's and shards the model; rows may be in different daemons. The ranks of a column
-have the same slices, each in its own row. The daemon sums gradients over a row, torch.distributed sums the slices
-over the column.
+Each row is a group of the daemon and shards the model. Rows can be in different daemons. The ranks of a column have the same
+slices, each in its own row. The daemon sums gradients across a row, and torch.distributed sums the slices across the column.
 
-A rank exchanges a few numbers with its column once for each window that it begins: when the step begins, or when it
-gives the window up, and then it does not wait for the answer. So a rank that raises keeps pace with the other rows,
-and they are told instead of waiting. A step that has begun ends with another exchange. The numbers travel by a gloo
-group, so that the CPU has them without waiting for a GPU.
+A rank exchanges a few numbers with its column once for each window that it begins: when the step begins, or when it gives the
+window up. In the second case it does not wait for the reply. A rank that raises therefore remains in step with the other rows,
+which are informed instead of waiting. A step that has begun ends with another exchange. The numbers are sent by a gloo group, so
+that the CPU has them without waiting for a GPU.
 """
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _made: Counter[tuple[int, ...]] = Counter()  # by column
 
 
 class Replicas:
-    """This rank's column. `members` are the numbers that torch.distributed gives to the ranks of this row."""
+    """This rank's column. `members` are torch.distributed's numbers of the ranks of this row."""
 
     def __init__(self, mesh: Any, deadline_ms: int) -> None:
         self.group = mesh.get_group(0)
@@ -36,7 +35,7 @@ class Replicas:
         self.count = len(self.column)
         self.row = dist.get_rank(self.group)
         self._sent: Any = None
-        # new_group() wants the same calls from all ranks, in this mesh or not; up to torch 2.11 it hangs otherwise.
+        # new_group() needs the same calls from all ranks, in this mesh or not. Up to torch 2.11 it otherwise hangs.
         column = tuple(self.column)
         _made[column] += 1
         store = dist.PrefixStore(f"zerod {column} {_made[column]}", dist.distributed_c10d._get_default_store())
@@ -55,14 +54,14 @@ class Replicas:
     # ---- Numbers ----
 
     def exchange(self, values: Sequence[int]) -> list[int]:
-        """The maximum of each value over the column."""
+        """The maximum of each value across the column."""
         made, work = self._begin(values)
         with self._losses():
             work.wait()
         return made.tolist()
 
     def send(self, values: Sequence[int]) -> None:
-        """exchange() for a rank that does not want the answer, and does not wait for it."""
+        """exchange() for a rank that does not need the reply, and does not wait for it."""
         self._sent = self._begin(values)
 
     def _begin(self, values: Sequence[int]) -> "tuple[torch.Tensor, Any]":
@@ -73,7 +72,7 @@ class Replicas:
             return made, self._control.allreduce([made], options)
 
     def check_same(self, failure: "zerod.Mismatch | None", digest: int) -> None:
-        """Mismatch on all ranks where rows have different models, or the ranks of a row have: `failure`."""
+        """Mismatch on all ranks if rows have different models, or the ranks of a row have: `failure`."""
         high, low, failed = self.exchange([digest, -digest, int(failure is not None)])
         if failure is not None:
             raise failure
@@ -85,7 +84,7 @@ class Replicas:
     # ---- Slices ----
 
     def sum(self, slices: "list[torch.Tensor]", mean: bool) -> None:
-        """Replaces each slice by its sum, or its mean, over the column."""
+        """Replaces each slice by its sum, or its mean, across the column."""
         with self._losses(), torch.no_grad():
             for work in [dist.all_reduce(each, group=self.group, async_op=True) for each in slices]:
                 work.wait()
@@ -93,14 +92,14 @@ class Replicas:
                 torch._foreach_mul_(slices, 1 / self.count)
 
     def broadcast(self, slices: "list[torch.Tensor]", row: int = 0) -> None:
-        """All ranks of the column get what the one of `row` has, byte by byte."""
+        """All ranks of the column receive the slices of the rank of `row`, byte by byte."""
         with self._losses():
             for each in slices:
                 if each.numel():
                     dist.broadcast(each.detach().view(torch.uint8), self.column[row], self.group)
 
     def mend(self, slices: "list[torch.Tensor]", good: bool) -> None:
-        """The slices of ranks that are not `good` become those of one that is, if there is one."""
+        """The slices of ranks that are not `good` become those of a good rank, if there is one."""
         first = -self.exchange([-self.row if good else -self.count])[0]
         if first < self.count:
             self.broadcast(slices, first)

@@ -4,11 +4,11 @@
     local    elementwise operations, copies, foreach and fused kernels: on this rank's values. A plain operand that
              broadcasts is cut to this rank's range.
     reduced  sums, means, norms, extrema: of this rank's values, then one agreement of all ranks.
-    whole    all others that read: the whole is gathered. A view of a parameter, or of anything that lasts, is read-only.
+    whole    all other reads: the whole is gathered. A view of a parameter, or of another lasting tensor, is read-only.
     written  in place, and not elementwise: the whole is gathered and written, and cut again.
-    refused  writes to views of what lasts, changes of shape, collectives of torch.distributed.
+    refused  writes to views of lasting tensors, changes of shape, collectives of torch.distributed.
 
-Reductions and gathers are made by all ranks alike. A gather of a parameter that is its own master needs no other rank.
+All ranks make the same reductions and gathers. A gather of a parameter that is its own master needs no other rank.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .sharded import Scaled, ShardedParameter, ShardedTensor, ShardedWrite
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, dict], Any]
 _KINDS = (ShardedTensor, ShardedParameter)
-_MANY_ALIASES = 64  # then those that have gone are forgotten
+_MANY_ALIASES = 64  # afterwards those that are freed are forgotten
 
 
 class Operation:
@@ -55,7 +55,7 @@ def is_sharded(value: Any) -> bool:
 
 
 def _locals(value: Any) -> Any:
-    """The values here in place of sharded tensors, in lists too."""
+    """The values here in place of sharded tensors, also in lists."""
     if is_sharded(value):
         return value.read_local()
     if isinstance(value, (list, tuple)):
@@ -82,7 +82,8 @@ def _first(values: Iterable[Any]) -> ShardedTensor:
 
 
 class View(torch.Tensor):
-    """A view of a gathered copy. It is read as a plain tensor, until its origin is written; a write, which would be lost, raises."""
+    """A view of a gathered copy. It can be read like a plain tensor until its origin is written. A write raises, because it would
+    be lost."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     _plain: torch.Tensor
@@ -90,7 +91,8 @@ class View(torch.Tensor):
 
     @staticmethod
     def __new__(cls, plain: torch.Tensor, of: str, origin: Any, writes: int) -> "View":
-        """origin.writes: what `writes` was when the copy was made, and is while it has the origin's values."""
+        """origin.writes: the value of `writes` when the copy was made. It does not change while the copy has the origin's
+        values."""
         with sharded.usual_mode():
             made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)
@@ -134,7 +136,7 @@ class View(torch.Tensor):
 
 
 class ViewOf(torch.autograd.Function):
-    """A copy of a parameter for code outside of a forward, as a View. Its gradient is the copy's."""
+    """A copy of a parameter for code outside of a forward, as a View. The gradient is the copy's."""
 
     @staticmethod
     def forward(ctx: Any, copy: torch.Tensor, part: sharded.Part) -> View:  # type: ignore[override]
@@ -179,9 +181,9 @@ def _elementwise(func: Any, args: Any, kwargs: dict) -> Any:
 
 
 def _compute(func: Any, args: Any, operands: Any, kwargs: dict) -> Any:
-    """func on the values here of the operands, which are the arguments or take their places.
+    """func on the values here of the operands, which are the arguments or replace them.
 
-    They are read when the update has begun: before that the masters may be in halves.
+    They are read after the update has begun, because before that the masters can be in halves.
     """
     for i in operation(func).written:
         _check_writable(args[i])
@@ -194,7 +196,7 @@ def _refuse(func: Any, args: Any, kwargs: dict) -> Any:
 
 
 def _like(func: Any, args: Any, kwargs: dict) -> Any:
-    """One tensor in, another one of the same range out."""
+    """One tensor as input, and another one of the same range as output."""
     kwargs.pop("memory_format", None)
     if func is aten.clone.default or func is aten._to_copy.default:
         return _result(func(_locals(args[0]), *args[1:], **kwargs), args[0].part)
@@ -230,7 +232,7 @@ def _new(func: Any, args: Any, kwargs: dict) -> Any:
 
 
 def _random(func: Any, args: Any, kwargs: dict) -> Any:
-    """The numbers that the whole would get: with equal seeds the ranks' parts fit together."""
+    """The numbers of the whole tensor: with equal seeds the ranks' parts fit together."""
     tensor = args[0]
     whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     made = func(whole, *args[1:], **{key: value for key, value in kwargs.items() if key != "memory_format"})
@@ -241,10 +243,10 @@ def _random(func: Any, args: Any, kwargs: dict) -> Any:
 
 
 def _foreach(func: Any, args: Any, kwargs: dict) -> Any:
-    """Lists of tensors. A plain one is cut, if sharded ones beside it are written; else those are gathered."""
+    """Lists of tensors. A plain one is cut if sharded ones next to it are written. Otherwise the sharded ones are gathered."""
     told = operation(func)
     operands = args if all(_all_sharded(each) for each in args) else _cut_lists(args)
-    if operands is None and told.written and len(args[0]) > 1:  # some of what is written is sharded
+    if operands is None and told.written and len(args[0]) > 1:  # some of the written ones are sharded
         for i in range(len(args[0])):
             func(*[each[i:i + 1] if isinstance(each, (list, tuple)) else each for each in args], **kwargs)
         return args[0] if told.returns else None
@@ -265,7 +267,8 @@ def _all_sharded(value: Any) -> bool:
 
 
 def _cut_lists(args: Any) -> Optional[list[Any]]:
-    """The arguments with plain tensors cut to the range of sharded ones beside them; None: the first list is written plain."""
+    """The arguments with plain tensors cut to the range of the sharded ones next to them. None: the first list has a plain tensor
+    that is written."""
     lists = [each for each in args if _is_list(each)]
     count = max(map(len, lists))
     parts = [next((values[i].part for values in lists if len(values) == count and is_sharded(values[i])), None) for i in range(count)]
@@ -280,7 +283,7 @@ def _fused(func: Any, args: Any, kwargs: dict) -> None:
 
 
 def _unscale(func: Any, args: Any, kwargs: dict) -> None:
-    """GradScaler: an infinity of any rank counts on all."""
+    """GradScaler: an infinity of any rank counts on all ranks."""
     gradients, found, scale = args
     _check_writable(gradients)
     values = _locals(gradients)
@@ -317,7 +320,7 @@ def _copy(func: Any, args: Any, kwargs: dict) -> Any:
 
 
 def _zero(func: Any, args: Any, kwargs: dict) -> Any:
-    """A gradient whose sum is not there yet forgets it, without waiting."""
+    """A gradient whose sum is not ready forgets it, without waiting."""
     for tensor in args[0] if isinstance(args[0], (list, tuple)) else (args[0],):
         if is_sharded(tensor):
             tensor.zeroed = True
@@ -336,7 +339,7 @@ def _zero(func: Any, args: Any, kwargs: dict) -> Any:
 # ---- Reduced ----
 
 def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
-    """Of whole tensors, sharded ones and plain ones that all ranks have, by one agreement for each model."""
+    """The norms of whole tensors, sharded ones and plain ones that all ranks have, with one agreement for each model."""
     order = float(order)
     sums = _power_sums([_locals(tensor) for tensor in tensors], order)
     op = "sum" if not math.isinf(order) else "max" if order > 0 else "min"
@@ -348,7 +351,7 @@ def norms(tensors: Sequence[torch.Tensor], order: float) -> list[float]:
 
 
 def _power_sums(values: list[torch.Tensor], order: float) -> list[float]:
-    """Of each tensor the sum of powers, or its largest or smallest absolute value; at least in float32."""
+    """For each tensor the sum of powers, or its largest or smallest absolute value, at least in float32."""
     nothing = math.inf if order == -math.inf else 0.0
     found = [nothing] * len(values)
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
@@ -400,7 +403,7 @@ def _reduction(op: str, here: Callable[[torch.Tensor], Any], empty: float, mean:
             return _whole(func, args, kwargs)
         values = _locals(tensor)
         if tensor.dtype.is_complex or not tensor.dtype.is_floating_point and op != "sum" and tensor.dtype != torch.bool:
-            return _whole(func, args, kwargs)  # a float64 does not hold every int64
+            return _whole(func, args, kwargs)  # a float64 cannot represent every int64
         value = tensor.part.owner.agree([float(here(values)) if values.numel() else empty], op)[0]
         dtype = kwargs.get("dtype")
         if dtype is None:
@@ -522,7 +525,7 @@ sharded.rule = rule
 
 
 def take_kernels() -> None:
-    """Has torch.optim and torch.nn.utils choose foreach and fused kernels for sharded tensors as for plain ones."""
+    """Makes torch.optim and torch.nn.utils choose foreach and fused kernels for sharded tensors as for plain ones."""
     from torch.optim.optimizer import _foreach_supported_types as by_optimizers
     from torch.utils._foreach_utils import _foreach_supported_types as by_utilities
 

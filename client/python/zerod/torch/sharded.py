@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of which this rank has a flat range: parameters, their gradients, the optimizer's state.
+"""Tensors of which this rank has a flat range: parameters, their gradients, and the optimizer's state.
 
-A ShardedTensor has the shape of the whole. Its values here are `part.begin` to `part.end` of the whole's elements in
-row-major order, flat: read_local() gives them, and write_local() replaces them.
+A ShardedTensor has the shape of the whole. Its values here are elements `part.begin` to `part.end` of the whole in row-major
+order, flat. read_local() returns them, and write_local() replaces them.
 
-A ShardedParameter is what model.parameters() gives outside of a forward. Operations that autograd records get the
-unit's leaf instead, which is the whole parameter.
+model.parameters() returns ShardedParameters outside of a forward. Operations that autograd records use the unit's leaf instead,
+which is the whole parameter.
 """
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 if TYPE_CHECKING:
     from .model import Model
 
-as_plain = torch._C.DisableTorchFunctionSubclass  # inside of it no gathered leaf takes a sharded parameter's place
-hide_pointer = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]  # C++ that asks for it raises, in place of 0
+as_plain = torch._C.DisableTorchFunctionSubclass  # inside of it no gathered leaf replaces a sharded parameter
+hide_pointer = torch._C._set_throw_on_mutable_data_ptr  # type: ignore[attr-defined]  # C++ that reads it raises, instead of getting 0
 _NO_POINTER = "{} is sharded: its values are not one block of memory. whole() gives them"
 
 
 def usual_mode() -> Any:
-    """Torch makes no view of a tensor that is made in inference mode, where the other one is not."""
+    """Torch makes no view of a tensor made in inference mode, if the other tensor is not."""
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
@@ -41,13 +41,13 @@ class ShardedWrite(RuntimeError):
 
 
 class Source(Protocol):
-    """Gives a tensor its values at their first use."""
+    """Provides a tensor's values at their first use."""
 
     def fill(self, tensor: "ShardedTensor") -> None: ...
 
 
 class Part:
-    """Elements begin to end of a row-major tensor of `shape` are this rank's. `place`: its unit, and its index in that."""
+    """This rank's elements of a row-major tensor of `shape`: begin to end. `place`: its unit, and its index in that."""
 
     __slots__ = ("name", "shape", "numel", "begin", "end", "owner", "place", "writes", "assignments", "__weakref__")
 
@@ -65,7 +65,7 @@ class Part:
         return self is other or (self.shape, self.begin, self.end) == (other.shape, other.begin, other.end)
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a tensor that broadcasts to the shape. A scalar stays one, unless it is the whole."""
+        """This rank's part of a tensor that broadcasts to the shape. A scalar remains one, unless it is the whole."""
         if whole.dim() == 0 and self.shape:
             return whole
         if whole.shape != self.shape:
@@ -77,14 +77,14 @@ class Part:
 
 
 def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(offsets, sizes) of boxes that are, one behind the other, the elements begin to end of a row-major tensor."""
+    """(offsets, sizes) of boxes which, one after the other, contain the elements begin to end of a row-major tensor."""
     if begin >= end:
         return []
     if not shape:
         return [((), ())]
     row = math.prod(shape[1:])
     found = []
-    first, last = begin // row, end // row  # rows that are begun, rows that are complete
+    first, last = begin // row, end // row  # rows that start, rows that are complete
     if begin % row:
         stop = min(end, (first + 1) * row)
         found += [((first, *offsets), (1, *sizes)) for offsets, sizes in
@@ -98,8 +98,8 @@ def boxes(shape: tuple[int, ...], begin: int, end: int) -> list[tuple[tuple[int,
 
 
 class Scaled:
-    """The source of gradients that are multiplied by `scale`, a float32 on their device, when they are read. An optimizer
-    of optimizers.py passes it to its kernel instead."""
+    """The source of gradients that are multiplied by `scale`, a float32 on their device, when they are read. An optimizer of
+    optimizers.py passes the scale to its kernel instead."""
 
     def __init__(self, values: torch.Tensor, scale: torch.Tensor) -> None:
         self.values = values
@@ -113,7 +113,7 @@ class Scaled:
 
 
 class Assigned:
-    """The x of `p.data = x`. In PyTorch it shares p's memory from then on, so that a write to x is one to p. Here p has a copy."""
+    """The x of `p.data = x`. In PyTorch it then shares p's memory: a write to x is a write to p. Here p has a copy."""
 
     def __init__(self, value: Any) -> None:
         part = value.part if getattr(value, "guarded", False) else None
@@ -125,24 +125,24 @@ class Assigned:
         return (value.assignments, value.writes) if isinstance(value, Part) else (0, value._version)
 
     def is_written(self) -> bool:
-        """Whether x was written since the last use of p, which this is one of."""
+        """Whether x was written since the last use of p. This call counts as a use."""
         value = self.value()
         if value is None:
             return False
         before, self.noted = self.noted, self._note(value)
-        if not isinstance(value, Part):  # its memory is the program's to free
+        if not isinstance(value, Part):  # its memory belongs to the program
             self.value = weakref.ref(value)
-        if self.noted[0] != before[0]:  # that parameter has got other memory in PyTorch, and p has kept this one
+        if self.noted[0] != before[0]:  # in PyTorch that parameter has received other memory, and p still has this one
             self.value = lambda: None
             return False
         return self.noted != before
 
 
 class ShardedTensor(torch.Tensor):
-    """See the file's beginning.
+    """See the file's first comment.
 
-    `source`: gives the values at their first use; None: they are there. `guarded`: the values are the parameter's own,
-    and a write to them begins an update. `exposed`: the whole of a result, after a view of it was taken.
+    `source`: provides the values at their first use. None: they are already present. `guarded`: the values are the parameter's
+    own, and a write to them begins an update. `exposed`: the whole of a result, after a view of it was taken.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -151,11 +151,11 @@ class ShardedTensor(torch.Tensor):
     _local: torch.Tensor  # None while `source` is not
     source: Optional[Source] = None
     guarded = False
-    result = False  # of an operation: all ranks may write a view of it alike
+    result = False  # of an operation: all ranks can write a view of it alike
     exposed: Optional[torch.Tensor] = None
-    # Weak references to tensors over the same values; the first one: of the tensor that the others were taken from.
+    # Weak references to tensors over the same values. The first one is that of the tensor from which the others were taken.
     aliases: "Optional[list[Any]]" = None
-    # Of gradients: values to which a sum is to be added.
+    # Of gradients: values to which a sum will be added.
     stash: Optional[torch.Tensor] = None
     counter: Any = None  # of writes to a gradient of which a view was taken
     zeroed = False  # of gradients: since an optimizer has used them
@@ -175,16 +175,16 @@ class ShardedTensor(torch.Tensor):
         """This rank's values, flat."""
         while (values := self._local) is None:
             source = self.source
-            if source is not None:  # an optimizer in another thread may end these masters' time again
+            if source is not None:  # an optimizer in another thread can close these masters again
                 source.fill(self)
         return values
 
     def wait_for(self, source: Source) -> None:
-        """The values are the source's from now on."""
+        """From now on the values are the source's."""
         self.source, self._local = source, None  # type: ignore[assignment]
 
     def settle(self, values: torch.Tensor) -> None:
-        """The values are these."""
+        """Sets the values."""
         self._local, self.source = values, None
 
     def writable_local(self) -> torch.Tensor:
@@ -204,13 +204,13 @@ class ShardedTensor(torch.Tensor):
             self.writable_local().copy_(values)
 
     def blank_local(self) -> torch.Tensor:
-        """A tensor like this rank's values, for callers that do not read them. It does not wait."""
+        """A tensor like this rank's values, for callers that do not read the values. It does not wait."""
         if self.source is None:
             return self._local
         return torch.empty(self.part.end - self.part.begin, dtype=self.dtype, device=self.device)
 
     def count_writes(self) -> Any:
-        """Counts the writes to these values from now on, for views of them."""
+        """From now on counts the writes to these values, for views of them."""
         if self.guarded:
             return self.part
         global viewed
@@ -221,7 +221,7 @@ class ShardedTensor(torch.Tensor):
         return counter
 
     def whole(self) -> torch.Tensor:
-        """The whole, in memory of torch's. Every rank calls it, but of a parameter that is its own master."""
+        """The whole, in memory of torch. Every rank calls it, except for a parameter that is its own master."""
         if self.exposed is not None:
             return self.exposed
         if self.guarded:
@@ -261,11 +261,11 @@ class ShardedTensor(torch.Tensor):
             self.part.owner.assigned[self.part] = Assigned(value)
 
     def _is_alias(self) -> bool:
-        """Whether it was taken from another tensor, as by detach()."""
+        """Whether it was taken from another tensor, for example by detach()."""
         return bool(self.aliases) and self.aliases[0]() is not self and not isinstance(self, ShardedParameter)  # type: ignore[index]
 
     def _leave(self, values: Any) -> None:
-        """These are the values, and what this tensor was taken from gets others."""
+        """Keeps these values here. The tensor from which this one was taken receives others."""
         self.aliases[1:] = [reference for reference in self.aliases[1:] if reference() is not self]  # type: ignore[index]
         self.aliases, self.counter, self.guarded, self.result = None, None, False, True
         self.settle(values)
@@ -308,7 +308,7 @@ class ShardedTensor(torch.Tensor):
         return self.detach()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled as the whole: every rank takes part."""
+        """Pickled as the whole tensor: every rank takes part."""
         return self.whole().detach().__reduce_ex__(protocol)
 
     @classmethod
@@ -332,7 +332,7 @@ class ShardedTensor(torch.Tensor):
         return [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in self.part.boxes()]
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
-        local, at = self.writable_local().detach(), 0  # a checkpoint that is read goes here
+        local, at = self.writable_local().detach(), 0  # a checkpoint is read into these
         for offsets, sizes in self.part.boxes():
             count = math.prod(sizes)
             if index.offset is None or tuple(index.offset) == offsets:
@@ -342,11 +342,11 @@ class ShardedTensor(torch.Tensor):
 
 
 rule: Callable[[Any], Callable[[Any, Any, Any], Any]]  # of an operation; rules.py sets it
-forwards = 0  # of sharded models that run now in this process
-viewed = 0  # times that a view was taken of a tensor of this process whose writes count since
+forwards = 0  # of sharded models that now run in this process
+viewed = 0  # how often a view was taken of a tensor of this process whose writes are counted since
 
 _T = torch.Tensor
-# These tell of a tensor, or make one that holds no values of it.
+# These describe a tensor, or make one without values of it.
 _TELLING = frozenset([getattr(_T, name).__get__ for name in (
     "grad shape requires_grad dtype device is_leaf data ndim layout grad_fn is_sparse is_cuda is_cpu is_meta itemsize nbytes "
     "names output_nr grad_dtype is_quantized is_nested is_mkldnn is_xpu is_mps _version _base _backward_hooks _post_accumulate_grad_hooks "
@@ -364,7 +364,7 @@ _SET_GRAD = _T.grad.__set__  # type: ignore[attr-defined]
 _SET_GRAD_DTYPE = _T.grad_dtype.__set__ if hasattr(_T, "grad_dtype") else None  # type: ignore[attr-defined]
 _SETS = {_T.requires_grad.__set__: "__set__", _T.requires_grad_: "requires_grad_"}  # type: ignore[attr-defined]
 _HOOKS = frozenset([_T.register_hook, _T.register_post_accumulate_grad_hook])
-# A forward's operations, which compute with the leaf also where autograd records nothing.
+# A forward's operations, which compute with the leaf even if autograd records nothing.
 _COMPUTES = frozenset("linear embedding embedding_bag matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm conv1d conv2d conv3d "
                       "conv_transpose1d conv_transpose2d conv_transpose3d layer_norm group_norm batch_norm rms_norm prelu bilinear "
                       "einsum".split())
@@ -377,18 +377,18 @@ def _writes(name: str) -> bool:
 
 
 def _nothing() -> None:
-    """In the place of a weak reference."""
+    """Replaces a weak reference."""
 
 
 class ShardedParameter(ShardedTensor, nn.Parameter):
-    """This rank's part of a parameter. `own`: the model's own one; a copy is not."""
+    """This rank's part of a parameter. `own`: the model's own, not a copy."""
 
     own = False
 
     @staticmethod
     def __new__(cls, local: torch.Tensor, part: Part, requires_grad: bool = True) -> "ShardedParameter":
         made = ShardedTensor.__new__(cls, local, part, requires_grad)
-        made.aliases = [_nothing]  # torch swaps no parameter to which a weak reference is
+        made.aliases = [_nothing]  # torch does not swap a parameter to which a weak reference exists
         if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
             with as_plain():
                 torch._C._set_storage_data_ptr_access_error_msg(torch.Tensor.untyped_storage(made)._cdata, _NO_POINTER.format(part.name))
@@ -434,7 +434,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
         with as_plain():
             return func(*args, **kwargs)
 
-    # torch.utils.swap_tensors() swaps classes, attributes, what this tuple names, and then the values.
+    # torch.utils.swap_tensors() swaps classes, attributes, the names in this tuple, and then the values.
     __slotnames__ = ("_swapped_with",)
 
     @property
@@ -449,7 +449,7 @@ class ShardedParameter(ShardedTensor, nn.Parameter):
                                       "knows them by their units. Swap their values in `with full_parameters(model, write=True):`")
 
     def module_load(self, other: torch.Tensor, assign: bool = False) -> "ShardedParameter":
-        """For load_state_dict() where torch swaps parameters: the values are written, and the same ones swapped in."""
+        """For load_state_dict() if torch swaps parameters: the values are written, and the same parameter is swapped in."""
         with torch.no_grad():
             self.copy_(other)
         made = ShardedParameter(self.read_local(), self.part, self.requires_grad)
@@ -462,12 +462,12 @@ def _leaf(parameter: ShardedParameter) -> torch.Tensor:
 
 
 def part_of(parameter: Any) -> Optional[Part]:
-    """None for a tensor that is no parameter of a sharded model."""
+    """The part of a parameter of a sharded model. None for other tensors."""
     return parameter.part if isinstance(parameter, ShardedParameter) and parameter.own else None
 
 
 def become(parameter: nn.Parameter, other: nn.Parameter) -> None:
-    """The parameter object is what `other` was, for all who hold it; other is what it was."""
+    """Afterwards the parameter object is `other`, for all references to it, and `other` is the parameter."""
     for name in ("__class__", "__dict__"):
         mine, others = getattr(parameter, name), getattr(other, name)
         setattr(parameter, name, others)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For readers (zerod.reader): where the model's weights are, and commits."""
+"""For readers (zerod.reader): the places of the model's weights, and commits."""
 from __future__ import annotations
 
 import json
@@ -48,7 +48,7 @@ def share(model: Model, module: nn.Module, names: Names, checkpoint: bool) -> di
     text = describe(model, module, names, checkpoint)
     if model.shared is not None and not model.shared[0].closed:
         model.shared[0].leave()
-        main.barrier()  # the next group of that name has none of its ranks
+        main.barrier()  # the former group of that name has no rank left
     group = context.client.join(job=weights_job(main.job), group=main.name, world_size=main.world_size, rank=main.rank,
                                 **context.environment.place(main.rank))
     unit = context.environment.register(group, WEIGHTS, DType.UINT8, len(text))
@@ -79,7 +79,7 @@ def commit(model: Model, step: Optional[int]) -> int:
     stream = context.stream()
     if stream is not None:
         stream.synchronize()
-    for _ in range(_REFUSALS):  # publishes end a moment after the streams. The daemon refuses the commit of all ranks at once
+    for _ in range(_REFUSALS):  # publishes end a moment after the streams; the daemon rejects the commit of all ranks at once
         try:
             context.group.commit(number)
             return number

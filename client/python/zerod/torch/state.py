@@ -17,12 +17,12 @@ from .sharded import ShardedTensor, as_plain, part_of
 
 
 def checkpointable() -> bool:
-    """Whether this torch's distributed checkpoints ask a tensor for its parts; 2.4's do not."""
+    """Whether this torch's distributed checkpoints read a tensor in parts. Those of torch 2.4 do not."""
     return importlib.util.find_spec("torch.distributed._checkpointable") is not None
 
 
 def model_state(model: Model, module: nn.Module) -> dict[str, Any]:
-    """{name: this rank's part}, over the slices themselves; tied names too. Buffers and extra state beside."""
+    """{name: this rank's part}, which are the slices themselves, including tied names. Also buffers and extra state."""
     if not checkpointable():
         raise NotImplementedError(f"sharded checkpoints need a newer torch than {torch.__version__}: full=True works")
     model.settle()
@@ -41,7 +41,7 @@ def model_state(model: Model, module: nn.Module) -> dict[str, Any]:
 
 
 def save_planner(model: Model) -> Any:
-    """For writing: of tensors that are not sharded, and may differ between ranks, the first rank's are written."""
+    """For writing: tensors that are not sharded can differ between ranks. The first rank's are written."""
     from torch.distributed.checkpoint import DefaultSavePlanner
     from torch.distributed.checkpoint.planner import WriteItemType
 
@@ -57,7 +57,7 @@ def save_planner(model: Model) -> Any:
 
 
 def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
-    """Takes what model_state() gave. Values of parameters and buffers may be in place already."""
+    """Loads the result of model_state(). Values of parameters and buffers can already be in place."""
     for prefix, owner in module.named_modules(remove_duplicate=False):
         key = plain_name(f"{prefix}." if prefix else "") + "_extra_state"
         if key in state:
@@ -65,7 +65,7 @@ def load_model_state(module: nn.Module, state: dict[str, Any]) -> None:
 
 
 def make_state(model: Model, optimizer: torch.optim.Optimizer, only: Optional[nn.Parameter] = None) -> None:
-    """Has the optimizer make its state, or that of one parameter, by a step of rate zero: for a state that is read."""
+    """Makes the optimizer's state, or that of one parameter, with a step of rate zero, so that a state can be read into it."""
     if model.durable is not None:
         model.durable.take(optimizer, list(named(model, optimizer)))
     if optimizer.state if only is None else only in optimizer.state:
@@ -91,7 +91,7 @@ def make_state(model: Model, optimizer: torch.optim.Optimizer, only: Optional[nn
 
 
 def named(model: Model, optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, str]:
-    """The optimizer's parameters that are sharded, and those that shard() has ignored, with their names."""
+    """The optimizer's sharded parameters, and those that shard() has ignored, with their names."""
     found = {}
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         part = part_of(parameter)
@@ -102,9 +102,9 @@ def named(model: Model, optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, 
 
 
 def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) -> dict[str, Any]:
-    """{"state": {name: {key: value}}, "param_groups": [...]}: by names, so that it does not depend on an order.
+    """{"state": {name: {key: value}}, "param_groups": [...]}: by names, which do not depend on an order.
 
-    With full whole tensors, for which every rank takes part.
+    With full it has whole tensors, and every rank takes part.
     """
     names = named(model, optimizer)
     if model.durable is not None:
@@ -125,7 +125,7 @@ def whole_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> di
 
 
 def set_whole_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, values: dict[str, Any]) -> None:
-    """Takes what whole_state() gave. Every rank calls it. ValueError for other keys or shapes than the optimizer's."""
+    """Loads the result of whole_state(). Every rank calls it. ValueError for other keys or shapes than the optimizer's."""
     model = _prepare(optimizer, parameter)
     make_state(model, optimizer, parameter)
     with nullcontext() if model.durable is None else model.updates.writes():
@@ -144,7 +144,7 @@ def _prepare(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Model
 
 
 def planner() -> Any:
-    """For reading: asks for no optimizer state of parameters of which the checkpoint has none."""
+    """For reading: does not read optimizer state of parameters for which the checkpoint has none."""
     from torch.distributed.checkpoint import DefaultLoadPlanner
 
     class Planner(DefaultLoadPlanner):
@@ -161,7 +161,7 @@ def planner() -> Any:
 
 
 def _saved_groups(metadata: Any) -> list[Any]:
-    """Room for the groups that the checkpoint has, whatever those of the optimizer are."""
+    """Room for the groups of the checkpoint, which can differ from the optimizer's."""
     made: Any = {}
     for key, found in metadata.state_dict_metadata.items():
         path = metadata.planner_data.get(key, ())
@@ -182,8 +182,8 @@ def _saved_groups(metadata: Any) -> list[Any]:
 
 
 def load_optimizer_state(model: Model, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Takes what optimizer_state() gave, of any number of ranks, or the optimizer's state_dict() in a plain program. ValueError
-    for the state of another kind of optimizer."""
+    """Loads the result of optimizer_state(), of any number of ranks, or the optimizer's state_dict() of a plain program.
+    ValueError for the state of another kind of optimizer."""
     names = named(model, optimizer)
     state = _by_names(optimizer, names, state)
     groups = _groups(optimizer, names, state["param_groups"])
@@ -213,7 +213,7 @@ def _by_names(optimizer: torch.optim.Optimizer, known: dict[nn.Parameter, str], 
 
 def _groups(optimizer: torch.optim.Optimizer, known: dict[nn.Parameter, str],
             saved: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(group, its hyperparameters), by the names of the parameters. ValueError where the groups are other ones."""
+    """(group, its hyperparameters), by the names of the parameters. ValueError if the groups differ."""
     found = []
     by_names = {frozenset(group["params"]): group for group in saved}
     for index, group in enumerate(optimizer.param_groups):

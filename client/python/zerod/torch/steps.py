@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizer steps of a sharded model.
 
-The optimizer's step, by torch's global hooks, begins the daemon's step: `.grad` then has this rank's part of what all
-ranks have contributed, and the parameters may be written. When all parameters have been stepped, or the next forward
-begins, the slices are published and the gradients' memory goes.
+Torch's global hooks call this when an optimizer steps. It begins the daemon's step: `.grad` then has this rank's part of all
+ranks' sum, and the parameters may be written. When all parameters have been stepped, or the next forward begins, the slices are
+published and the gradients' memory is freed.
 """
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .updates import Updates, portions
 
 
 class StepAbandoned(RuntimeError):
-    """A rank gave up its forward or backward, or had no backward: no rank takes this step.
+    """A rank gave up its forward or backward, or had no backward: no rank makes this step.
 
-    `rank` says which: in the group that shards the model, or in a mesh of two dimensions as torch.distributed counts.
+    `rank` is its number in the group that shards the model, or in torch.distributed for a mesh of two dimensions.
     """
 
     def __init__(self, rank: int, text: str = "has abandoned its forward or backward, or has called step() without a backward") -> None:
@@ -42,7 +42,7 @@ _TORN_WINDOW = ("has abandoned its forward or backward, and the optimizer has ru
 class StepTorn(RuntimeError):
     """The optimizer of rank `rank` raised or was not called: its slices of this step are written in part or not at all.
 
-    All other slices are. `rank` counts as in StepAbandoned.
+    All other slices are complete. `rank` counts as in StepAbandoned.
     """
 
     def __init__(self, rank: int, text: str = "has not finished its optimizer's step: its slices are not those of this "
@@ -52,29 +52,29 @@ class StepTorn(RuntimeError):
 
 
 class Steps:
-    """Of one model. `open`: between the daemon's step_begin and step_end."""
+    """The steps of one model. `open`: between the daemon's step_begin and step_end."""
 
     def __init__(self, context: Context, updates: Updates, gradients: Gradients) -> None:
         self.context = context
         self.updates = updates
         self.gradients = gradients
         self.open = False
-        self._by_unit = False  # open, and the daemon's step has been called: its sums are still to come
+        self._by_unit = False  # open, and the daemon's step has been called, but its sums are to come
         self._ticket = 0  # of that step
         self.raised = False  # an optimizer has raised inside its step
-        self.running: set[int] = set()  # parameters whose optimizer has begun its step, and has not ended it
-        self._again: set[int] = set()  # of these, those whose step is called again, since it has raised
+        self.running: set[int] = set()  # parameters whose optimizer has begun its step, but not ended it
+        self._again: set[int] = set()  # those of them whose step is called again, because it has raised
         self._stepped: set[int] = set()
-        self._skipped: set[int] = set()  # all ranks have seen that their gradients overflow
+        self._skipped: set[int] = set()  # all ranks know that their gradients overflow
 
     # ---- Begin ----
 
     def begin(self, waits: bool = False, by_unit: bool = False) -> None:
-        """Gives the gradients their values. Every rank calls it. StepAbandoned where a rank has given up.
+        """Sets the gradients' values. Every rank calls it. StepAbandoned if a rank has given up.
 
-        waits: the CPU waits for the sums, and not torch's stream. This process makes its sums, by kernels, and the driver may
-        hold their launches back until all streams are idle, for example while torch uses a kernel for the first time.
-        by_unit: returns when every rank has come here, if it can; the first use of a unit's gradient waits for its sum.
+        waits: the CPU waits for the sums, not torch's stream. This process makes its sums with kernels, and the driver can delay
+        their launches until all streams are idle, for example while torch uses a kernel for the first time. by_unit: returns when
+        every rank has called it, if possible. The first use of a unit's gradient then waits for its sum.
         """
         gradients, fetcher = self.gradients, self.gradients.fetcher
         if self.open:
@@ -86,7 +86,7 @@ class Steps:
             return
         if gradients.local:
             gradients.finish(shows=False)
-            for unit in self.updates.trainable:  # no backward ends, which would do it
+            for unit in self.updates.trainable:  # no end of a backward does this
                 unit.submitted = False
         if not gradients.window:
             return
@@ -119,7 +119,7 @@ class Steps:
 
     @property
     def publishes_early(self) -> bool:
-        """Whether a unit can be published before the others are stepped: nothing else is done to all of them."""
+        """Whether a unit can be published before the others are stepped, because no other operation uses all units."""
         context = self.context
         return context.world > 1 and context.replicas is None and context.durable is None \
             and not self.gradients.fetcher.runs_optimizer and not any(unit.summed_by_ranks for unit in self.updates.trainable)
@@ -132,7 +132,7 @@ class Steps:
         except Exception as failure:
             if isinstance(failure, zerod.ZerodError) and not isinstance(failure, zerod.Interrupted):
                 self.open = True
-                self._end_by_unit(waits=True)  # says why
+                self._end_by_unit(waits=True)  # raises the reason
                 return
             self._interrupted()
             raise
@@ -146,7 +146,7 @@ class Steps:
             self.gradients.await_none()
 
     def _give_up(self) -> bool:
-        """False: all ranks have begun the step, which is open then, with all of its sums."""
+        """False: all ranks have begun the step. It is then open, with all of its sums."""
         ticket, self._ticket = self._ticket, 0
         if self.context.client.give_up(ticket):
             return True
@@ -160,7 +160,7 @@ class Steps:
         self.context.counts.steps += 1
 
     def _end_by_unit(self, waits: bool) -> None:
-        """All sums are awaited. Where that fails, nothing is left of the step."""
+        """Waits for all sums. If that fails, the step is removed completely."""
         try:
             self._close_window(waits)
         except Exception:
@@ -182,16 +182,16 @@ class Steps:
             noted.clear()
 
     def _close_window(self, waits: bool) -> set[int]:
-        """Begins the daemon's step; returns the flags of parameters for which no rank of the group had a gradient."""
+        """Begins the daemon's step. Returns the flags of parameters for which no rank of the group had a gradient."""
         gradients, fetcher, group = self.gradients, self.gradients.fetcher, self.context.group
         try:
-            ended, gradients.end_ticket = gradients.end_ticket, 0  # the step's ticket waits for the end of the backward
+            ended, gradients.end_ticket = gradients.end_ticket, 0  # the step's ticket also waits for the end of the backward
             try:
                 self.context.client.complete(self._ticket or group.step_begin_ticket(), None if waits else self.context.stream())
                 self._ticket = 0
             except zerod.InvalidState:
                 if ended:
-                    self.context.client.complete(ended)  # if the end of the backward has failed, its error says why
+                    self.context.client.complete(ended)  # if the end of the backward has failed, its error has the reason
                 raise
             backwards, gradients.window = gradients.window, 0
             fetcher.ahead = backwards == 1
@@ -213,7 +213,7 @@ class Steps:
             raise
 
     def _check_abandoned(self) -> None:
-        """A step of an abandoned window has no target, which costs no message to find out."""
+        """A step of an abandoned window has no target. This check needs no message."""
         placed = next((unit for unit in self.updates.trainable if unit.placed and not unit.summed_by_ranks), None)
         with suppress(zerod.InvalidState):
             if placed is not None:
@@ -229,7 +229,7 @@ class Steps:
         self.context.group.step_end(self.context.stream())
 
     def _sum_rows(self, backwards: int, none: set[int]) -> set[int]:
-        """Sums the targets over the rows; returns the flags of parameters for which no row had a gradient."""
+        """Sums the targets across the rows. Returns the flags of parameters for which no row had a gradient."""
         replicas = self.context.replicas
         assert replicas is not None
         used = [int(flag not in none) for flag in range(self.gradients.flags)]
@@ -246,7 +246,7 @@ class Steps:
         return {flag for flag, found in enumerate(used) if not found}
 
     def _fetch(self, units: "list[FlatUnit]") -> None:
-        """Copies what is left of the targets to host memory, for an optimizer on the CPU, and waits for all copies."""
+        """Copies the rest of the targets to host memory, for an optimizer on the CPU, and waits for all copies."""
         offload = self.context.offload
         stream = self.context.stream()
         if offload.shards and stream is not None:
@@ -260,9 +260,10 @@ class Steps:
     # ---- Agreements inside of a step ----
 
     def agree(self, values: "list[float]", op: zerod.AgreeOp) -> "list[float]":
-        """Context.agree(), which raises StepTorn or StepAbandoned where another rank has given this step up meanwhile.
+        """Context.agree(), which raises StepTorn or StepAbandoned if another rank has given this step up meanwhile.
 
-        The number of values is made even: agreements of the binding's own have odd numbers, and no rank takes one for the other.
+        The number of values is made even: agreements of this package have odd numbers. Ranks therefore never mistake one for the
+        other.
         """
         try:
             return self.context.agree(values + [0.0] * (2 - len(values) % 2), op)[:len(values)]
@@ -299,9 +300,9 @@ class Steps:
             raise failure
         uses = self.gradients.take(parameters)
         if not self.open and (self.context.world > 1 or self.context.replicas is not None):
-            self.gradients.abandon_empty()  # a rank that has had a backward is told
+            self.gradients.abandon_empty()  # informs ranks that have had a backward
         if uses and not self.open and not self.updates.updating and self.context.world > 1:
-            self.context.group.barrier()  # no sum has done that: a rank's forward may still need what others are about to replace
+            self.context.group.barrier()  # no sum has waited for forwards, which can still read the former weights
         if self.open or uses:
             self.begin_update(agrees=was_open)
             ids = set(map(id, parameters))
@@ -309,8 +310,8 @@ class Steps:
             self.running |= ids
 
     def begin_update(self, agrees: bool = True) -> None:
-        """The shards are about to be written. agrees: a read of gradients has begun the step, and since then other ranks may
-        read weights, or have given the step up: StepAbandoned."""
+        """The shards are about to be written. agrees: a read of gradients has begun the step. Since then other ranks can read
+        weights, or can have given the step up: StepAbandoned."""
         if agrees and not self.updates.updating and (self.context.world > 1 or self.context.replicas is not None):
             begun, failed = self._tell(False, -1, waits=True)[:2]
             if failed >= 0 and not begun:
@@ -321,7 +322,7 @@ class Steps:
     def in_turn(self, units: "Iterable[FlatUnit]") -> "Iterator[list[FlatUnit]]":
         """Units of this step in the order in which to step them, some together if they are small.
 
-        The next forward waits for the first ones, but their sums come last: meanwhile the other half is stepped.
+        The next forward needs the first ones first, but their sums come last. Meanwhile the other half is stepped.
         """
         place = {unit: number for number, unit in enumerate(self.updates.units)}
         first = sorted(units, key=lambda unit: place[unit])
@@ -355,11 +356,11 @@ class Steps:
     # ---- End ----
 
     def finish(self, asks: bool = False) -> None:
-        """Publishes what was updated; the gradients' memory goes. StepTorn where another rank's optimizer failed.
+        """Publishes the updated units, and frees the gradients' memory. StepTorn if another rank's optimizer failed.
 
-        asks: this rank has not failed, but waits for something else.
+        asks: this rank has not failed, but waits in another call.
         """
-        if not self.open:  # of gradients that the program had made itself
+        if not self.open:  # for gradients that the program had made itself
             self._stepped.clear()
             self.running.clear()
             self.updates.end()
@@ -389,9 +390,9 @@ class Steps:
         self.gradients.fetcher.clear()
 
     def _agree(self, fails: bool) -> Optional[int]:
-        """Where any rank has begun to update its slices, all do; returns a rank that has failed to, if there is one.
+        """If any rank has begun to update its slices, all ranks do. Returns a rank that has failed to, if there is one.
 
-        Between rows of a mesh, the slices of ranks that have failed are taken from a row where they are whole.
+        Between rows of a mesh, the slices of ranks that have failed are copied from a row in which they are complete.
         """
         context, durable = self.context, self.context.durable
         if not self.updates.updating and self._skips_all():
@@ -412,7 +413,7 @@ class Steps:
         return failed
 
     def _tell(self, begins: bool, failed: int, waits: bool = False) -> "list[int]":
-        """The largest of each value over the ranks, and of the bytes that a durable job wants."""
+        """The maximum of each value across the ranks, and of the bytes that a durable job needs."""
         context = self.context
         values = [float(begins), float(failed), float(waits)]
         if context.durable is not None:
@@ -420,7 +421,7 @@ class Steps:
         padded = values + [0.0] * (1 - len(values) % 2)
         try:
             told = context.agree(padded, zerod.AgreeOp.MAX)
-        except zerod.Mismatch:  # other ranks were asked for something else; now they come here
+        except zerod.Mismatch:  # other ranks were in another call; now they call this
             told = context.agree(padded, zerod.AgreeOp.MAX)
         found = [int(value) for value in told[:len(values)]]
         return found if context.replicas is None else context.replicas.exchange(found)
@@ -434,7 +435,7 @@ class Steps:
                        if member.parameter.grad is not None)
 
     def settle_overlap(self) -> None:
-        """Behind this, no thread writes slices. This rank has had its own exception: it is warned alone."""
+        """Afterwards no thread writes slices. This rank has had its own exception, and only receives a warning."""
         fetcher = self.gradients.fetcher
         if not fetcher.runs_optimizer:
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors over the daemon's memory, which own none of it.
+"""Tensors over the daemon's memory, which do not own it.
 
-A tensor of a type that old DLPack does not know comes as bytes and is viewed; so there is one storage for each
-buffer, whatever its type. `Places` keeps the tensors of one unit by address, since the daemon hands out the same
-few addresses again and again.
+If old DLPack does not know a tensor's type, the tensor is imported as bytes, and viewed. Each buffer therefore has one storage,
+whatever its type. `Places` stores the tensors of one unit by address, because the daemon returns the same few addresses
+repeatedly.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _from_dlpack = torch._C._from_dlpack
 
 
 def tensor_at(address: int, numel: int, dtype: torch.dtype, device: tuple[int, int]) -> torch.Tensor:
-    """numel elements of dtype at the address; device is DLPack's."""
+    """numel elements of dtype at the address. device is DLPack's."""
     if numel == 0:
         return torch.empty(0, dtype=dtype, device="cpu" if device[0] == 1 else f"cuda:{device[1]}")
     raw = _from_dlpack(capsule(address, (numel * dtype.itemsize,), DType.UINT8, device))

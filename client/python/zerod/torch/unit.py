@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A unit of a model: the parameters of one block with one dtype and requires_grad.
 
-For each it knows the sharded parameter, which the module shows outside a forward, and the leaf: the whole parameter,
-which stands in its place while the block is held. A leaf keeps its identity; its data is the gathered buffer, wherever
-that is now.
+For each parameter it has the sharded parameter, which the module shows outside of a forward, and the leaf: the whole parameter,
+which replaces it while the block is held. A leaf is always the same object. Its data is the gathered buffer, at its present
+address.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .halves import Halves
     from .model import Model
 
-# The unit of each gathered buffer, by the identity of the storage that stands for the buffer.
+# The unit of each gathered buffer, by the identity of the storage that represents the buffer.
 storages: "dict[int, weakref.ref[FlatUnit]]" = {}
 
 uses_of_storage = torch._C._storage_Use_Count  # type: ignore[attr-defined]
@@ -39,7 +39,8 @@ _TAKES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # in
 
 
 def _references_from_torch() -> int:
-    """How many references of Python a tensor has more while torch holds it too, such as in .grad, in this torch."""
+    """How many more references of Python a tensor has while torch also holds it, for example in .grad, in this version of
+    torch."""
     parameter, gradient = nn.Parameter(torch.zeros(())), torch.zeros(())
     before = sys.getrefcount(gradient)
     parameter.grad = gradient
@@ -47,7 +48,7 @@ def _references_from_torch() -> int:
 
 
 def unit_of(tensor: torch.Tensor) -> "Optional[FlatUnit]":
-    """The unit over whose gathered buffer a tensor stands."""
+    """The unit of the gathered buffer over which a tensor is."""
     known = storages.get(tensor.untyped_storage()._cdata)
     return None if known is None else known()
 
@@ -56,7 +57,7 @@ references_from_torch = _references_from_torch()
 
 
 def weakly(method: Callable) -> Callable:
-    """The method, which does not keep its object alive, and does nothing when the object has gone."""
+    """The method, without a reference to its object. It does nothing if the object is freed."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any) -> Any:
@@ -67,7 +68,7 @@ def weakly(method: Callable) -> Callable:
 
 
 class Leaf(nn.Parameter):
-    """The whole parameter, as a forward sees it. Writes by `.data` count as others in place."""
+    """The whole parameter in a forward. Writes by `.data` count like other writes in place."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, requires_grad: bool) -> "Leaf":
@@ -86,7 +87,7 @@ _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class FlatUnit:
-    """See the file's beginning. `address` is where the leaves' data is now; `version` counts steps."""
+    """See the file's first comment. `address` is that of the leaves' data; `version` counts steps."""
 
     def __init__(self, context: Context, block: str, plan: UnitPlan, flags: int, slot: int,
                  arrived: "Callable[[FlatUnit, int], None]") -> None:
@@ -96,7 +97,7 @@ class FlatUnit:
         self.dtype = plan.dtype
         self.source_dtype = plan.source_dtype
         reduce_dtype = None if plan.dtype.is_complex else context.settings.reduce_dtype
-        self.gradient_dtype = reduce_dtype or plan.dtype  # on their way to the sum
+        self.gradient_dtype = reduce_dtype or plan.dtype  # of the submitted gradients
         self.sum_dtype = dtype_of_sums(self.gradient_dtype)
         self.summed_by_ranks = self.sum_dtype.to_real() == torch.float64  # in a step, whole.sum_of_ranks()
         width = plan.dtype.itemsize // DTYPES[plan.dtype].itemsize  # elements of the daemon's in one
@@ -122,9 +123,9 @@ class FlatUnit:
             setattr(self.shard, field, getattr(self.shard, field) // width)
         self.device = context.client.dlpack_device  # of gathered buffers
         self.master: Optional[torch.Tensor] = None
-        self.halves: "Optional[Halves]" = None  # the masters are in halves, and `master` is there for a time
+        self.halves: "Optional[Halves]" = None  # if not None, the masters are in halves, and `master` exists only for a time
         self.master_unit: Optional[zerod.Unit] = None  # see make_master()
-        self.staging: Optional[torch.Tensor] = None  # in host memory: masters on their way to shards on a device
+        self.staging: Optional[torch.Tensor] = None  # in host memory: masters to be copied to shards on a device
         self.fetched: Optional[torch.Tensor] = None  # in host memory: a copy of the reduced gradient
         self.copied: Optional[torch.Tensor] = None  # the same on the device, in a step, of a sum that is not in the target
         self.shard_device = (KDLCPU, 0) if self.placement.shards_on_host else self.device  # DLPack's
@@ -134,11 +135,11 @@ class FlatUnit:
         self.version = 0
         self.scope = 0
         self.parts: list[Part] = []
-        self.gradient_parts: list[Part] = []  # the same, which keep neither the unit nor the model alive
+        self.gradient_parts: list[Part] = []  # the same, but without references to the unit or the model
         self.wants = [plan.trainable] * len(self.members)  # which leaves take part in backwards
         self.expected = sum(self.wants)
-        self._arrived = arrived  # is called when a leaf has its gradient
-        # Each leaf is of a tensor of its own: views of one would share the number of its version.
+        self._arrived = arrived  # called when a leaf has its gradient
+        # Each leaf is of a separate tensor, because views of one tensor would share its version number.
         self.leaves = [Leaf(torch.empty((), dtype=self.dtype, device=context.device).expand(member.shape), self.trainable)
                        for member in self.members]
         if self.trainable:
@@ -154,7 +155,7 @@ class FlatUnit:
         self.gradients: Places[list[torch.Tensor]] = Places(lambda address: self._cut(self.targets(address)))
         self.holders: list[Optional[ShardedTensor]] = [None] * len(self.members)  # spare ones of gradients
         self.first_flag = 0  # of its members' places in the model's unit of usage
-        # Of a backward: which leaves have their gradient, by autograd's task, and whether the unit was handed over.
+        # For a backward: which leaves have their gradient, by autograd's task, and whether the unit was submitted.
         self.fired: dict[int, int] = {}
         self.submitted = False
         self.missing: tuple[int, ...] = ()
@@ -173,12 +174,12 @@ class FlatUnit:
         leaf.register_post_accumulate_grad_hook(hook)
 
     def wants_gradients(self) -> bool:
-        """Whether the program wants one of any of its parameters."""
+        """Whether the program wants a gradient of any of its parameters."""
         with as_plain():
             return any(member.parameter.requires_grad for member in self.members)
 
     def follow_requires_grad(self) -> bool:
-        """Takes over what the program has set on the parameters; True where the unit is frozen or unfrozen by it."""
+        """Applies the program's changes of requires_grad. True if they freeze or unfreeze the unit."""
         with as_plain():
             wants = [member.parameter.requires_grad for member in self.members]
         if wants == self.wants:
@@ -203,15 +204,15 @@ class FlatUnit:
         storages.pop(flat.untyped_storage()._cdata, None)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The members, whole, of something that is as long as the unit."""
+        """The whole members of a tensor with the length of the unit."""
         return [flat[m.offset:m.offset + m.numel].view(m.shape) for m in self.members]
 
     def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The members' parts of something that is as long as this rank's slice."""
+        """The members' parts of a tensor with the length of this rank's slice."""
         return [flat[first:last] for first, last in map(self.bounds, self.members)]
 
     def host_gradient(self) -> Optional[torch.Tensor]:
-        """Where the reduced gradient is copied for the CPU's optimizer; None: the optimizer reads the target."""
+        """The copy of the reduced gradient for the CPU's optimizer. None: the optimizer reads the target."""
         if not self.placement.optimizer_on_host or self.placement.shards_on_host and self.source_dtype == self.sum_dtype:
             return None
         if self.fetched is None:
@@ -224,7 +225,7 @@ class FlatUnit:
         return self.targets(self.unit.target().data or 0) if self.copied is None else self.copied
 
     def reduced(self) -> list[torch.Tensor]:
-        """The parameters' parts of the reduced gradient, where the optimizer reads it."""
+        """The parameters' parts of the reduced gradient that the optimizer reads."""
         if self.fetched is not None:
             return self._cut(self.fetched)
         if self.copied is not None:
@@ -232,17 +233,18 @@ class FlatUnit:
         return self.gradients(self.unit.target().data or 0)
 
     def bounds(self, member: Member) -> tuple[int, int]:
-        """The member's elements in this rank's slice, counted from the slice's beginning; may be none."""
+        """The member's elements in this rank's slice, counted from the slice's start. The range can be empty."""
         begin, end = self.shard.offset_numel, self.shard.offset_numel + self.shard.true_numel
         first = min(max(member.offset, begin), end)
         last = min(max(member.offset + member.numel, begin), end)
         return first - begin, last - begin
 
     def make_master(self) -> None:
-        """Room for the masters, where they have another dtype or another place than the shards.
+        """Allocates the masters, if they have another dtype or another place than the shards.
 
-        It is torch's, the daemon's host memory, or a unit: of a durable job, or of an optimizer in host memory for a shard on the
-        device. The latter has what the shard is to have: masters of its dtype, or as `staging` rounded ones, or upper halves.
+        They are in torch's memory, in the daemon's host memory, or in a unit: of a durable job, or of an optimizer in host memory
+        for a shard on the device. The latter unit has the future values of the shard: masters of its dtype, masters rounded in
+        `staging`, or upper halves.
         """
         context, placement = self.context, self.placement
         casts, numel = self.dtype != self.source_dtype, self.shard.true_numel
@@ -255,7 +257,7 @@ class FlatUnit:
         if placement.apart:
             self.master_unit, values = self._register_beside(name, self.dtype)
             self.staging, self.master = (values, None) if casts else (None, values)
-            if not context.environment.host and context.durable is None:  # the library then pins the memory, for copies to the GPU
+            if not context.environment.host and context.durable is None:  # then pinned, for copies to the GPU
                 context.group.update_begin([self.master_unit])
                 context.group.publish_from([(self.master_unit, self.slice.data_ptr())], DTYPES[self.dtype], context.stream())
         if casts and placement.optimizer_on_host:
@@ -264,7 +266,8 @@ class FlatUnit:
             self.master = torch.empty(numel, dtype=self.source_dtype, device=context.device)
 
     def _register_beside(self, name: str, dtype: torch.dtype) -> tuple[zerod.Unit, torch.Tensor]:
-        """A unit of another dtype or place, whose shards have as many elements as this one's, and this rank's slice of it."""
+        """Registers a unit of another dtype or place, whose shards have as many elements. Returns it, and this rank's slice of
+        it."""
         context, placement = self.context, self.placement
         width = dtype.itemsize // DTYPES[dtype].itemsize
         unit = context.environment.register(context.group, name, DTYPES[dtype], self.shard.padded_numel * width,
@@ -281,7 +284,7 @@ class FlatUnit:
         return self.unit if self.master_unit is None else self.master_unit
 
     def places(self) -> "list[tuple[zerod.Unit, bool]]":
-        """The units that an update writes, and of each whether the CPU writes it."""
+        """The units that an update writes, and whether the CPU writes each of them."""
         found = [(self.unit, self.placement.shards_on_host)]
         return found if self.master_unit is None else [*found, (self.master_unit, self.placement.optimizer_on_host)]
 
@@ -289,7 +292,7 @@ class FlatUnit:
 
     @property
     def own(self) -> torch.Tensor:
-        """This rank's slice as the optimizer writes it."""
+        """This rank's slice that the optimizer writes."""
         if self.halves is not None:
             return self.halves.expand()
         return self.slice if self.master is None else self.master
@@ -299,7 +302,7 @@ class FlatUnit:
         return self._cut(self.own)
 
     def whole_of(self, parameters: "Sequence[Optional[torch.Tensor]]") -> torch.Tensor:
-        """The unit, padded, on the device of computation. Parameters on the meta device count as zeros, and so does None."""
+        """The padded unit on the device of computation. Parameters on the meta device, and None, count as zeros."""
         whole = torch.zeros(self.shard.padded_numel, dtype=self.source_dtype, device=self.context.device)
         with torch.no_grad():
             for view, parameter in zip(self.split(whole), parameters):
@@ -308,9 +311,10 @@ class FlatUnit:
         return whole
 
     def load(self, whole: Optional[torch.Tensor]) -> None:
-        """Gives the slices of all ranks what one rank has; inside an update. Every rank calls it, others with None.
+        """Fills the slices of all ranks from one rank's values. Called inside an update. Every rank calls it, the others with
+        None.
 
-        At world size 1 it is this rank's.
+        At world size 1 the values are this rank's.
         """
         for part in self.parts:
             part.writes += 1
@@ -334,7 +338,7 @@ class FlatUnit:
             into.copy_(whole[begin:begin + into.numel()])
 
     def _load_master(self, whole: Optional[torch.Tensor]) -> None:
-        """The slices of the source dtype come by a unit of that dtype, which lasts for this call."""
+        """The slices of the source dtype are loaded by a unit of that dtype, which lasts for this call."""
         assert self.master is not None
         if self.context.world == 1 or self.context.durable is not None:
             return self._load(self.written, whole, self.master)
@@ -348,12 +352,12 @@ class FlatUnit:
     def next_version(self) -> None:
         """Invalidates the views of the leaves that autograd has saved."""
         self.version += 1
-        if self.context.in_place:  # autograd itself has saved them, and compares the numbers of their versions
+        if self.context.in_place:  # autograd itself has saved them, and compares their version numbers
             for leaves in [self.leaves] if _TAKES_LISTS else self.leaves:
                 torch.autograd.graph.increment_version(leaves)  # type: ignore[arg-type]
 
     def shard_parameters(self, owner: "Model") -> None:
-        """Gives the module's parameter objects this rank's slices, and makes them sharded."""
+        """Sets the module's parameter objects to this rank's slices, and makes them sharded."""
         self.blank = torch.empty(0, dtype=self.own.dtype, device=self.own.device)
         for index, member in enumerate(self.members):
             first, last = self.bounds(member)
@@ -370,7 +374,7 @@ class FlatUnit:
                                             (weakref.proxy(self), index)))
 
     def whole_parameters(self, values: "Optional[list[torch.Tensor]]" = None) -> None:
-        """The parameter objects are plain ones again: with these values, or with no memory of their own."""
+        """Makes the parameter objects plain ones again: with these values, or without memory of their own."""
         for index, member in enumerate(self.members):
             blank = torch.zeros((), dtype=self.source_dtype, device=self.context.device)
             value = blank.expand(member.shape) if values is None else values[index]
@@ -381,7 +385,7 @@ class FlatUnit:
                 become(member.parameter, nn.Parameter(value, requires_grad=wanted))
 
     def forget(self) -> None:
-        """The leaves have no data, and no tensor stands for a buffer."""
+        """Afterwards the leaves have no data, and no tensor represents a buffer."""
         for leaf in self.leaves:
             leaf.grad = None
             _set_data(leaf, torch.empty((), dtype=self.dtype, device=leaf.device).expand(leaf.shape))
@@ -392,7 +396,7 @@ class FlatUnit:
     # ---- Use ----
 
     def place(self, address: int) -> None:
-        """The leaves' data is the buffer at the address from now on."""
+        """From now on the leaves' data is the buffer at the address."""
         if address != self.address:
             self.address = address
             self.buffer = self.flat(address)
@@ -400,7 +404,7 @@ class FlatUnit:
                 _set_data(leaf, view)
 
     def has_views(self, flat: torch.Tensor) -> bool:
-        """Whether the program, or autograd without our hooks, has a tensor over a buffer that is no leaf."""
+        """Whether the program, or autograd without our hooks, has a tensor over a buffer that is not a leaf."""
         own = 1 + len(self.members) * (2 if flat is self.buffer else 1)  # flat itself, its views, the leaves' data
         return uses_of_storage(flat.untyped_storage()._cdata) > own + USES_BY_LOOKING
 
@@ -415,7 +419,7 @@ class FlatUnit:
                 for leaf in self.leaves]
 
     def leave_buffer(self) -> None:
-        """The leaves have no values until the unit is gathered again: NaN, where a dtype has one."""
+        """The leaves have no values until the unit is gathered again: NaN, if the dtype has one."""
         self.address, self.buffer = 0, None
         blank = torch.empty((), dtype=self.dtype, device=self.context.device)
         blank.fill_(float("nan") if self.dtype.is_floating_point or self.dtype.is_complex else 0)

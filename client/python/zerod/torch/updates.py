@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates of a model's shards: by an optimizer's step, and by writes of the program's outside of one.
+"""Updates of a model's shards: by an optimizer's step, and by the program's writes outside of one.
 
-The first write outside of a step begins an update of all units, in which every rank takes part; it is published before
-anything reads whole weights again.
+The first write outside of a step begins an update of all units, in which every rank takes part. It is published before the next
+read of whole weights.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .environment import DTYPES
 from .kept import Kept
 from .unit import FlatUnit
 
-PORTION_BYTES = 32 << 20  # of slices that are stepped or published at once, so that forwards can begin meanwhile
+PORTION_BYTES = 32 << 20  # of slices that are stepped or published at once, so that forwards can start meanwhile
 
 
 class Updates:
-    """Of one model. `updating`: by a step; `writing`: outside of one."""
+    """The updates of one model. `updating`: by a step; `writing`: outside of one."""
 
     def __init__(self, context: Context, kept: Kept, release_kept: Callable[[], None]) -> None:
         self.context = context
@@ -34,18 +34,19 @@ class Updates:
         self.trainable: list[FlatUnit] = []
         self.updating = False
         self.writing = False
-        # The daemon's units whose update has begun before the step, where the optimizer runs in the backward; those published in it.
+        # The daemon's units whose update has begun before the step, because the optimizer runs in the backward, and those that
+        # were published in it.
         self.begun: set[zerod.Unit] = set()
         self.published: set[FlatUnit] = set()
 
     def follow(self) -> None:
-        """Units were added, frozen or unfrozen."""
+        """Called after units were added, frozen or unfrozen."""
         self.trainable = [unit for unit in self.units if unit.trainable]
 
     # ---- A step's ----
 
     def begin(self) -> None:
-        """Has the slices of all units that may be stepped, but those that are published already."""
+        """Begins the update of the slices of all units that can be stepped, except those that are already published."""
         if self.updating:
             return
         self.release_kept()
@@ -54,7 +55,7 @@ class Updates:
         self.updating = True
 
     def _begin(self, units: Sequence[FlatUnit], but: "Container[zerod.Unit]" = ()) -> None:
-        self.context.offload.wait()  # the last publish may still copy what is written now
+        self.context.offload.wait()  # the last publish can still copy the values that are written now
         for stream, some in self._by_stream(units, but=but):
             self.context.client.complete(self.context.group.update_begin_ticket(some), stream)
 
@@ -62,7 +63,7 @@ class Updates:
         if not self.updating:
             return
         self.updating = False
-        ticket = self.context.durable is None  # a commit takes no unit that is being published
+        ticket = self.context.durable is None  # a commit fails while a unit is being published
         self.publish([unit for unit in self.trainable if unit not in self.published], ticket=ticket)
         self.begun.clear()
         self.published.clear()
@@ -77,7 +78,7 @@ class Updates:
     def begin_writes(self) -> None:
         """Every rank calls it. Harmless when repeated.
 
-        The barrier comes first: a rank that still reads the former weights would wait for the new ones, also its own.
+        The barrier comes first: a rank that still reads the former weights would wait for the new ones, including its own.
         """
         if self.writing:
             return
@@ -105,7 +106,7 @@ class Updates:
             self.end_writes()
 
     def fill(self, unit: FlatUnit, parameters: "Sequence[torch.Tensor]") -> None:
-        """Gives the unit of all ranks what rank 0's parameters hold. Every rank calls it."""
+        """Fills the unit of all ranks with the values of rank 0's parameters. Every rank calls it."""
         context = self.context
         self.release_kept()
         self.kept.end()
@@ -121,11 +122,10 @@ class Updates:
 
     def publish(self, units: Sequence[FlatUnit], ticket: bool = False, early: bool = False, on_device: bool = False,
                 state: bool = True) -> None:
-        """Ends the units' update: what the optimizer's slices hold becomes the next version.
+        """Ends the units' update: the values of the optimizer's slices become the next version.
 
-        early: in the backward, where blocks that are still held keep the former version.
-        on_device: the GPU reads the masters in host memory and rounds them, behind torch's current stream.
-        state: with a durable job's optimizer state.
+        early: in the backward, in which held blocks still have the former version. on_device: the GPU reads the masters in host
+        memory and rounds them, after the work in torch's current stream. state: with a durable job's optimizer state.
         """
         context = self.context
         options: dict[str, Any] = {"flags": s.PublishFlags.FORCE} if early else {}
@@ -152,7 +152,8 @@ class Updates:
 
     def _by_stream(self, units: Sequence[FlatUnit], state: bool = True,
                    but: "Container[zerod.Unit]" = ()) -> "Iterator[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
-        """The daemon's units that torch's stream writes, with that stream, and those that the CPU writes, as many as a request takes."""
+        """The daemon's units that torch's stream writes, with that stream, and those that the CPU writes, at most as many as a
+        request accepts."""
         durable = self.context.durable
         places = [place for unit in units for place in unit.places()]
         places += durable.places() if durable is not None and state else []
@@ -163,7 +164,7 @@ class Updates:
 
 
 def portions(units: "list[FlatUnit]") -> "Iterator[list[FlatUnit]]":
-    """The units in their order, some together if they are small."""
+    """The units in order, some together if they are small."""
     part: list[FlatUnit] = []
     for unit in units:
         part.append(unit)

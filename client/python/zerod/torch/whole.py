@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole parameters outside of a forward: for state_dict(), load_state_dict(), and programs that look or write.
+"""Whole parameters outside of a forward: for state_dict(), load_state_dict(), and programs that read or write.
 
-Weights that are their own masters are gathered by one rank alone. Masters of another type, gradients and the optimizer's
-state are put together by a unit that lasts for the call, in which every rank takes part.
+One rank alone gathers weights that are their own masters. Masters of another type, gradients and the optimizer's state are
+gathered by a unit that lasts for the call, in which every rank takes part.
 """
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from .model import Model
 
 
-_READS = [0.0] * 11  # as many values as no other agreement has
+_READS = [0.0] * 11  # no other agreement has as many values
 
 
 # ---- Reading ----
 
 def passed(context: Context, name: str, local: torch.Tensor, numel: int, reader: Optional[int] = None) -> list[torch.Tensor]:
-    """Returns numel elements of each rank: those that it gives, and others behind. Every rank calls it.
+    """Returns numel elements of each rank: its values, followed by others. Every rank calls it.
 
     reader: the one rank that receives them. The others return [].
     """
@@ -43,7 +43,7 @@ def passed(context: Context, name: str, local: torch.Tensor, numel: int, reader:
         raise zerod.errors.error(zerod.Status.MISMATCH, f"{name}: each rank has a part of these values in memory of its own, so all "
                                  f"ranks must read them at the same place of the program: {differs}") from None
     group, stream, device = context.passing_group(), context.stream(), context.client.dlpack_device
-    room = -(-max(numel, 1) // 256) * 256  # every rank's part begins where its shard does
+    room = -(-max(numel, 1) // 256) * 256  # every rank's part starts where its shard does
     dtype, found = DTYPES[local.dtype], []
     count = context.world * room * local.dtype.itemsize // dtype.itemsize
     made = context.environment.register(group, context.passing_name(name), dtype, count)
@@ -58,16 +58,17 @@ def passed(context: Context, name: str, local: torch.Tensor, numel: int, reader:
             whole = tensor_at(address, context.world * room, local.dtype, device).clone()
             made.release(stream, None)
             found = [whole[rank * room:rank * room + numel] for rank in range(context.world)]
-        group.barrier()  # the unit goes when nobody reads it any more
+        group.barrier()  # the unit is unregistered when no rank reads it any more
     finally:
         made.unregister()
     return found
 
 
 def sum_of_ranks(unit: FlatUnit, gradients: "Sequence[Optional[torch.Tensor]]") -> torch.Tensor:
-    """This rank's slice of the sum, or mean, of all ranks' gradients of the unit's members. Every rank calls it. None is zeros.
+    """This rank's slice of the sum, or mean, of all ranks' gradients of the unit's members. Every rank calls it. None counts as
+    zeros.
 
-    The daemon does not sum in float64. Here each rank gathers its slice of all ranks' gradients and adds them up in their order.
+    The daemon does not sum in float64. Here each rank gathers its slice of all ranks' gradients and adds them up in rank order.
     """
     context, whole = unit.context, unit.whole_of(gradients)
     parts = [whole]
@@ -81,7 +82,7 @@ def sum_of_ranks(unit: FlatUnit, gradients: "Sequence[Optional[torch.Tensor]]") 
 
 
 def gather(part: Part, local: torch.Tensor) -> torch.Tensor:
-    """The whole tensor of which each rank has its part of the parameter's range. Every rank calls it."""
+    """The whole tensor of whose range each rank has a part. Every rank calls it."""
     unit, index = part.place
     context, member = unit.context, unit.members[index]
     if context.world == 1:
@@ -98,7 +99,7 @@ def gather(part: Part, local: torch.Tensor) -> torch.Tensor:
 
 
 def read(unit: FlatUnit) -> torch.Tensor:
-    """The unit's parameters in their own type, flat, in memory of torch's on the parameters' device."""
+    """The unit's parameters in their own type, flat, in memory of torch on the parameters' device."""
     context = unit.context
     device = unit.placement.torch_device(context.environment)
     if unit.dtype != unit.source_dtype and context.durable is None:
@@ -113,7 +114,7 @@ def read(unit: FlatUnit) -> torch.Tensor:
 
 
 def _sum(tensor: torch.Tensor) -> int:
-    """Changes with the tensor's bits."""
+    """A sum that changes with the tensor's bits."""
     if not tensor.numel():
         return 0
     found, step = 0, 1 << 20
@@ -157,14 +158,15 @@ def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn
 ATTRIBUTES = ("_zerod_model", "_apply", "_zerod_part_of", "__deepcopy__", "__reduce_ex__", "flatten_parameters")  # of the object
 
 def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """The function behind to(), half(), cpu() and the like: it changes buffers and ignored parameters, and raises if others would."""
+    """The function of to(), half(), cpu() and similar calls: changes buffers and ignored parameters, and raises if others would
+    change."""
     for dtype in {unit.source_dtype for unit in model.units}:
         before = torch.ones(1, dtype=dtype, device=model.context.device)
         after = change(before.clone())
         if (after.dtype, after.device) != (before.dtype, before.device):
             raise RuntimeError(f"a sharded model keeps its dtype and device: {dtype} on {before.device} cannot become "
                                f"{after.dtype} on {after.device}. Change it before shard(), or use param_dtype")
-        empties = getattr(change, "__qualname__", "").startswith("Module.to_empty.")  # any values will do, so theirs stay
+        empties = getattr(change, "__qualname__", "").startswith("Module.to_empty.")  # any values are allowed: theirs remain
         if not empties and not torch.equal(after, before):
             raise RuntimeError("a sharded model's parameters keep their values in _apply(): write them by copy_()")
     for part in owner.modules() if recurse else (owner,):
@@ -179,7 +181,7 @@ def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torc
 
 
 def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
-    """Why this value of a checkpoint cannot become the parameter's, or nothing."""
+    """The reason why this value of a checkpoint cannot become the parameter's, or ""."""
     if not isinstance(value, torch.Tensor):
         return f"{key} is no tensor in the checkpoint, but {type(value).__name__}"
     if value.is_meta:
@@ -190,12 +192,12 @@ def _why_not(key: str, value: Any, shape: tuple[int, ...]) -> str:
 
 
 sharded_states = 0  # get_state_dict() and the like run: state_dict() gives sharded tensors
-_keep: Callable[[torch.Tensor], torch.Tensor] = torch.clone  # what state_dict() has of a whole parameter
+_keep: Callable[[torch.Tensor], torch.Tensor] = torch.clone  # how state_dict() copies a whole parameter
 
 
 @contextmanager
 def states_on_cpu(wanted: bool) -> Iterator[None]:
-    """state_dict() gives whole parameters in the CPU's memory, or without memory on a rank that does not want them."""
+    """state_dict() returns whole parameters in the CPU's memory, or without memory on a rank that does not need them."""
     global _keep
     before = _keep
     _keep = (lambda tensor: tensor.to("cpu", copy=True)) if wanted else (lambda tensor: tensor.to("meta"))
@@ -206,9 +208,9 @@ def states_on_cpu(wanted: bool) -> Iterator[None]:
 
 
 def install(model: Model, module: nn.Module) -> None:
-    """state_dict() gives whole parameters, and load_state_dict() takes them, of the module and of parts of it."""
+    """state_dict() of the module and of its parts returns whole parameters, and load_state_dict() accepts them."""
     its = weakref.ref(model)
-    last_read: dict[tuple[FlatUnit, int], list[torch.Tensor]] = {}  # parameters of one unit are asked for one after another
+    last_read: dict[tuple[FlatUnit, int], list[torch.Tensor]] = {}  # parameters of one unit are read one after another
 
     def before_state_dict(owner: nn.Module, *_: Any) -> None:
         found = its()
@@ -232,7 +234,7 @@ def install(model: Model, module: nn.Module) -> None:
         for name, parameter in owner._parameters.items():
             key = prefix + name
             if parameter is not None:
-                metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied, of ignored ones too
+                metadata["assign_to_params_buffers"] = False  # the memory is the daemon's: values are copied
             if part_of(parameter) is None or key not in state:
                 continue
             wrong = _why_not(key, state[key], tuple(parameter.shape))  # type: ignore[union-attr]
@@ -250,7 +252,7 @@ def install(model: Model, module: nn.Module) -> None:
 
 
 def uninstall(owner: nn.Module) -> None:
-    """The module is a plain one again, but for hooks that torch has registered."""
+    """Makes the module a plain one again, except for hooks that torch has registered."""
     for name in ATTRIBUTES:
         owner.__dict__.pop(name, None)
 
@@ -272,7 +274,7 @@ def _registered(owner: nn.Module, name: str, _: Any) -> None:
 
 
 def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> None:
-    """RuntimeError where one of them is not sharded. The model's own parameters may be registered once more: they are tied."""
+    """RuntimeError if one of them is not sharded. The model's own parameters can be registered again: they are then tied."""
     for owner, name in changed:
         found = owner._parameters.get(name)
         inside = owner._modules.get(name)
@@ -292,7 +294,7 @@ def check_registered(changed: "Sequence[tuple[nn.Module, str]]", model: Any) -> 
 
 
 def _tie(owner: nn.Module, name: str, part: Part, model: Any) -> None:
-    """The module's parameter of this name is another parameter of the model from now on."""
+    """From now on the module's parameter of this name is another parameter of the model."""
     for unit in model.units:
         for member in unit.members:
             member.owners = [each for each in member.owners if each[0] is not owner or each[1] != name]

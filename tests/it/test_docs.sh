@@ -61,7 +61,7 @@ srun --nodes 2 --ntasks-per-node 8 --distribution block sh -c '
 # a GPU: tests/gpu/run.sh
 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=PATH_OF_THE_DRIVER LD_LIBRARY_PATH=build/tests/several build/tests/contract/test_sums
 # torch: tests/torch/test_examples.py
-make install-python                             # the package, with libzerod beside it; `make wheel` for pip
+make install-python                             # the package with libzerod; `make wheel` for pip
 PATH=$PWD/build/bin:$PATH torchrun --nproc-per-node 2 client/examples/torch/nanogpt.py --steps 40
 # torchtitan, and data: tests/frameworks/test_torchtitan.py
 PYTHONPATH=client/examples/torch torchrun --nproc-per-node 2 -m torchtitan.train --module titan --config llama3_8b

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commits - a trainer dies in the middle of an update, and the next one goes on from the last commit. Run it
- * beside a daemon: zerod --backend host --foreground
+ * commits - a trainer dies in the middle of an update, and the next one continues from the last commit. Run
+ * it with a daemon: zerod --backend host --foreground
  *
  *     commits [SOCKET]
  *
- * A durable job's shards stay with the daemon when its trainers go. With shadow shards the daemon keeps those
- * of the last commit as well, so that what a death leaves half-written is never what the next trainer finds.
- * Memory of zerod_alloc() with ZEROD_ALLOC_DURABLE stays as well, and is found again by its name; a commit
- * does not cover it.
+ * A durable job's shards remain in the daemon when its trainers end. With shadow shards the daemon also
+ * preserves the shards of the last commit: the next trainer never finds half-written values of a trainer that
+ * has died. Memory of zerod_alloc() with ZEROD_ALLOC_DURABLE also remains, and is found again by its name,
+ * but a commit does not cover it.
  *
- * The job stays until somebody ends it: zeroctl end-job.
+ * The job remains until it is ended: zeroctl end-job.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static zerod_group *group;
 static zerod_unit *unit;
 static struct zerod_shard shard = ZEROD_INIT(shard);
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -50,14 +50,14 @@ static void join(const char *socket_path, const char *job)
 	place.job = job;
 	place.world_size = 1;
 	place.flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;
-	do /* the daemon may hear of us before it hears that our predecessor has gone */
+	do /* the daemon can receive this request before it detects the predecessor's end */
 		status = zerod_group_join(client, &place, &group);
 	while (status == ZEROD_E_EXISTS);
 	check(status, "join");
 	weights.name = "weights";
 	weights.dtype = ZEROD_FLOAT32;
 	weights.numel = NUMEL;
-	check(zerod_unit_register(group, &weights, &unit), "register"); /* with what the job has of it */
+	check(zerod_unit_register(group, &weights, &unit), "register"); /* with the job's values of it */
 	check(zerod_shard_get(unit, &shard), "shard");
 }
 

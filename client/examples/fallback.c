@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fallback - gathering what nobody planned for. A plan gathers and releases layer by layer. One frame runs
- * eagerly beside it: it gathers what it touches, cannot know who needs it next, and leaves that to its scope.
- * Run it beside a daemon: zerod --backend host --foreground
+ * fallback - gathers outside of a plan. A plan gathers and releases layer by layer. One frame runs eagerly:
+ * it gathers each weight that it touches, and its scope releases them, because the frame cannot know their
+ * next use. Run it with a daemon: zerod --backend host --foreground
  *
  *     fallback [SOCKET]
  */
@@ -19,7 +19,7 @@
 static zerod_client *client;
 static zerod_group *group;
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -65,8 +65,8 @@ static unsigned long long gathered_bytes(void)
 	return info.gathered_bytes;
 }
 
-/* The hook of an eager frame calls this at each touch of a weight. The scope holds the unit once, however
- * often it is called. */
+/* The hook of an eager frame calls this whenever it touches a weight. The scope holds the unit once, however
+ * often this is called. */
 static const void *touch(zerod_unit *unit, zerod_scope scope)
 {
 	struct zerod_gather_options options = ZEROD_INIT(options);
@@ -85,7 +85,7 @@ static void run_plan(zerod_unit *layer, zerod_unit *tied)
 	check(zerod_gather(layer, NULL, NULL, &data), "gather");
 	check(zerod_gather(tied, NULL, NULL, &data), "gather");
 	check(zerod_release(layer, NULL, 0, NULL, NULL), "release");
-	check(zerod_release(tied, NULL, 0, NULL, NULL), "release"); /* the plan's lease, nobody else's */
+	check(zerod_release(tied, NULL, 0, NULL, NULL), "release"); /* only the plan's lease */
 }
 
 int main(int argc, char **argv)
@@ -96,13 +96,13 @@ int main(int argc, char **argv)
 	join(argc > 1 ? argv[1] : NULL);
 	zerod_unit *layer = make_unit("layer"), *head = make_unit("head");
 
-	/* Forward. The eager frame touches `head`; so does the plan, which releases it again. */
+	/* Forward. The eager frame touches `head`. The plan also gathers and releases it. */
 	check(zerod_forward_begin(group, outermost, NULL, 0, &scope), "forward_begin");
 	const void *in_forward = touch(head, scope);
 	run_plan(layer, head);
 	printf("the scope holds %llu bytes\n", gathered_bytes());
 
-	/* A backward will come, so the scope becomes a claim: without `grad`, its bytes were free now. */
+	/* A backward will follow: the scope becomes a claim. Without `grad`, its bytes would be free now. */
 	check(zerod_forward_end(client, scope, 1, NULL, 0, NULL), "forward_end");
 	const void *in_backward = touch(head, scope);
 	printf("the claim holds %llu bytes at %s place\n", gathered_bytes(),
@@ -110,13 +110,13 @@ int main(int argc, char **argv)
 	check(zerod_claim_end(client, scope, NULL, 0, NULL), "claim_end");
 	printf("after the backward: %llu bytes\n", gathered_bytes());
 
-	/* A forward that raised an exception: whoever catches it says so. Else the next forward_begin
-	 * sweeps. */
+	/* A forward has raised an exception. The code that catches it abandons the scope. Otherwise the next
+	 * forward_begin sweeps it. */
 	check(zerod_forward_begin(group, outermost, NULL, 0, &scope), "forward_begin");
 	(void)touch(head, scope);
 	check(zerod_scope_abandon(client, scope, NULL, 0), "scope_abandon");
 
-	/* A program that looks at its weights: all of them or none, for as long as it says. */
+	/* A program reads its weights: all of them are gathered, or none, until the context ends. */
 	zerod_unit *both[] = {layer, head};
 	check(zerod_context_begin(both, 2, NULL, &context), "context_begin");
 	(void)touch(layer, context);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu.h - the little of CUDA that the examples for GPUs take. A trainer links CUDA, includes its headers and
- * runs kernels where these programs copy; here the few functions are looked up in the driver, so that they
- * build where there is no CUDA.
+ * gpu.h - the few functions of CUDA that the examples for GPUs use. A trainer links CUDA, includes its
+ * headers and runs kernels where these programs copy. Here the functions are looked up in the driver, so that
+ * the examples can be built without CUDA.
  */
 #ifndef ZEROD_EXAMPLES_GPU_H
 #define ZEROD_EXAMPLES_GPU_H
@@ -27,7 +27,7 @@ static int (*cuStreamCreateWithPriority)(void **stream, unsigned int flags, int 
 static int (*cuMemcpyHtoDAsync)(void *to, const void *from, size_t bytes, void *stream);
 static int (*cuMemcpyDtoHAsync)(void *to, const void *from, size_t bytes, void *stream);
 
-/* By way of the driver's own look-up, which knows versions. */
+/* Uses the driver's own look-up, which knows versions. */
 static int (*cuGetProcAddress)(const char *name, void **function, int version, uint64_t flags, int *status);
 
 static void resolve_symbol(const char *name, void *function)
@@ -67,7 +67,7 @@ static void must(int result, const char *what)
 	exit(EXIT_FAILURE);
 }
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(const zerod_client *client, int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -77,7 +77,7 @@ static void check(const zerod_client *client, int status, const char *what)
 	exit(-status);
 }
 
-/* Finds the GPU by its UUID, since the daemon numbers GPUs independently of this process. */
+/* Finds the GPU by its UUID, because the daemon numbers GPUs independently of this process. */
 static int find_gpu(const char *name)
 {
 	int count = 0;
@@ -97,7 +97,7 @@ static int find_gpu(const char *name)
 	exit(EXIT_FAILURE);
 }
 
-/* A GPU of the daemon's, one a rank as far as they go; its context becomes the thread's. */
+/* Chooses a GPU of the daemon: one per rank, as far as they suffice. Its context becomes the thread's. */
 static uint32_t take_gpu(zerod_client *client, uint32_t local_rank)
 {
 	struct zerod_device_info info = ZEROD_INIT(info);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_gather - hello_gather on GPUs: two trainers share a unit of a million numbers, each owns a half of it
- * in its GPU's memory, and gathers the whole in the order of a stream of its own. With one GPU both are on
- * it. Run it beside a daemon: zerod --backend cuda --foreground
+ * gpu_gather - hello_gather on GPUs. Two trainers share a unit of a million numbers. Each owns a half of it
+ * in its GPU's memory, and gathers the whole in the order of its own stream. With one GPU both use it. Run it
+ * with a daemon: zerod --backend cuda --foreground
  *
  *     gpu_gather [SOCKET]
  */
@@ -42,7 +42,7 @@ static zerod_unit *register_weights(zerod_client *client, zerod_group *group)
 	return unit;
 }
 
-/* The shard has its content once `stream` has come so far: nobody waits for that here. */
+/* The shard has its content when `stream` has run this work. The CPU does not wait for that here. */
 static void publish(zerod_client *client, zerod_unit *unit, void *cuda_stream, zerod_stream *stream,
                     float *values)
 {
@@ -72,7 +72,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	check(client, zerod_cuda_stream_wrap(client, cuda_stream, &stream), "wrap");
 	publish(client, unit, cuda_stream, stream, values);
 
-	/* The stream waits for the bytes, and the release for the stream. */
+	/* The stream waits for the bytes, and the release waits for the stream. */
 	check(client, zerod_gather(unit, NULL, stream, &whole), "gather");
 	must(cuMemcpyDtoHAsync(values, whole, sizeof(values), cuda_stream), "copy");
 	check(client, zerod_release(unit, &stream, 1, NULL, NULL), "release");
@@ -80,7 +80,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	for (uint64_t i = 0; i < NUMEL; i++)
 		right += values[i] == (float)i;
 	printf("rank %u: %llu of %d numbers are right\n", rank, (unsigned long long)right, NUMEL);
-	check(client, zerod_commit(group, 1, NULL), "commit"); /* before, no rank may take its shard away */
+	check(client, zerod_commit(group, 1, NULL), "commit"); /* until then, shards must remain */
 	zerod_stream_destroy(stream);
 	zerod_close(client);
 	exit(right == NUMEL ? EXIT_SUCCESS : EXIT_FAILURE);
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	char job[32];
 	(void)snprintf(job, sizeof(job), "gpu-%d", (int)getpid());
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		if (fork() == 0) /* before CUDA, which a child could not use then */
+		if (fork() == 0) /* before CUDA, which a forked child could not use */
 			run_rank(argc > 1 ? argv[1] : NULL, job, rank);
 	int status, failed = 0;
 	while (wait(&status) > 0)

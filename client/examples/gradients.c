@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gradients - two processes reduce the gradients of one step, in ZeRO's stage 2: two micro-steps, one bucket
- * each, an entry that two streams write, and an expert that only one rank has used. Run it beside a daemon:
- * zerod --backend host --devices 2 --foreground
+ * per process, an entry that two streams write, and an expert that only one rank has used. Run it with a
+ * daemon: zerod --backend host --devices 2 --foreground
  *
  *     gradients [SOCKET]
  */
@@ -25,7 +25,7 @@ static zerod_group *group;
 static zerod_stream *streams[2];
 static uint32_t rank;
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -85,14 +85,14 @@ static unsigned long long allocated_bytes(void)
 
 static float expert_gradient[NUMEL];
 
-/* Of rank r every element of the gradient is r + 1. */
+/* Every element of rank r's gradient is r + 1. */
 static void write_half(void *data)
 {
 	for (int i = 0; i < NUMEL / 2; i++)
 		((float *)data)[i] = (float)(rank + 1);
 }
 
-/* No answer is awaited: the client's next call after it has come reports a failure. */
+/* The call does not wait for its reply. The client's next call after the reply reports a failure. */
 static struct zerod_reduce_options mean(void)
 {
 	struct zerod_reduce_options options = ZEROD_INIT(options);
@@ -103,8 +103,7 @@ static struct zerod_reduce_options mean(void)
 	return options;
 }
 
-/* Two streams write a half each and nothing orders them; the submit names both, and the sum waits for
- * both. */
+/* Two streams write a half each, in any order. The submit names both, and the sum waits for both. */
 static void reduce_in_place(zerod_bucket *bucket, zerod_unit *unit)
 {
 	const struct zerod_reduce_options options = mean();
@@ -117,7 +116,7 @@ static void reduce_in_place(zerod_bucket *bucket, zerod_unit *unit)
 	check(zerod_bucket_submit(bucket, entry.id, streams, 2, &options, NULL), "bucket_submit");
 }
 
-/* A gradient in memory of the caller's: one stream writes it, and zerod copies it behind that. */
+/* A gradient in the caller's memory: a stream writes it, and then zerod copies it. */
 static void reduce_from_memory(zerod_bucket *bucket, zerod_unit *unit)
 {
 	const struct zerod_reduce_options options = mean();
@@ -128,8 +127,8 @@ static void reduce_from_memory(zerod_bucket *bucket, zerod_unit *unit)
 	check(zerod_reduce(bucket, unit, expert_gradient, streams[0], &options, NULL), "reduce");
 }
 
-/* Added to the step-local target, which is bound at the first backward after a step. There may be any number
- * of backwards, the same on all ranks; none says that it is the last. */
+/* The gradients are added to the step's target, which is bound at the first backward after a step. A step can
+ * have any number of backwards, the same on all ranks. No backward is marked as the last one. */
 static void backward(zerod_bucket *bucket, zerod_unit *weight, zerod_unit *expert)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
@@ -139,10 +138,10 @@ static void backward(zerod_bucket *bucket, zerod_unit *weight, zerod_unit *exper
 	reduce_in_place(bucket, weight);
 	if (rank == 1)
 		reduce_from_memory(bucket, expert);
-	else /* no token reached it */
+	else /* no token used it */
 		check(zerod_reduce_skip(expert, NULL, NULL), "reduce_skip");
 	check(zerod_backward_end(group, NULL, NULL),
-	      "backward_end"); /* every sum is there, bucket storage is not */
+	      "backward_end"); /* every sum is stored, and bucket storage is free */
 }
 
 static float first_of(zerod_unit *unit)
@@ -166,13 +165,15 @@ static void run_rank(const char *socket_path, const char *job)
 		backward(bucket, weight, expert);
 	const unsigned long long targets = allocated_bytes() - before;
 
-	/* All ranks see the same: whether anybody had an inf or a nan, and the norm of everything. */
+	/* All ranks receive the same result: whether any rank had an inf or a nan, and the norm of all
+	 * gradients. */
 	check(zerod_step_begin(group, NULL, &step, NULL), "step_begin");
 	if (!step.overflow)
 		printf("rank %u, step %llu: weight %g, expert %g, norm squared %g\n", rank,
 		       (unsigned long long)step.step, (double)first_of(weight), (double)first_of(expert),
 		       step.norm_squared);
-	/* The optimizer takes what it needs, and the target goes before the optimizer's own memory comes. */
+	/* The optimizer copies the values that it needs. The target is freed before the optimizer allocates
+	 * memory. */
 	check(zerod_step_end(group, NULL, 0, NULL), "step_end");
 	printf("rank %u held %llu bytes of targets, holds %llu\n", rank, targets, allocated_bytes() - before);
 	zerod_close(client);

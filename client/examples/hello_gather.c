@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hello_gather - the interface in one screen: two processes share a unit of 128 numbers, each owns a half of
- * it, and each gathers the whole. Run it beside a daemon: zerod --backend host --devices 2 --foreground
+ * hello_gather - the interface in one screen. Two processes share a unit of 128 numbers. Each owns a half of
+ * it, and each gathers the whole. Run it with a daemon: zerod --backend host --devices 2 --foreground
  *
  *     hello_gather [SOCKET]
  */
@@ -17,7 +17,7 @@
 #define WORLD 2
 #define NUMEL 128
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(const zerod_client *client, int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -35,7 +35,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	check(NULL, zerod_connect(&options, &client), "connect");
 	need_host_devices(client);
 
-	/* A rank of a group, on a device. Waits for the other rank. */
+	/* This process becomes a rank of a group, on a device. The call waits for the other rank. */
 	zerod_group *group;
 	struct zerod_group_options place = ZEROD_INIT(place);
 	place.job = job;
@@ -43,7 +43,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	place.rank = rank;
 	check(client, zerod_group_join(client, &place, &group), "join");
 
-	/* A unit is sharded over the group: this rank has `true_numel` of its elements. */
+	/* A unit is sharded across the group: this rank has `true_numel` of its elements. */
 	zerod_unit *unit;
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct zerod_unit_options weights = ZEROD_INIT(weights);
@@ -59,7 +59,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 		((float *)shard.data)[i] = (float)(shard.offset_numel + i);
 	check(client, zerod_publish(&unit, 1, NULL, 0, NULL, NULL), "publish");
 
-	/* The whole is there from gather to release, and not a moment longer. */
+	/* The whole exists from the gather to the release, and no longer. */
 	void *whole;
 	check(client, zerod_gather(unit, NULL, NULL, &whole), "gather");
 	const float *values = whole;
@@ -69,7 +69,7 @@ static void run_rank(const char *socket_path, const char *job, uint32_t rank)
 	       (double)values[NUMEL - 1]);
 	check(client, zerod_release(unit, NULL, 0, NULL, NULL), "release");
 
-	/* A commit ends when every rank has come to it: before, no rank may take its shard away. */
+	/* A commit ends when every rank has called it: until then no rank's shard disappears. */
 	check(client, zerod_commit(group, 1, NULL), "commit");
 	zerod_close(client);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.h - the examples that compute on the CPU need memory that the CPU can read: that of emulated devices.
+ * host.h - the examples that compute on the CPU need memory that the CPU can access: that of emulated
+ * devices.
  */
 #ifndef ZEROD_EXAMPLES_HOST_H
 #define ZEROD_EXAMPLES_HOST_H

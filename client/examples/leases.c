@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * leases - who keeps a gathered buffer, and where it lies. Run it beside a daemon: zerod --backend host
+ * leases - the holders of a gathered buffer, and its address. Run it with a daemon: zerod --backend host
  * --foreground
  *
  *     leases [SOCKET]
  *
- * Tags keep the holders of one buffer apart, and a lease may take several releases. Units that share a slot
- * take turns at one address, so that what remembers addresses stays right. A persistent unit's copy needs no
- * holder at all.
+ * Tags distinguish the holders of one buffer, and a lease can require several releases. Units that share a
+ * slot use one address in turn: code that remembers addresses remains correct. A persistent unit's copy needs
+ * no holder.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static zerod_group *group;
 static zerod_stream *stream;
 static double sum;
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -45,7 +45,7 @@ static void join(const char *socket_path)
 
 	(void)snprintf(job, sizeof(job), "leases-%d", (int)getpid());
 	options.socket_path = socket_path;
-	options.strict = 1; /* a rank that is alone gathers copies, too, as ranks of a larger group do */
+	options.strict = 1; /* a single rank then also gathers copies, like ranks of a larger group */
 	check(zerod_connect(&options, &client), "connect");
 	need_host_devices(client);
 	place.job = job;
@@ -81,7 +81,7 @@ static void *gather(zerod_unit *unit, const char *tag, uint32_t uses)
 	return data;
 }
 
-/* Reused when what is in the stream now has run, and not before; off the account at once. */
+/* The memory is uncharged at once, and reused only when the work now in the stream has run. */
 static void release(zerod_unit *unit, const char *tag)
 {
 	struct zerod_release_options options = ZEROD_INIT(options);
@@ -98,7 +98,7 @@ static unsigned long long gathered_bytes(void)
 	return info.gathered_bytes;
 }
 
-/* A tied weight: the embedding uses it once, the head twice, and neither knows of the other. */
+/* A tied weight: the embedding uses it once and the head twice, independently of each other. */
 static void share(zerod_unit *tied)
 {
 	struct zerod_release_options options = ZEROD_INIT(options);
@@ -111,7 +111,7 @@ static void share(zerod_unit *tied)
 	printf("before the last release: %llu bytes\n", gathered_bytes());
 	release(tied, "head");
 	printf("after it: %llu bytes\n", gathered_bytes());
-	/* Nothing is left that one could release: an error, and nothing changes. */
+	/* No use is left to release: the call returns an error and changes nothing. */
 	options.tag = "head";
 	printf("once more: %s\n", zerod_status_name(zerod_release(tied, NULL, 0, &options, NULL)));
 }
@@ -121,7 +121,7 @@ static void use(void *data)
 	sum += *(const float *)data;
 }
 
-/* Two buffers for any number of layers: while one is used, the next layer travels into the other. */
+/* Two buffers for any number of layers: while one is used, the next layer is gathered into the other. */
 static void run_layers(zerod_unit *const *layers)
 {
 	struct zerod_gather_options prefetch = ZEROD_INIT(prefetch);

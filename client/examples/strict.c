@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strict - finds who reads a weight after its release. Run it beside a daemon: zerod --backend host
+ * strict - finds the code that reads a weight after its release. Run it with a daemon: zerod --backend host
  * --foreground
  *
  *     strict [SOCKET]
  *
- * A view that was kept past the release shows whatever the memory holds next, and no figure tells. A strict
- * client has no access there any more: the first stale read ends the process, at the line that reads. Here
- * that is a child's. (On GPUs it is a kernel or copy that fails, with CUDA_ERROR_ILLEGAL_ADDRESS.)
+ * A view that outlives the release shows later contents of the memory, without an error. A strict client
+ * loses its access at the release: the first stale read ends the process, at the line that reads. Here a
+ * child process reads. (On GPUs a kernel or copy fails with CUDA_ERROR_ILLEGAL_ADDRESS.)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 
 static zerod_client *client;
 
-/* Ends the process with the library's words when a call failed. */
+/* Ends the process with the library's text if a call has failed. */
 static void check(int status, const char *what)
 {
 	if (status == ZEROD_OK)
@@ -42,7 +42,7 @@ static zerod_unit *join_and_register(const char *socket_path, int strict)
 	char job[32];
 
 	options.socket_path = socket_path;
-	options.strict = strict; /* all that it takes: 1, while a bug is hunted */
+	options.strict = strict; /* 1 while a bug is searched: no other change is needed */
 	check(zerod_connect(&options, &client), "connect");
 	need_host_devices(client);
 	(void)snprintf(job, sizeof(job), "strict-%d-%d", (int)getpid(), strict);
@@ -58,7 +58,7 @@ static zerod_unit *join_and_register(const char *socket_path, int strict)
 	return unit;
 }
 
-/* A child has the access that its parent had: does it live to tell. */
+/* A child has the access that its parent has. Returns whether it survives the read. */
 static int can_be_read(const volatile float *view)
 {
 	const struct rlimit no_core = {0, 0};

@@ -3,16 +3,16 @@
  * two_nodes - a group whose ranks are in several daemons: each rank publishes its shards, gathers two layers,
  * checks every number of them, and reduces their gradients, three steps long.
  *
- * As one rank of a job, started by torchrun --no-python, srun or mpirun with these in the environment:
+ * It is one rank of a job if torchrun --no-python, srun or mpirun starts it with these in the environment:
  *
  *     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
- *     UNIQUE_ID_FILE    a path that all nodes see: rank 0 leaves the group's id there. It must be new for
- *                       each job, since one that was aborted may have left its file
- *     ZEROD_SOCKET      the node's daemon, if it is not the usual one
- *     COLLECTIVES=nccl  NCCL inside the nodes, too
+ *     UNIQUE_ID_FILE    a path that all nodes see: rank 0 writes the group's id there. It must be new for
+ *                       each job, because an aborted job can have left its file
+ *     ZEROD_SOCKET      the node's daemon, if it is not the default one
+ *     COLLECTIVES=nccl  NCCL also inside the nodes
  *
- * Without RANK it starts a whole job itself, on one host: LOCAL_WORLD_SIZE ranks (1) for each daemon that it
- * is told of.
+ * Without RANK it starts a whole job itself, on one host: LOCAL_WORLD_SIZE ranks (1) for each daemon in its
+ * arguments.
  *
  *     (umask 077; head -c 32 /dev/urandom >/tmp/key)
  *     zerod --backend cuda --key-file /tmp/key --gpus 0 --socket /tmp/a.sock &
@@ -39,7 +39,7 @@
 #define LAYERS     2
 #define NUMEL      100003 /* not divisible by any number of ranks: the last shards are shorter */
 #define STEPS      3
-#define PATIENCE   60 /* seconds for rank 0's file */
+#define PATIENCE   60 /* seconds of waiting for rank 0's file */
 #define JOB_TEXT   64
 #define MOST_RANKS 64
 
@@ -65,8 +65,8 @@ static void fail(const char *what, const char *path)
 
 /* ---- The id, from rank 0 to all others ----------------------------------------------------------------- */
 
-/* Under another name until it is whole. A file that is there already is another job's, whose ids are used
- * up. */
+/* Writes the file under another name until it is complete. An existing file is another job's, whose ids are
+ * used up. */
 static void leave_id(const char *path, const struct zerod_unique_id *id)
 {
 	char begun[PATH_MAX];
@@ -132,7 +132,7 @@ static void join(struct trainer *t, const char *job)
 	}
 	check(t->client, zerod_group_join(t->client, &place, &t->group), "join");
 	if (t->rank == 0 && path)
-		(void)unlink(path); /* all have joined, so all have read it */
+		(void)unlink(path); /* all have joined, and have therefore read it */
 }
 
 static void set_up(struct trainer *t)
@@ -178,12 +178,12 @@ static void publish(struct trainer *t, int step)
 		                       t->cuda_stream),
 		     "copy");
 		check(t->client, zerod_stream_synchronize(t->stream),
-		      "synchronize"); /* `values` is free again */
+		      "synchronize"); /* `values` can be written again */
 	}
 	check(t->client, zerod_publish(t->layers, LAYERS, &t->stream, 1, NULL, NULL), "publish");
 }
 
-/* All ranks gather the layers in this order: that is the contract. Returns how many numbers are right. */
+/* All ranks must gather the layers in the same order. Returns the number of correct elements. */
 static uint64_t forward(struct trainer *t, int step)
 {
 	uint64_t right = 0;
@@ -219,7 +219,8 @@ static void backward(struct trainer *t)
 	check(t->client, zerod_backward_end(t->group, NULL, NULL), "backward_end");
 }
 
-/* This rank's slices of the sums over all ranks of all nodes; and the norm, which is the same everywhere. */
+/* Checks this rank's slices of the sums across all ranks of all nodes, and the norm, which is the same
+ * everywhere. */
 static uint64_t step_sums(struct trainer *t)
 {
 	float ranks = (float)t->world_size * (float)(t->world_size + 1) / 2; /* 1 + 2 + ... */
@@ -259,7 +260,7 @@ static int run_rank(void)
 	const char *path = getenv("UNIQUE_ID_FILE");
 	char job[JOB_TEXT];
 
-	/* Of the file's name, so that two jobs on the same daemons do not meet. */
+	/* The name comes from the file's, so that two jobs on the same daemons differ. */
 	snprintf(job, sizeof(job), "two-nodes-%.40s",
 	         path && strrchr(path, '/') ? strrchr(path, '/') + 1 : "");
 	load_driver();
@@ -292,7 +293,7 @@ static void set_number(const char *name, uint32_t number)
 	setenv(name, text, 1);
 }
 
-/* When one fails, the others would wait for it in vain. */
+/* When one fails, the others would wait for it for ever. */
 static int wait_for_all(pid_t *ranks, uint32_t count)
 {
 	int status, failed = 0;
@@ -308,7 +309,7 @@ static int wait_for_all(pid_t *ranks, uint32_t count)
 	return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* All have been started, or none goes on. */
+/* Starts all ranks, or none continues. */
 static int start_all(pid_t *ranks, char *const *sockets, uint32_t nodes, uint32_t each)
 {
 	for (uint32_t rank = 0; rank < nodes * each; rank++) {
@@ -316,7 +317,7 @@ static int start_all(pid_t *ranks, char *const *sockets, uint32_t nodes, uint32_
 		set_number("LOCAL_RANK", rank % each);
 		setenv("ZEROD_SOCKET", sockets[rank / each], 1);
 		ranks[rank] = fork();
-		if (ranks[rank] == 0) /* before CUDA, which a child could not use then */
+		if (ranks[rank] == 0) /* before CUDA, which a forked child could not use */
 			exit(run_rank());
 		if (ranks[rank] > 0)
 			continue;

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""durable - ranks are killed at random moments of their steps, and go on from the last step that the daemon keeps.
+"""durable - ranks are killed at random moments of their steps, and continue from the last step that the daemon preserves.
 
-Beside a daemon (zerod --backend host --devices 2 --arena 256M --foreground, or --backend cuda with as many GPUs):
+With a daemon (zerod --backend host --devices 2 --arena 256M --foreground, or --backend cuda with as many GPUs):
 
     python3 durable.py [--ranks 2] [--steps 40] [--kills 4]
 
-No checkpoint is written. The program trains once without kills and once with them, and compares weights and the
-optimizer's state of both runs bit by bit. The second one stays in the daemon until `zeroctl end-job`.
+No checkpoint is written. The program trains once without kills and once with them, and compares weights and the optimizer's state
+of both runs bit by bit. The second one remains in the daemon until `zeroctl end-job`.
 
-The trainer is what every program looks like that survives its own end: shard(durable=...), and a loop that begins at
-committed_step(). The launcher stands for torchrun: when one rank ends, it ends the others and starts all again.
+The trainer shows the form of every program that survives its own end: shard(durable=...), and a loop that starts at
+committed_step(). The launcher replaces torchrun: when one rank ends, it ends the others and starts all again.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ import zerod.torch as zt
 
 
 def batch(step: int, rank: int, device: torch.device) -> torch.Tensor:
-    """The data of a step: the same after a restart."""
+    """The data of a step, which are the same after a restart."""
     return torch.randn(16, 64, generator=torch.Generator().manual_seed(1000 * step + rank)).to(device)
 
 
@@ -53,14 +53,14 @@ def train(job: str, steps: int) -> None:
         x = batch(step, rank, zt.model_of(model).device).bfloat16()
         optimizer.zero_grad()
         F.mse_loss(model(x).float(), x.float().roll(1, 1)).backward()
-        optimizer.step()  # and weights, masters and moments are committed
+        optimizer.step()  # this also commits weights, masters and moments
         print(f"step {step}", flush=True)
     print("result", digest(zt.state_dict(model, optimizer, full=True)), flush=True)
     zt.barrier(model)
 
 
 def digest(state: dict) -> str:
-    """Of every bit of the weights and of the optimizer's state."""
+    """A digest of every bit of the weights and of the optimizer's state."""
     made = hashlib.sha256()
     values = dict(state["model"])
     for name, kept in state["optimizer"]["state"].items():
@@ -82,9 +82,9 @@ def start(args: argparse.Namespace, job: str) -> "list[subprocess.Popen[str]]":
 
 
 def run(args: argparse.Namespace, job: str, kill_after: int) -> str:
-    """One start of all ranks; kills some of them in the step behind `kill_after` ones, unless that is -1.
+    """Starts all ranks once, and kills some of them in the step after `kill_after` steps, unless that is -1.
 
-    Returns the digest if the ranks have come to the end, else "".
+    Returns the digest if the ranks have finished, otherwise "".
     """
     ranks = start(args, job)
     seen, began, result = -1, time.monotonic(), ""
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace, job: str, kill_after: int) -> str:
             print("  " + line.strip(), flush=True)
         seen, took, began = seen + 1, time.monotonic() - began, time.monotonic()
         if seen == kill_after:
-            time.sleep(random.uniform(0, took if seen else 0.01))  # where in the step it is by then is not known
+            time.sleep(random.uniform(0, took if seen else 0.01))  # the rank is then at an unknown place in the step
             victims = random.choice([ranks, [random.choice(ranks)]])
             print(f"  SIGKILL to {len(victims)} of {args.ranks} ranks after {line.strip()!r}", flush=True)
             for victim in victims:
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, job: str, kill_after: int) -> str:
             break
     killed = seen == kill_after
     for each in ranks:
-        if killed:  # the others would get PEER_LOST
+        if killed:  # the others would receive PEER_LOST
             each.kill()
         each.wait()
     if not killed and any(each.returncode for each in ranks):

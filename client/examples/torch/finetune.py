@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""finetune - a language model of transformers learns a text of yours, sharded through zerod.
+"""finetune - a language model of transformers learns a text of yours, sharded by zerod.
 
     torchrun --nproc-per-node 2 finetune.py --text FILE --model Qwen/Qwen3-0.6B --save checkpoint
 
-Shows a progress bar, and what the model writes before and after. Run again, it goes on where --save ends. Without
---model it makes a small Llama with random weights that reads bytes, for which nothing is downloaded.
+It shows a progress bar, and text of the model before and after the training. A second run continues from --save. Without --model
+it makes a small Llama with random weights that reads bytes, and downloads nothing.
 """
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def make(name: str | None, dtype: torch.dtype) -> tuple[Any, Any]:
 
 @torch.no_grad()
 def sample(model: Any, tokenizer: Any, prompt: str, device: torch.device, count: int = 40) -> str:
-    """The model's continuation of the prompt, the likeliest token each time. One rank may call it alone: gathers are one-sided."""
+    """The model's continuation of the prompt, with the likeliest token each time. One rank may call it alone, because gathers are
+    one-sided."""
     tokens = tokenizer.encode(prompt)
     for _ in range(count):
         logits = model(input_ids=torch.tensor([tokens[-256:]], device=device)).logits
@@ -84,7 +85,7 @@ def main() -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if world > 1:
-        torch.distributed.init_process_group("gloo")  # for checkpoints alone; gradients go through zerod
+        torch.distributed.init_process_group("gloo")  # only for checkpoints; zerod sums the gradients
     model, tokenizer = make(args.model, torch.float32)
     zt.shard(model, param_dtype=torch.bfloat16 if args.bfloat16 else None)
     device = zt.model_of(model).device

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""nanogpt - trains a small GPT on the bytes of a text, sharded through zerod.
+"""nanogpt - trains a small GPT on the bytes of a text, sharded by zerod.
 
-Beside a daemon (zerod --backend cuda, or --backend host --devices 2 --arena 256M --foreground for the CPU):
+With a daemon (zerod --backend cuda, or --backend host --devices 2 --arena 256M --foreground for the CPU):
 
     torchrun --nproc-per-node 2 nanogpt.py --text FILE
 
-The three lines about zerod are marked. Everything else is what a program for one process looks like.
+The three lines about zerod are marked. All others are those of a program for one process.
 """
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 
     torchrun --nproc-per-node 2 rl.py
 
-The task is to repeat the token before: each generated token that does is rewarded. In each update the engine takes the trainers'
-last commit by zerod.reader, generates a group of answers to each prompt, and the ranks train on them. No rank takes part in
-the transfer. On GPUs the engine has the one after the ranks' if there is one, else the first.
+The task is to repeat the previous token: each generated token that repeats it is rewarded. In each update the engine reads the
+trainers' last commit with zerod.reader and generates a group of answers to each prompt. The ranks train on them. They do not take
+part in the transfer. The engine uses the GPU after those of the ranks if there is one, otherwise the first.
 """
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def make() -> Any:
 
 
 def reward(tokens: torch.Tensor) -> torch.Tensor:
-    """For each token of an answer, whether it repeats the one before."""
+    """For each token of an answer, whether it repeats the previous one."""
     return (tokens[:, PROMPT:] == tokens[:, PROMPT - 1:-1]).float()
 
 
 # ---- The engine ----
 
 def engine(pipe: Any, address: dict[str, str], world: int, prompts: int, group: int) -> None:
-    """Sends (answers, milliseconds of the transfer) for each step that it is asked for."""
+    """Sends (answers, milliseconds of the transfer) for each requested step."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", world if world < torch.cuda.device_count() else 0)
@@ -66,8 +66,8 @@ def engine(pipe: Any, address: dict[str, str], world: int, prompts: int, group: 
 # ---- The trainers ----
 
 def loss_of(model: Any, tokens: torch.Tensor, group: int) -> torch.Tensor:
-    """The policy's gradient: of a token, how much better than its group's mean the rewards from it on are."""
-    earned = reward(tokens).flip(1).cumsum(1).flip(1)  # from each token on
+    """The policy's gradient. The weight of a token is the sum of the rewards from it on, relative to its group's mean."""
+    earned = reward(tokens).flip(1).cumsum(1).flip(1)  # the sum from each token on
     by_prompt = earned.view(-1, group, ANSWER)
     advantage = ((by_prompt - by_prompt.mean(1, keepdim=True)) / (by_prompt.std(1, keepdim=True) + 1e-4)).view(-1, ANSWER)
     logits = model(input_ids=tokens).logits[:, PROMPT - 1:-1]
@@ -89,7 +89,7 @@ def main() -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if world > 1:
-        dist.init_process_group("gloo")  # for the answers alone
+        dist.init_process_group("gloo")  # only for the answers
     model = zt.shard(make())
     device = zt.model_of(model).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.0)

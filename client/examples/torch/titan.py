@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""titan - torchtitan trains its Llamas with zerod in place of fully_shard().
+"""titan - torchtitan trains its Llamas with zerod instead of fully_shard().
 
     PYTHONPATH=client/examples/torch torchrun --nproc-per-node 2 -m torchtitan.train --module titan --config llama3_8b
 
-Every configuration of torchtitan's models/llama3 is one of this module, with the function below as its parallelize_fn. Tried
-with torchtitan 0.3.
+This module has every configuration of torchtitan's models/llama3, with the function below as its parallelize_fn. Tried with
+torchtitan 0.3.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import zerod.torch as zt
 
 def parallelize(model: nn.Module, *, parallel_dims: Any, training: Any, parallelism: Any, compile_config: Any, ac_config: Any,
                 dump_folder: str) -> nn.Module:
-    """Shards a model on the meta device, which the trainer initializes afterwards."""
+    """Shards a model on the meta device. The trainer initializes it afterwards."""
     for name in ("tp", "cp", "pp", "ep", "dp_replicate"):
         if getattr(parallel_dims, f"{name}_enabled"):
             raise ValueError(f"{name} is enabled: this example shards over all ranks, and has no other parallelism")

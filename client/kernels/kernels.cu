@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.cu - what libzerod runs on GPUs, in the trainer's context: casts, the sum of a reduce-scatter, and
- * an optimizer's update.
+ * kernels.cu - the kernels that libzerod runs on GPUs, in the trainer's context: casts, the sum of a
+ * reduce-scatter, and an optimizer's update.
  *
- * All give the bits that the CPU gives: casts those of compute/cast.c, updates those of compute/update_cpu.c,
- * reductions those of daemon/executor/host/host_kernels.h, but for the order in which squares are added
- * (kernels.h). So every step rounds by itself: the intrinsics below are not contracted into fused operations,
- * and nvcc is told not to (ptx.sh, Makefile).
+ * All compute the same bits as the CPU: casts those of compute/cast.c, updates those of compute/update_cpu.c,
+ * reductions those of daemon/executor/host/host_kernels.h, except for the order in which squares are added
+ * (kernels.h). Every step therefore rounds separately: the intrinsics below are not contracted into fused
+ * operations, and nvcc is told not to fuse (ptx.sh, Makefile).
  *
- * All are bound by memory. Where all addresses allow it a thread reads vectors of its input, of 16 bytes at
- * most, and of a reduction several inputs at once; else, and at the end, element by element.
+ * All are bound by memory. If all addresses allow it, a thread reads vectors of its input, of at most 16
+ * bytes, and in a reduction several inputs at once. Otherwise, and at the end, it reads element by element.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,14 +20,14 @@
 
 #define WARP  32u
 #define WARPS (ZC_THREADS / WARP)
-#define BATCH 4u /* inputs that a thread has under way */
+#define BATCH 4u /* inputs that a thread loads at the same time */
 
 static_assert(WARPS == WARP, "one warp adds the sums of all");
 static_assert(ZC_REDUCE_PARTS <= ZC_THREADS, "one block adds the parts of all");
 
 /* ---- Dtypes -------------------------------------------------------------------------------------------- */
 
-/* Conversions as casts make them, nans too. */
+/* Conversions of casts, including nans. */
 struct float32 {
 	typedef uint32_t bits;
 	static __device__ float widen(bits from)
@@ -80,7 +80,7 @@ struct float8_e5m2 {
 	}
 };
 
-/* N elements; in memory they are aligned to the least of their bytes and ZC_VECTOR_BYTES. */
+/* N elements. In memory they are aligned to the smaller of their bytes and ZC_VECTOR_BYTES. */
 template <typename Bits, unsigned N>
 struct alignas(N * sizeof(Bits) < ZC_VECTOR_BYTES ? N * sizeof(Bits) : ZC_VECTOR_BYTES) pack {
 	Bits each[N];
@@ -134,14 +134,14 @@ CAST(bfloat16, float8_e5m2)
 
 /* ---- Reductions: the elements -------------------------------------------------------------------------- */
 
-/* Of the elements of one thread, then of a block, then of all. */
+/* The statistics of one thread's elements, then of a block's, then of all. */
 struct statistics {
 	double sum_squares;
 	bool overflow;
 };
 
-/* Conversions as reductions make them: the hardware's, which are shorter, and one nan, since the hardware's
- * is another. */
+/* Conversions of reductions: the hardware's, which are shorter, and one nan, because the hardware's nan
+ * differs. */
 struct sum_float32 : float32 {
 	static constexpr bits NAN_BITS = 0x7fc00000;
 };
@@ -158,7 +158,7 @@ struct sum_float16 : float16 {
 	}
 };
 
-/* The float8s are inputs only. As float16s one shift and the hardware widen them. */
+/* The float8s are only inputs. One shift makes them float16s, which the hardware widens. */
 struct sum_float8_e4m3 : float8_e4m3 {
 	static __device__ float widen(bits from)
 	{
@@ -223,7 +223,7 @@ static __device__ void reduce_element(const zc_reduce_args &args, uint64_t i, st
 	*target = store_sum<Target>(acc, args.overwrite ? 0 : *target, args, found);
 }
 
-/* Element `first` and those behind it in its vector: the loads of a few inputs are under way at a time. */
+/* Sums element `first` and the later ones of its vector. The loads of a few inputs run at the same time. */
 template <typename Input, typename Target>
 static __device__ void reduce_vector(const zc_reduce_args &args, uint64_t first, statistics &found)
 {
@@ -260,16 +260,16 @@ static __device__ void reduce_vector(const zc_reduce_args &args, uint64_t first,
 
 /* ---- Reductions: the sum of squares -------------------------------------------------------------------- */
 
-/* Partial results of a reduction's blocks, which the last block to finish adds up. */
+/* Partial results of a reduction's blocks. The last block to finish adds them up. */
 struct lane {
 	double sum_squares[ZC_REDUCE_PARTS];
 	unsigned overflow[ZC_REDUCE_PARTS];
-	unsigned nready; /* blocks; 0 again when the last has come */
+	unsigned nready; /* blocks; 0 again when the last has finished */
 };
 
 static __device__ lane lanes[ZC_REDUCE_LANES];
 
-/* In the warp's first thread. */
+/* The result is in the warp's first thread. */
 static __device__ double warp_sum(double value)
 {
 #pragma unroll
@@ -278,10 +278,10 @@ static __device__ double warp_sum(double value)
 	return value;
 }
 
-/* Functions with shared memory are not static: else nvcc puts a hash into its name, and the PTX is not the
- * same everywhere. */
+/* Functions with shared memory are not static: otherwise nvcc adds a hash to its name, and the PTX differs
+ * between machines. */
 
-/* Of all threads of the block, which all call it; in the first one. */
+/* All threads of the block call it. The result is in the first one. */
 inline __device__ statistics block_sum(const statistics &mine)
 {
 	__shared__ double of_warp[WARPS];
@@ -292,11 +292,12 @@ inline __device__ statistics block_sum(const statistics &mine)
 		of_warp[threadIdx.x / WARP] = sum;
 	of_block.overflow = __syncthreads_or(mine.overflow);
 	of_block.sum_squares = threadIdx.x < WARP ? warp_sum(of_warp[threadIdx.x]) : 0;
-	__syncthreads(); /* of_warp may be written again */
+	__syncthreads(); /* of_warp can be written again */
 	return of_block;
 }
 
-/* Is this the last block to have left its part: then it sees those of all. All threads call it. */
+/* Returns whether this is the last block to have stored its part: it then sees the parts of all. All threads
+ * call it. */
 inline __device__ bool leave_part(lane &lane, const statistics &part)
 {
 	__shared__ bool is_last;

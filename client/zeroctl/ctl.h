@@ -27,7 +27,7 @@
 #define ZD_CTL_USAGE       (-2)
 #define ZD_CTL_TRACE_MAX_S 3600
 
-/* Jansson's integers are signed; every count and byte figure of the protocol stays far below 2^63. */
+/* Jansson's integers are signed. Every count and byte figure of the protocol is far below 2^63. */
 #define ZD_CTL_INT(value) ((json_int_t)(value))
 
 /* ---- One invocation ------------------------------------------------------------------------------------ */
@@ -75,7 +75,7 @@ unsigned zd_ctl_private_sockets(char **paths);
  * of a job of this user. The message for a missing daemon has the socket's path and a remedy. */
 int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 
-/* Sends the request; `fn` gets the reply when its status is 0. */
+/* Sends the request. `fn` receives the reply if its status is 0. */
 int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Reply *reply, void *arg),
                 void *arg) __attribute__((warn_unused_result));
 
@@ -120,7 +120,7 @@ struct zd_ctl_column {
 	const char *title; /* heads the column, ASCII; NULL ends an array of columns */
 	const char *key;   /* of the row's object; "usage.peak_bytes" reaches into an inner one */
 	enum zd_ctl_format format;
-	unsigned spare; /* where a terminal is too narrow, columns with a higher one are left out first */
+	unsigned spare; /* if a terminal is too narrow, columns with a higher one are left out first */
 	char *(*text)(const json_t *row); /* ZD_CTL_CUSTOM: returns a text from malloc() */
 };
 
@@ -133,9 +133,9 @@ size_t zd_ctl_count_columns(const struct zd_ctl_column *columns);
  * column is a USAGE failure. `chosen` NULL: only checks. */
 int zd_ctl_choose_columns(const struct zd_ctl *ctl, const struct zd_ctl_column *columns,
                           struct zd_ctl_column **chosen) __attribute__((warn_unused_result));
-/* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case; a '-'
- * before the name turns the order. Rows that compare equal keep their order. An unknown column is a USAGE
- * failure. */
+/* Sorts the array `rows` by the column that `sort` names by title or key, without regard to case. A '-'
+ * before the name reverses the order. Rows that compare equal remain in their order. An unknown column is a
+ * USAGE failure. */
 int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *sort)
         __attribute__((warn_unused_result));
 
@@ -150,10 +150,10 @@ void zd_ctl_print_record(const struct zd_ctl *ctl, const json_t *row, const stru
 struct zd_ctl_listing {
 	Zd__Table table;
 	Zd__Row__RowCase row_case;
-	void (*amend)(json_t *row); /* changes what the message says; NULL: nothing */
+	void (*amend)(json_t *row); /* changes the row; NULL: no change */
 	const struct zd_ctl_column *columns;
-	void (*complete)(struct zd_ctl *ctl, json_t *rows); /* adds what this process knows; NULL: nothing */
-	const char *plural; /* "live buffers": what there is none of where the table is empty */
+	void (*complete)(struct zd_ctl *ctl, json_t *rows); /* adds facts of this process; NULL: none */
+	const char *plural; /* "live buffers": for the message of an empty table */
 };
 
 /* Fetches all rows of the listing, page by page, as a new array. */
@@ -196,28 +196,28 @@ char *zd_ctl_user_text(uint32_t uid);
 /* Adds to each row with a "uid" the "user". */
 void zd_ctl_add_users(json_t *rows);
 
-/* If `text` begins with the name of this row, or with UID/NAME or USER/NAME: what follows behind a '/', ""
- * for nothing. NULL: it does not. */
+/* If `text` starts with the name of this row, or with UID/NAME or USER/NAME: the part after a '/', or "".
+ * NULL: it does not. */
 const char *zd_ctl_behind_name(const json_t *row, const char *name, const char *text);
 /* "USER/NAME", which the caller frees. */
 char *zd_ctl_job_text(const json_t *job) __attribute__((returns_nonnull));
-/* Lets listings and events be of this job only; NULL: of all. */
+/* Restricts listings and events to this job. NULL: of all jobs. */
 void zd_ctl_keep_job(struct zd_ctl *ctl, const json_t *job);
-/* Each prints the failure and returns its status. `jobs`: those that the text names, or all. */
+/* Each prints the failure and returns its status. `jobs`: the jobs that the text names, or all. */
 int zd_ctl_fail_ambiguous(const json_t *jobs, const char *text);
 int zd_ctl_fail_no_job(const json_t *jobs, const char *text);
-/* Finds the one job that --job names. Errors: NOT_FOUND, also for jobs that the caller may not see;
- * INVALID: the job is several users'. */
+/* Finds the one job that --job names. Errors: NOT_FOUND, also for jobs that the caller may not see; INVALID:
+ * several users have such a job. */
 int zd_ctl_check_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
-/* The same, and a job of which only events may be left is none that is not found. */
+/* The same, but a job of which only events can be left is not an error. */
 int zd_ctl_check_past_job(struct zd_ctl *ctl) __attribute__((warn_unused_result));
-/* Calls `fn` for each job with whose name `text` begins, with what follows, while listings are of that job
- * only, until it fails. */
+/* Calls `fn` for each job with whose name `text` starts, with the rest of the text, until it fails. Meanwhile
+ * listings are of that job only. */
 int zd_ctl_each_job(struct zd_ctl *ctl, const char *text,
                     int (*fn)(struct zd_ctl *ctl, const json_t *job, const char *rest, void *arg), void *arg)
         __attribute__((warn_unused_result));
-/* Finds the job that `text` is the id or the name of. `what` gets its name and how much it has, as a text
- * that the caller frees. */
+/* Finds the job with the id or the name `text`. `what` receives its name and the sizes of its objects, as a
+ * text that the caller frees. */
 int zd_ctl_find_job(struct zd_ctl *ctl, const char *text, uint64_t *id, char **what)
         __attribute__((warn_unused_result));
 
@@ -229,16 +229,16 @@ int zd_ctl_parse_id(const char *text, uint64_t *id) __attribute__((warn_unused_r
 json_int_t zd_ctl_number(json_int_t id);
 /* Replaces all ids in the value by their numbers. */
 void zd_ctl_show_ids(json_t *value);
-/* Finds the id of the row that `text` names by NUMBER, USER/NUMBER or UID/NUMBER; 0: none. Errors: INVALID,
- * several users' rows have this number. */
+/* Finds the id of the row that `text` names by NUMBER, USER/NUMBER or UID/NUMBER. 0: none. Errors: INVALID:
+ * rows of several users have this number. */
 int zd_ctl_find_id(const json_t *rows, const char *text, uint64_t *id) __attribute__((warn_unused_result));
-/* The same, or the id of `named`, whose name the text is; NULL: none. Errors: also INVALID, it is the id of
- * one row, and the name of another. */
+/* The same, or the id of `named`, if the text is its name. NULL: none. Errors: also INVALID: the text is the
+ * id of one row, and the name of another. */
 int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, uint64_t *id)
         __attribute__((warn_unused_result));
 
-/* Converts the message to an object with all of its fields; NULL if a text is not UTF-8. A data type becomes
- * its name, an enumerator its name in lower case, a message that was left out one of zeroes. */
+/* Converts the message to an object with all of its fields. NULL: a text is not UTF-8. A data type becomes
+ * its name, an enumerator its name in lower case, and a missing message one of zeros. */
 json_t *zd_ctl_object(const ProtobufCMessage *message);
 
 extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,
@@ -251,8 +251,8 @@ extern const struct zd_ctl_column zd_ctl_status_columns[];
 /* Whether the daemon ends, as soon as its sessions have ended. */
 bool zd_ctl_status_ends(const json_t *row);
 
-/* Fetches the arena of --device, or of all devices, as rows of kind segment, each with its blocks and holes
- * behind it, others, and unused. With --job: the segments of this job, and no unused. */
+/* Fetches the arena of --device, or of all devices. Each row of kind segment is followed by its blocks and
+ * holes. Then follow the rows others and unused. With --job: the segments of this job, without unused. */
 int zd_ctl_map_fetch(struct zd_ctl *ctl, json_t **rows) __attribute__((warn_unused_result));
 /* NOT_FOUND: --device names none of these. */
 int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attribute__((warn_unused_result));

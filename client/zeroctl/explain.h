@@ -20,17 +20,19 @@ void zd_ctl_facts_deinit(struct zd_ctl_facts *facts);
 /* Sentences are added to this array from now on; NULL: they are printed. */
 void zd_ctl_collect(json_t *sentences);
 void zd_ctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Of a gathered buffer, or a gather that waits for one. */
+/* Explains a gathered buffer, or a gather that waits for one. */
 void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffer);
-/* Of a group that is not READY, and the ranks that it misses. */
+/* Explains a group that is not READY, and names its missing ranks. */
 void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group);
-/* Of the job's sessions that have ended, and whose processes may still use memory. `uid` < 0: of any uid. */
+/* Explains the job's sessions that have ended, and whose processes can still use memory. `uid` < 0: of any
+ * uid. */
 void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, json_int_t uid);
-/* Of a process that is stopped or has ended; `who`: the subject of the sentence. */
+/* Explains a process that is stopped or has ended. `who`: the subject of the sentence. */
 void zd_ctl_explain_process(const json_t *session, const char *who);
-/* The same of all ranks of the job's groups. */
+/* The same for all ranks of the job's groups. */
 void zd_ctl_explain_processes(const struct zd_ctl_facts *facts, const char *job);
-/* Of the end of a wait for "rank 1 ...": who that rank is. Of a wait for copies to readers: which. */
+/* Explains a wait for "rank 1 ...": describes that rank. For a wait for copies to readers, names the
+ * readers. */
 void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *group,
                          const char *wait);
 

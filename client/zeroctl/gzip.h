@@ -7,8 +7,8 @@
 
 #include <stdio.h>
 
-/* Returns a stream that writes to `fd`, which fclose() closes; NULL, with errno, leaves it open. The file is
- * complete when fclose() has succeeded: what fflush() writes may still be in memory. */
+/* Returns a stream that writes to `fd`, which fclose() closes. NULL, with errno, leaves it open. The file is
+ * complete when fclose() has succeeded: after fflush() bytes can still be in memory. */
 FILE *zd_ctl_gzip_open(int fd);
 
 #endif

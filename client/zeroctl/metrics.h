@@ -16,25 +16,25 @@ enum zd_ctl_metrics_format {
 	ZD_CTL_PROMETHEUS,  /* the text format 0.0.4, which has no units, info metrics or end */
 };
 
-/* Prints the families, each name with "zerod_" in front. Returns PROTOCOL, with nothing or a part printed,
- * if a sample does not fit its family, or a name would not be one of these formats. */
+/* Prints the families, each name with the prefix "zerod_". Returns PROTOCOL, after printing nothing or a
+ * part, if a sample does not fit its family, or a name is invalid in these formats. */
 int zd_ctl_metrics_print(FILE *out, enum zd_ctl_metrics_format format, const Zd__MetricsReply *reply)
         __attribute__((warn_unused_result));
 
 #define ZD_CTL_HTTP_MAX_BYTES 8192u /* of a request's line and headers */
 
-/* Returns the status of the answer to a request, which is 200 for GET and HEAD of /metrics; 0 while its
- * headers have not all arrived. Sets *head for HEAD, when the status is not 0. */
+/* Returns the status of the reply to a request, which is 200 for GET and HEAD of /metrics. 0: its headers
+ * have not all arrived. If the status is not 0, sets *head for HEAD. */
 int zd_ctl_http_status(const char *request, size_t nbytes, bool *head) __attribute__((warn_unused_result));
 
-/* The format for a request of HTTP: OpenMetrics if its Accept header gives that no less weight than plain
- * text. */
+/* Returns the format for a request of HTTP: OpenMetrics if its Accept header gives it at least the weight of
+ * plain text. */
 enum zd_ctl_metrics_format zd_ctl_http_format(const char *request);
 
-/* Reads one request from `in`, for at most 5 s, and writes the answer to `out`; or, if `in` is a listening
- * socket, serves its connections until there have been none for 30 s. `make` makes the body for 200: an
- * error of it is answered by 503. Returns 0, whatever was answered, and also when the peer has gone; SYSTEM
- * when the answer to the one request could not be written for another reason. */
+/* Reads one request from `in`, for at most 5 s, and writes the reply to `out`. If `in` is a listening socket,
+ * serves its connections until there have been none for 30 s. `make` makes the body for 200. If it fails, the
+ * reply is 503. Returns 0 after any reply, and also if the peer has gone; SYSTEM if the reply to the one
+ * request could not be written for another reason. */
 int zd_ctl_http_serve(int in, int out, int (*make)(FILE *body, enum zd_ctl_metrics_format format, void *arg),
                       void *arg) __attribute__((warn_unused_result));
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * self_test.h - memory of the daemon's that this process reads and writes, on an emulated device or a GPU.
+ * self_test.h - memory of the daemon that this process reads and writes, on an emulated device or a GPU.
  */
 #ifndef ZD_CTL_SELF_TEST_H
 #define ZD_CTL_SELF_TEST_H
@@ -21,7 +21,7 @@ struct zd_ctl_gpu {
 int zd_ctl_gpu_open(struct zd_ctl_gpu *gpu, zerod_client *client, const char *name, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_ctl_gpu_close(struct zd_ctl_gpu *gpu);
-/* Copy behind the work in the GPU's stream, and wait for the copy. `at` is memory of the GPU. */
+/* Copy after the work in the GPU's stream, and wait for the copy. `at` is memory of the GPU. */
 int zd_ctl_gpu_write(const struct zd_ctl_gpu *gpu, void *at, const void *from, size_t bytes,
                      struct zd_err *err) __attribute__((warn_unused_result));
 int zd_ctl_gpu_read(const struct zd_ctl_gpu *gpu, void *to, const void *at, size_t bytes, struct zd_err *err)

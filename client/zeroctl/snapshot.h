@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapshot.h - all that the daemon's listings and events say of memory, as one JSON object.
+ * snapshot.h - all facts of the daemon's listings and events about memory, as one JSON object.
  */
 #ifndef ZD_CTL_SNAPSHOT_H
 #define ZD_CTL_SNAPSHOT_H
 
 #include "ctl.h"
 
-/* Events behind more than so many newer ones are not read: a page with more is of no use. */
+/* Older events than so many newest ones are not read: a page with more is not useful. */
 #define ZD_CTL_SNAPSHOT_EVENTS (1u << 18)
 
-/* Fetches it, of --device and --job or of all. Errors: NOT_FOUND: there is no such device or job. */
+/* Fetches the snapshot, of --device and --job or of all. Errors: NOT_FOUND: there is no such device or
+ * job. */
 int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **snapshot) __attribute__((warn_unused_result));
 
 #endif

@@ -84,17 +84,17 @@ struct zd_top_model {
 };
 
 void zd_top_model_deinit(struct zd_top_model *model);
-/* Takes the sample over: rates are differences to the sample before. Sessions that stay keep their order, and
- * new ones follow them by id. After a restart of the daemon all begins anew. */
+/* Copies the sample. Rates are differences to the previous sample. Remaining sessions keep their order, and
+ * new ones follow them by id. After a restart of the daemon the model starts again. */
 void zd_top_update(struct zd_top_model *model, const struct zd_top_sample *sample);
-/* Sets why there is no newer sample; NULL: there is. Only the first line is kept. */
+/* Sets why there is no newer sample. NULL: there is one. Only the first line is stored. */
 void zd_top_set_trouble(struct zd_top_model *model, const char *text);
-/* Sorts the sessions. Those that are equal in this column keep their order. */
+/* Sorts the sessions. Sessions that are equal in this column remain in their order. */
 void zd_top_sort(struct zd_top_model *model, enum zd_top_column column, bool descending);
 /* Whether the column is best sorted from its highest value. */
 bool zd_top_is_number(enum zd_top_column column);
 const char *zd_top_column_title(enum zd_top_column column);
-/* Parses the title of a column, with '-' in front: descending. Errors: INVALID, without a message. */
+/* Parses the title of a column. With a '-' before it: descending. Errors: INVALID, without a message. */
 int zd_top_parse_sort(const char *text, enum zd_top_column *column, bool *descending)
         __attribute__((warn_unused_result));
 /* Whether the filter, which may be "", occurs in one of the texts without regard to the case of letters. */
@@ -188,18 +188,18 @@ void zd_top_draw_title(struct zd_top_picture *picture, const struct zd_top_model
                        const struct zd_top_view *view);
 void zd_top_draw_bottom(struct zd_top_picture *picture, const struct zd_top_view *view);
 void zd_top_draw_help(struct zd_top_picture *picture, struct zd_top_view *view);
-/* Adds the text, cut to what is left of the line. Takes ownership of `text`. */
+/* Adds the text, cut to the rest of the line. Takes ownership of `text`. */
 void zd_top_add(struct zd_top_picture *picture, size_t line, enum zd_top_style style, char *text);
 /* Adds blanks up to this column. */
 void zd_top_pad(struct zd_top_picture *picture, size_t line, enum zd_top_style style, size_t column);
 
 struct zd_top_table_column {
 	const char *title;
-	const char *legend; /* in the place of the title where it fits; NULL: none */
+	const char *legend; /* in place of the title if it fits; NULL: none */
 	bool right;
-	unsigned spare; /* where the picture is too narrow, columns with a higher one are left out first */
-	size_t least;   /* it is cut to so many columns, and no further; 0: it is never cut */
-	size_t width;   /* it has at least so many where there is room */
+	unsigned spare; /* if the picture is too narrow, columns with a higher one are left out first */
+	size_t least;   /* the minimum to which it is cut; 0: it is never cut */
+	size_t width;   /* its minimum if there is room */
 };
 
 /* Chooses the width of each column from its title, its cells and the picture's width; 0: left out. */

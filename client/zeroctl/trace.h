@@ -3,7 +3,7 @@
  * trace.h - lifecycle events as a timeline in the JSON of Chrome's trace viewer and of Perfetto.
  *
  * Devices, sessions and jobs are processes. A track ("thread") of a process has slices that do not overlap,
- * by ascending time: what may overlap, such as the gathers of a session, has several tracks.
+ * by ascending time. Objects that can overlap, such as the gathers of a session, have several tracks.
  */
 #ifndef ZD_CTL_TRACE_H
 #define ZD_CTL_TRACE_H
@@ -14,10 +14,10 @@
 
 struct zd_ctl_trace;
 
-/* Begins a trace at this time of the events' clock, which is `real_ns` since the epoch, and writes its
- * head. Never NULL; the memory does not grow with the number of events. The caller checks ferror(). */
+/* Starts a trace at this time of the events' clock, which is `real_ns` since the epoch, and writes its head.
+ * Never NULL. The memory does not grow with the number of events. The caller checks ferror(). */
 struct zd_ctl_trace *zd_ctl_trace_new(FILE *out, uint64_t begin_ns, int64_t real_ns);
-/* Adds an event; they come by ascending number. */
+/* Adds an event. Events are added by ascending number. */
 void zd_ctl_trace_add(struct zd_ctl_trace *trace, const Zd__Event *event);
 /* Notes events that are missing. */
 void zd_ctl_trace_lose(struct zd_ctl_trace *trace, uint64_t events);

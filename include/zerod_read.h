@@ -18,11 +18,11 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* The commit stays readable until this client's end, its next zerod_commit_wait() of the group, one with
+/* The commit remains readable until this client's end, its next zerod_commit_wait() of the group, one with
  * this flag, or the pin's deadline. Updates save the shards, or the shadows that hold it, before they
- * overwrite them, in memory that nothing else needs. A group has one pinned commit at a time. Without that
- * memory, for units with ZEROD_UNIT_UNSAVED, or if another one is pinned already, reads are as without
- * this flag. */
+ * overwrite them, in memory that is not needed otherwise. A group has one pinned commit at a time. Without
+ * that memory, for units with ZEROD_UNIT_UNSAVED, or if another commit is pinned already, reads are as
+ * without this flag. */
 #define ZEROD_COMMIT_PIN 1u
 
 /* A group whose commits are read. */
@@ -90,20 +90,22 @@ struct zerod_unit_map_options {
 
 typedef struct zerod_mapped zerod_mapped;
 
-/* Maps bytes of a unit, as of the last commit or a pinned one, without a copy. *bytes are the first bytes of
+/*
+ * Maps bytes of a unit, as of the last commit or a pinned one, without a copy. *bytes are the first bytes of
  * the range that are in one rank's shard: a range of several shards needs several calls. *data is their
  * address, on the GPU or for the CPU. A write to them faults, except in the memory of a job of which this
  * client is a rank. *mapped and *data are NULL if these bytes are in memory of another device, or in a save:
  * zerod_unit_read() copies them.
  *
- * An update of the shard does not wait for the reader, which may read bytes of no commit. So what was read
- * counts only if zerod_unit_map_end() returns 0. Bytes that ranks free stay mapped until then, and a request
- * that needs their memory waits as long. After 30 s the daemon ends the session. On GPUs the memory then
+ * An update of the shard does not wait for the reader, which can then read bytes of no commit. The bytes are
+ * valid only if zerod_unit_map_end() returns 0. Bytes that ranks free remain mapped until then, and a request
+ * that needs their memory waits until then. After 30 s the daemon ends the session. On GPUs the memory then
  * returns when the process has ended.
  *
  * Errors: as zerod_unit_read(), and PERMISSION (a job of another uid; a device that was not granted),
- * NOT_FOUND (device), STALE (the bytes were freed just now), UNSUPPORTED (also a driver that gives no access
- * for reading alone). */
+ * NOT_FOUND (device), STALE (the bytes were freed just now), UNSUPPORTED (also a driver that cannot give
+ * read-only access).
+ */
 ZEROD_MUST_USE int zerod_unit_map(zerod_client *client, const struct zerod_unit_map_options *options,
                                   zerod_mapped **mapped, const void **data, uint64_t *bytes);
 /* Ends the mapping, after the last read: the caller has synchronized the streams that read. Returns 0 if the

@@ -3,7 +3,7 @@
  * main.c - the command line of zeroctl: a table of verbs, a table of options, and help made from both.
  *
  * Options can stand before or after the verb. Each verb names the options that it accepts. Any other is an
- * error, so that nobody relies on a filter without effect.
+ * error, so that users cannot rely on a filter without effect.
  */
 #include "ctl.h"
 
@@ -447,7 +447,7 @@ int main(int argc, char **argv)
 	        .deadline_ms = ZD_CTL_DEADLINE_MS,
 	};
 	zd_std_fds_fill();
-	/* Names are UTF-8, whatever the locale of the terminal's user is. */
+	/* Names are UTF-8 in every locale of the terminal's user. */
 	if (!setlocale(LC_CTYPE, "C.UTF-8"))
 		(void)setlocale(LC_CTYPE, "");
 	int status = run_verb(&ctl, argc, argv);

@@ -18,11 +18,11 @@
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
 struct history {
-	long long device;  /* -1: of all */
-	json_t *rows;      /* of all pages up to now */
-	json_t *page;      /* of the page that is being read */
-	uint64_t last_ns;  /* up to this time all events have been read */
-	uint64_t first_ns; /* the time of the first event of the rows' pages, of whatever kind; 0: none yet */
+	long long device;     /* -1: of all */
+	json_t *rows;         /* of all pages up to now */
+	json_t *page;         /* of the page that is being read */
+	uint64_t last_ns;     /* up to this time all events have been read */
+	uint64_t first_ns;    /* the time of the first event of the rows' pages, of any kind; 0: none yet */
 	uint64_t complete_ns; /* the same of the events that were not overwritten */
 	struct zd_ctl_events at;
 };

@@ -124,7 +124,7 @@ static void fit(struct table *table, size_t width)
 	while (most > 0 && line_width(table, most) > width)
 		most--;
 	for (size_t c = 0; c < table->ncolumns; c++) {
-		/* Only a single column can still be too wide. */
+		/* Now only a single column can be too wide. */
 		if (is_shown(table, c))
 			table->widths[c] = zd_min_u64(cut_width(table, c, most), width);
 	}

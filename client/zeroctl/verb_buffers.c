@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * verb_buffers.c - zeroctl buffers: every live gathered buffer, who holds it, since when and why.
+ * verb_buffers.c - zeroctl buffers: every live gathered buffer, with its holders, their times and reasons.
  */
 #include "ctl.h"
 

@@ -2,9 +2,9 @@
 /*
  * verb_top.c - zeroctl top: devices, sessions and what they wait for, live on a terminal.
  *
- * One thread asks the daemon for its tables, draws, and waits for a key until the next sample is due. The
- * title tells of a daemon that has gone or that drains in order to end, and each later sample connects again.
- * The connection is closed then: a session that stays would hold up the daemon's end.
+ * One thread requests the daemon's tables, draws, and waits for a key until the next sample is due. The title
+ * reports a daemon that has gone, or that drains in order to end. The connection is then closed, because a
+ * remaining session would delay the daemon's end. Each later sample connects again.
  */
 #include "ctl.h"
 #include "top.h"

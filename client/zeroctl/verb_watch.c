@@ -3,8 +3,8 @@
  * verb_watch.c - zeroctl watch: status and buffers, drawn again every few seconds until SIGINT or --count.
  *
  * On a terminal each picture covers the last one; elsewhere pictures follow one another. With --json each is
- * one line: an object as of `buffers`, with a "status" besides its rows. It ends when the daemon drains in
- * order to end.
+ * one line: an object like that of `buffers`, with a "status" in addition to its rows. It ends when the
+ * daemon drains in order to end.
  */
 #include "ctl.h"
 #include "interrupt.h"

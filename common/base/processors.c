@@ -2,9 +2,9 @@
 /*
  * processors.c - the number of processors that this process may keep busy.
  *
- * A container mostly sees all processors, and has a quota for a share of them. The limiting quota may be that
- * of any group above the process's own, so all of them are read. In a container, the path of the own group
- * may exist on the host only: then the existing folders on that path are read.
+ * A container mostly sees all processors, and has a quota for a share of them. The limiting quota can be that
+ * of any group above the process's own. All of them are therefore read. In a container, the path of the own
+ * group can exist on the host only: then the existing folders on that path are read.
  */
 #include "base/processors.h"
 

@@ -80,7 +80,7 @@ bool zd_utf8_valid(const char *text, size_t bytes)
 	return true;
 }
 
-/* Bytes of an unfinished character at the end, which a cut leaves behind. */
+/* Returns the bytes of an unfinished character at the end, which a cut has left. */
 static size_t utf8_unfinished(const unsigned char *text, size_t bytes)
 {
 	for (size_t back = 1; back <= 3 && back <= bytes; back++) {
@@ -214,7 +214,7 @@ int zd_name_check(const char *text, size_t max_bytes, const char *what, struct z
 
 static const char unit_letters[] = "KMGTPE";
 
-/* 10^9 and its square stay below 2^64: see fraction_of(). */
+/* 10^9 and its square are below 2^64: see fraction_of(). */
 #define MAX_FRACTION_DIGITS 9
 
 static bool is_digit(char c)
@@ -243,7 +243,7 @@ static bool parse_unit(const char *text, unsigned *shift)
 	return *text == '\0';
 }
 
-/* unit * numerator / denominator, rounded down, where numerator < denominator <= 10^9. */
+/* unit * numerator / denominator, rounded down, with numerator < denominator <= 10^9. */
 static uint64_t fraction_of(uint64_t unit, uint64_t numerator, uint64_t denominator)
 {
 	return unit / denominator * numerator + unit % denominator * numerator / denominator;
@@ -320,7 +320,7 @@ char *zd_bytes_text(uint64_t bytes, char out[ZD_BYTES_TEXT])
 	}
 	while (unit < 5 && bytes >> (10 * (unit + 2)) != 0)
 		unit++;
-	/* 20 bits behind the binary point are kept. */
+	/* 20 bits after the binary point are used. */
 	bytes = unit == 0 ? bytes << 10 : bytes >> (10 * (unit + 1) - 20);
 	if (print_fixed(bytes, number, sizeof(number)) == 1024 && unit < 5) {
 		unit++; /* 1023.97 KiB is 1 MiB */

@@ -111,8 +111,8 @@ uint64_t zd_backend_session_counter(struct zd_backend_session *session, uint32_t
 void zd_backend_session_wake(struct zd_backend_session *session, uint32_t timeline)
 {
 	_Atomic uint64_t *counter = &session->daemon_page->counters[timeline];
-	/* FUTEX_WAKE without the private flag: the waiters are in another process. The call cannot fail,
-	 * since the address is mapped. */
+	/* FUTEX_WAKE without the private flag, because the waiters are in another process. The call cannot
+	 * fail, because the address is mapped. */
 	(void)syscall(SYS_futex, (uint32_t *)counter + LOW_WORD, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 

@@ -102,8 +102,8 @@ static int write_journal(const struct zd_log_line *line)
 	return errno == EAGAIN ? -1 : write_stderr(line);
 }
 
-/* Writing never waits for a reader, since that would block the thread and, with the loop, all trainers. Lines
- * that cannot be written are dropped and counted. */
+/* Writing never waits for a reader, because that would block the thread and, with the loop, all trainers.
+ * Lines that cannot be written are dropped and counted. */
 static void deliver(const struct zd_log_line *line, int (*write_line)(const struct zd_log_line *line))
 {
 	static atomic_uint lost;

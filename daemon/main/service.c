@@ -408,7 +408,7 @@ static const struct zd_backend_ops *choose_backend(const struct zd_config *confi
 	return chosen;
 }
 
-/* Only a notice, since one file may configure all nodes. */
+/* Only a notice, because one file can configure all nodes. */
 static void tell_unused(const struct zd_config *config, const struct zd_backend_ops *backend)
 {
 	bool gpus = strcmp(backend->name, "cuda") == 0;

@@ -119,7 +119,7 @@ static int try_lock(struct lock *lock, const struct sockaddr_un *address, struct
 	return rc;
 }
 
-/* With a limit, since a daemon that holds the lock may be stopped. */
+/* With a limit, because a daemon that holds the lock can be stopped. */
 static int lock_name(struct lock *lock, const struct sockaddr_un *address, struct zd_err *err)
 {
 	const struct timespec retry = {.tv_nsec = LOCK_RETRY_MS * 1000000L};

@@ -35,7 +35,7 @@ struct zd_channel_ops {
 int zd_channel_new(struct zd_conns *conns, uid_t uid, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Lets packets also use these rings, which must stay valid until the channel is closed. */
+/* Lets packets also use these rings, which must remain valid until the channel is closed. */
 void zd_channel_use_rings(struct zd_channel *channel, struct zd_ring *works, struct zd_ring *answers);
 /* Closes the channel: no callback follows. NULL is allowed. */
 void zd_channel_close(struct zd_channel *channel);

@@ -20,7 +20,7 @@
  *
  * - The backlog's bytes are charged to the user.
  *
- * - At most ZD_MAX_PACKET_FDS descriptors are unread in the socket, since the kernel limits descriptors in
+ * - At most ZD_MAX_PACKET_FDS descriptors are unread in the socket, because the kernel limits descriptors in
  * flight for the user as a whole.
  */
 #include "server/conn.h"

@@ -86,7 +86,7 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
                 void *arg, struct zd_conn **conn, struct zd_err *err) __attribute__((warn_unused_result));
 /* Records that the client's hello was accepted, so that its deadline does not apply any more. */
 void zd_conn_welcome(struct zd_conn *conn);
-/* Lets requests and replies also use these rings, which must stay valid until the connection ends. */
+/* Lets requests and replies also use these rings, which must remain valid until the connection ends. */
 void zd_conn_use_rings(struct zd_conn *conn, struct zd_ring *requests, struct zd_ring *replies);
 
 /* Ends the oldest connection without a hello, to make room for a new one of `uid`. Does so only if that

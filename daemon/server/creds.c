@@ -2,9 +2,9 @@
 /*
  * creds.c - the identity of the process at the other end of a Unix socket.
  *
- * The kernel stores a connecting process's ids with the socket, so they cannot be forged, and do not change
- * when the process later drops or gains privileges. The pidfd refers to that very process: a child that
- * inherits the socket does not keep the session alive.
+ * The kernel stores a connecting process's ids with the socket. They cannot be forged, and do not change when
+ * the process later drops or gains privileges. The pidfd refers to that very process: a child that inherits
+ * the socket does not keep the session alive.
  */
 #include "server/creds.h"
 

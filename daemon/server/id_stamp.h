@@ -3,8 +3,8 @@
  * id_stamp.h - the stamp in front of unique ids: for whom, for which group and when a daemon has made them,
  * authenticated by the key that the daemons of all nodes share.
  *
- * NCCL connects to where an id says, and parses the answer inside the daemon. So a daemon uses only ids that
- * a daemon has made, and only for the user and the group that they were made for.
+ * NCCL connects to the address in an id, and parses the answer inside the daemon. A daemon therefore uses
+ * only ids that a daemon has made, and only for the user and the group for which they were made.
  *
  * A stamp, of ZD_ID_STAMP_BYTES, numbers in little-endian order:
  *

@@ -12,8 +12,8 @@
 struct zd_log_share;
 struct zd_loop;
 
-/* Enough for 256 sessions, the default limit of one user, to start or end at once. Three of these users stay
- * below the journal's own limit of 10000 lines of the daemon in 30 s by default. */
+/* Enough for 256 sessions, the default limit of one user, to start or end at once. Three of these users
+ * remain below the journal's own limit of 10000 lines of the daemon in 30 s by default. */
 #define ZD_LOG_LIMIT_LINES     500u
 #define ZD_LOG_LIMIT_WINDOW_MS 5000u
 

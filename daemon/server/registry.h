@@ -33,7 +33,7 @@ struct zd_registry {
 
 /* The concatenated records of all packets. */
 struct zd_registry_records {
-	uint8_t *map; /* half of the file, with private pages where it was changed; NULL: none */
+	uint8_t *map; /* half of the file, with private pages if it was changed; NULL: none */
 	size_t map_bytes;
 	const uint8_t *bytes;
 	size_t nbytes;

@@ -333,7 +333,7 @@ void zd_api_session_retire(struct zd_api *api, uint64_t id, uint32_t segment)
 		zd_delegate_note_retired(session->delegate);
 }
 
-/* Duplicates the descriptor, since the packet may be sent after the segment was destroyed. */
+/* Duplicates the descriptor, because the packet can be sent after the segment was destroyed. */
 static int open_segment(const struct zd_api_session *session, uint32_t segment, Zd__Segment *announced,
                         int *fd, struct zd_err *err)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.h - the store where descriptors outlive the daemon: at the service manager, or at a holder process.
+ * store.h - the store in which descriptors outlive the daemon: at the service manager, or at a holder
+ * process.
  *
  * A descriptor has a name: "registry", or "segment-7".
  */

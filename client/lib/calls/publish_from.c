@@ -4,10 +4,10 @@
  * reads it.
  *
  * All arguments are checked before the first element is converted. On emulated devices one piece of work
- * converts for all units of a call, so that a stream accepts all or none of them; a GPU has one kernel for
+ * converts for all units of a call, so that a stream accepts all or none of them. A GPU runs one kernel for
  * each unit, or a copy if the dtypes are equal. For units on the host the CPU converts, unless a GPU's stream
- * is given. The daemon decides whether an update is open, but it receives
- * the publish only after the conversion. So each unit remembers its update (zc_unit.updating).
+ * is given. The daemon decides whether an update is open, but it receives the publish only after the
+ * conversion. Each unit therefore remembers its update (zc_unit.updating).
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -195,7 +195,7 @@ static size_t list_once(struct zerod_group *group, struct zerod_unit **units, si
 	return room - first;
 }
 
-/* Units are registered as at first, since the daemon compares that. */
+/* Units are registered as at first, because the daemon compares that. */
 static int rejoin_units(struct zerod_group *group, struct zerod_unit **units, size_t count, void **due,
                         struct zd_err *err)
 {

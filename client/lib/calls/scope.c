@@ -2,8 +2,8 @@
 /*
  * scope.c - forward scopes, claims and user contexts.
  *
- * The daemon's reply lists the scopes that have ended with a request, since a request may end several: scopes
- * that are swept, or nested in an abandoned one. Only then do their tickets become stale.
+ * The daemon's reply lists the scopes that have ended with a request, because a request can end several:
+ * scopes that are swept, or nested in an abandoned scope. Only then do their tickets become stale.
  */
 #include "client/lib/base/enter.h"
 #include "client/lib/base/ids.h"

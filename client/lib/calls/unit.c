@@ -189,7 +189,7 @@ struct registration {
 	struct zerod_unit *unit;
 };
 
-/* Checks the reply's numbers against the request, since they are used in products and as lengths. */
+/* Checks the reply's numbers against the request, because they are used in products and as lengths. */
 static int check_reply(const struct zerod_group *group, const struct zc_unit *unit,
                        const Zd__UnitRegisterReply *reply, struct zd_err *err)
 {

@@ -39,13 +39,13 @@ struct zc_kernels {
  * The sum of a reduce-scatter. For every element, in float32 and in this order, each step rounded:
  *     acc = 0;  for each input in order: acc = acc + input * prescale;  acc = acc * postscale;
  *     unless overwrite: acc = acc + target;  target = acc, rounded to nearest even in the target's dtype
- * A nan is stored as the one quiet nan of its dtype. So the target has the same bits as the daemon's sum by
- * the CPU.
+ * A nan is stored as the one quiet nan of its dtype. The target therefore has the same bits as the daemon's
+ * sum by the CPU.
  *
- * Statistics are of the stored values. The squares are added in double, in an order that depends on numel and
- * the inputs' dtype alone (kernels/kernels.h): equal in every run and on every GPU. They are not added in the
- * CPU's order, so the two sums differ by less than numel * 2^-52 of their value. A sum that is nan may be any
- * nan.
+ * Statistics are of the stored values. The squares are added in double, in an order that depends only on
+ * numel and the inputs' dtype (kernels/kernels.h): equal in every run and on every GPU. The CPU's order
+ * differs. The two sums therefore differ by less than numel * 2^-52 of their value. A sum that is nan can be
+ * any nan.
  */
 struct zc_reduce {
 	enum zerod_dtype input_dtype;  /* a floating one */

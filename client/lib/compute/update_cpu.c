@@ -103,7 +103,7 @@ INLINE void run(const struct zc_update *update)
 }
 
 #if defined(__x86_64__)
-/* No variant fuses operations, so all compute the same bits. */
+/* No variant fuses operations: all compute the same bits. */
 __attribute__((target("avx512f,avx512bw"))) static void run_avx512(const struct zc_update *update)
 {
 	run(update);

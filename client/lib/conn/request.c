@@ -9,7 +9,7 @@
 
 /* ---- Room ---------------------------------------------------------------------------------------------- */
 
-/* The thread's collected requests hold room too: they are sent before the thread waits. */
+/* The thread's collected requests also occupy room: they are sent before the thread waits. */
 int zc_outstanding_await(struct zerod_client *client, Zd__Request *request, uint64_t deadline_ns,
                          struct zd_err *err)
 {

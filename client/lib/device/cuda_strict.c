@@ -3,15 +3,15 @@
  * cuda_strict.c - strict clients on GPUs: access is revoked before the daemon sees the fence that permits the
  * reuse of the memory.
  *
- * A stream's holds end when the stream has run all work that was in it at the release; only then may the
+ * A stream's holds end when the stream has run all work that was in it at the release. Only then may the
  * daemon give the memory to another unit (strict.c). On a GPU only the CPU can revoke access, and functions
- * that run on a stream must not call the driver. So a strict client's GPUs write their counters into a page
- * of their own, client->gpu_page. A thread, the fence forwarder, drops the holds that end with a value, and
- * then copies the value to the page that the daemon reads. Invariants:
- *   - every value that a GPU writes is forwarded, with holds or without, since values of a timeline are in
+ * that run on a stream must not call the driver. A strict client's GPUs therefore write their counters into
+ * a separate page, client->gpu_page. A thread, the fence forwarder, drops the holds that end with a value,
+ * and then copies the value to the page that the daemon reads. Invariants:
+ *   - every value that a GPU writes is forwarded, with holds or without, because values of a timeline are in
  *     order;
- *   - code of this process that checks the progress of a GPU reads the GPUs' page. So no work of a GPU ever
- *     waits for the forwarder, whose calls of the driver might wait for that work.
+ *   - code of this process that checks the progress of a GPU reads the GPUs' page. No work of a GPU therefore
+ *     waits for the forwarder, whose calls of the driver can wait for that work.
  */
 #include <errno.h>
 #include <signal.h>
@@ -151,7 +151,8 @@ static void forward_fence(struct zerod_client *client, struct zc_fence_forwarder
 	free(forwarded);
 }
 
-/* Pauses between polls, since GPUs wake no thread. With the forwarder's lock, which is released meanwhile. */
+/* Pauses between polls, because GPUs wake no thread. With the forwarder's lock, which is released
+ * meanwhile. */
 static long sleep_before_polling(struct zc_fence_forwarder *forwarder, long pause_ns)
 {
 	const struct timespec pause = {.tv_nsec = pause_ns};

@@ -142,7 +142,7 @@ static bool match_name(const Zd__DeviceRow *row, void *arg)
 	choice->nmatches++;
 	if (strcmp(row->name, choice->uuid) != 0)
 		return false;
-	choice->nmatches = 1; /* the whole name, whatever other name begins with it */
+	choice->nmatches = 1; /* the whole name, even if another name begins with it */
 	return true;
 }
 

@@ -3,14 +3,14 @@
  * offloaded_sum.c - sums that the daemon requests of this process: the thread that reads the work channel.
  *
  * On GPUs, works are sums over the daemon's memory, in this process's own context (cuda_offloaded_sum.c).
- * Each sum is begun and answered at once; the daemon sees its end by a fence. Invariants:
+ * Each sum is started and answered at once. The daemon sees its end by a fence. Invariants:
  *   - a segment that a work names is announced on the connection, before the work is sent. The thread reads
  *     the connection, or waits for the thread that does, until the announcement has arrived, and then maps
  *     the segment;
- *   - no event that a GPU's stream may be waiting for depends on a work that has not been answered: the
- *     daemon sends fences, also those of sums' inputs, only when the copies behind them are under way, and
- *     those behind sums when the sums have been answered. So mapping, and launches that other calls of the
- *     driver keep out until a stream goes on, may wait for a GPU without a deadlock;
+ *   - no event that a GPU's stream can be waiting for depends on a work that has not been answered: the
+ *     daemon sends fences of copies, also of sums' inputs, only when the copies are under way, and fences of
+ *     sums when the sums have been answered. Mapping can therefore wait for a GPU without a deadlock, as can
+ *     launches that other calls of the driver block until a stream continues;
  *   - the thread also unmaps segments that the daemon retires, in a process that makes no call.
  */
 #include "client/lib/device/offloaded_sum.h"

@@ -28,7 +28,7 @@ int zc_accumulation_find(const struct zerod_bucket *bucket, const struct zc_unit
 	return 0;
 }
 
-/* No view is absent, since the entry may have an earlier gradient of the view. */
+/* No view is absent, because the entry can have an earlier gradient of the view. */
 static int check_options(const struct zerod_reduce_options *options, struct zd_err *err)
 {
 	if (options->nabsent > 0)

@@ -321,7 +321,7 @@ static int end_answered(struct zerod_client *client, struct zc_op *op, const Zd_
 	return 0;
 }
 
-/* A step that is begun can be ended, whatever becomes of its group: its rank has left meanwhile. */
+/* A step that is begun can be ended even if its group fails: its rank has left meanwhile. */
 static void end_failed(struct zerod_client *client, struct zc_op *op)
 {
 	end_over(client, op);

@@ -143,7 +143,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	return client;
 }
 
-/* Frees the client, which no other thread uses. Handles are freed first, since they refer to units and
+/* Frees the client, which no other thread uses. Handles are freed first, because they refer to units and
  * tickets. */
 static void free_objects(struct zerod_client *client)
 {
@@ -235,7 +235,7 @@ void zerod_close(zerod_client *client)
 	if (!client)
 		return;
 	client->interrupted = NULL;
-	client->deadline_ms = GOODBYE_MS; /* of whatever waits for a daemon that does not answer */
+	client->deadline_ms = GOODBYE_MS; /* of waits for a daemon that does not reply */
 	if (zc_is_forked(client))
 		client->strict = false; /* a child's views remain as at the fork */
 	while ((stream = LIST_FIRST(&client->streams))) {

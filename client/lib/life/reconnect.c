@@ -322,8 +322,8 @@ static int restore(struct zerod_group *group, struct zd_err *err)
 	return rc ? rc : zc_buckets_rejoin(group, err);
 }
 
-/* One thread joins, and the others wait for it. No lock is held meanwhile, since other groups are joined too,
- * in an order that differs between ranks. */
+/* One thread joins, and the others wait for it. No lock is held meanwhile, because other groups are also
+ * joined, in an order that differs between ranks. */
 static int restore_alone(struct zerod_group *group, struct zd_err *err)
 {
 	struct zerod_client *client = group->client;

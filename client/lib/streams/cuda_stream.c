@@ -3,16 +3,16 @@
  * cuda_stream.c - the trainer's own streams on a GPU, wrapped.
  *
  * The GPU does the work. A wait makes the GPU compare counters of the daemon's page. A fence makes the GPU
- * write the next value of the stream's timeline into the client's page; in a strict client, into a page from
- * which the value is forwarded. No call here waits for the GPU. Invariants:
+ * write the next value of the stream's timeline into the client's page or, in a strict client, into a page
+ * from which the value is forwarded. No call here waits for the GPU. Invariants:
  *   - reserving a value and enqueueing its write are one step under the stream's lock, so that values are
  *     written in order;
- *   - the value is written for every fence, also of an idle stream, since a query whether the stream is idle
- *     would be a driver call as well;
+ *   - the value is written for every fence, also of an idle stream, because a query whether the stream is
+ *     idle would be a driver call as well;
  *   - all events that a GPU waits for have been submitted: the daemon's copies are under way when the client
- *     gets their fences. Hardware queues are few, and a waiting stream blocks all streams in its queue;
- *   - a wait that an abort has freed is not reported by the GPU. So each stream remembers its waits until
- *     they are seen to have passed; the first wait that is found aborted poisons the session.
+ *     receives their fences. Hardware queues are few, and a waiting stream blocks all streams in its queue;
+ *   - the GPU does not report a wait that an abort has released. Each stream therefore remembers its waits
+ *     until they are seen to have passed. The first wait that is found aborted poisons the session.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 
-#define SEGMENT_ID UINT32_MAX /* the segment is in no table, so the id is never looked up */
+#define SEGMENT_ID UINT32_MAX /* the segment is in no table: the id is never looked up */
 
 static bool find_other(const struct zd_cuda_devices *devices, uint32_t device, uint32_t *other)
 {

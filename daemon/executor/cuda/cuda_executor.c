@@ -22,7 +22,7 @@
 #include "executor/thread.h"
 
 #define INFLIGHT_LIMIT_BYTES                                                                                 \
-	(ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links stay busy between two polls */
+	(ZD_CUDA_OPEN_BYTES + 2 * ZD_CUDA_PIECE_BYTES) /* links remain busy between two polls */
 #define SPIN_NS           50000u
 #define PROCESSORS        8u /* with fewer the thread does not busy-poll */
 #define SLEEP_FIRST_NS    20000u
@@ -183,7 +183,7 @@ static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
 	uint64_t issued = task->u.copy.issued_bytes;
 	bool has_slot = task->u.copy.has_link_slot;
-	/* The last of several small pushes is batched too, because the others are submitted with it. */
+	/* The last of several small pushes is also batched, because the others are submitted with it. */
 	bool together = !has_slot && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
 	                              .src = task->u.copy.src + issued,
@@ -194,7 +194,7 @@ static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	*whole = issued + piece.bytes == task->u.copy.bytes;
 	piece.open = !*whole;
 	piece.ends = *whole ? task : NULL;
-	/* A push into a failed GPU would make this one fail too. */
+	/* A push into a failed GPU would also make this one fail. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
 	rc = zd_cuda_copy_stream_issue(&executor->push, &piece, err);
@@ -409,7 +409,7 @@ static void shut_down(struct zd_cuda_executor *executor)
 	reap_all(executor);
 	fail_all_inflight(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
-		/* SIGNALs fail too, because the tasks before them were not done */
+		/* SIGNALs also fail, because the tasks before them were not done */
 		if (task->completion.status == 0)
 			zd_completion_fail(&task->completion, why.status, why.text);
 		zd_cuda_order_take(&executor->order, task, false);

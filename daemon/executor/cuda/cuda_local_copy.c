@@ -31,7 +31,7 @@ static bool goes_across(const struct zd_cuda_local_copy *local, const struct zd_
 	       !(zd_cuda_across_has_failed(across) && zd_cuda_across_is_idle(across));
 }
 
-/* Needs local room in any case, since the other GPU may fail while a task is issued. */
+/* Always needs local room, because the other GPU can fail while a task is issued. */
 bool zd_cuda_local_copy_has_room(const struct zd_cuda_local_copy *local, const struct zd_cuda_task *task)
 {
 	if (zd_cuda_across_has_failed(&local->across) && !zd_cuda_across_is_idle(&local->across))

@@ -85,8 +85,7 @@ static int put_back(const struct zd_cuda_reducer *reducer, const struct zd_cuda_
 	return rc ? rc : wait(reducer, err);
 }
 
-/* The partial sums continue from piece to piece. Pieces are whole blocks, so the result is that of one
- * pass. */
+/* The partial sums continue from piece to piece. Pieces are whole blocks: the result is that of one pass. */
 static int reduce_piece(const struct zd_cuda_reducer *reducer, const struct zd_cuda_task *task,
                         const struct piece *piece, struct zd_host_reduce *run, const void **inputs,
                         struct zd_err *err)

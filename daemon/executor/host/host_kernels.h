@@ -9,8 +9,8 @@
  * a sum of nans depends on the order of an instruction's operands.
  *
  * Statistics are of the stored values: the square of element i is added, in double, to partial sum i mod
- * ZD_HOST_REDUCE_SUMS, and the partial sums are added in order. So results are equal bit by bit in every run,
- * with every instruction set, and for every division of the work into pieces.
+ * ZD_HOST_REDUCE_SUMS, and the partial sums are added in order. Results are therefore equal bit by bit in
+ * every run, with every instruction set, and for every division of the work into pieces.
  */
 #ifndef ZD_EXECUTOR_HOST_KERNELS_H
 #define ZD_EXECUTOR_HOST_KERNELS_H
@@ -21,7 +21,7 @@
 #include "core/command.h"
 
 #define ZD_HOST_REDUCE_SUMS        16
-#define ZD_HOST_REDUCE_BLOCK_NUMEL 1024u /* the partial results of a block stay in the L1 cache */
+#define ZD_HOST_REDUCE_BLOCK_NUMEL 1024u /* the partial results of a block remain in the L1 cache */
 
 enum zd_host_isa {
 	ZD_HOST_ISA_GENERIC, /* the compiler's target */

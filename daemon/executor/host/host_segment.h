@@ -4,7 +4,7 @@
  * clients.
  *
  * A segment is sparse: pages are allocated at their first use. Its size is sealed before another process has
- * it, so no client can truncate it while an executor uses it.
+ * it. No client can therefore truncate it while an executor uses it.
  *
  * Three cases cannot be prevented:
  *

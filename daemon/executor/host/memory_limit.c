@@ -27,8 +27,8 @@ static const struct hierarchy v1 = {
         .used = "memory.usage_in_bytes",
         .cache = {"total_active_file", "total_inactive_file"},
 };
-/* Above the high limit the kernel delays the processes of the group. Pinned memory cannot be reclaimed, so
- * the delays would not end. */
+/* Above the high limit the kernel delays the processes of the group. Pinned memory cannot be reclaimed: the
+ * delays would not end. */
 static const struct hierarchy v2 = {
         .mount = "/sys/fs/cgroup",
         .limits = {"memory.high", "memory.max"},

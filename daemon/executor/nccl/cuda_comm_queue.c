@@ -303,7 +303,7 @@ static int launch_agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 	                                  comm->handle, comm->stream);
 }
 
-/* Operations that only move data use bytes, whatever the dtype: NCCL then copies the widest vectors that the
+/* Operations that only move data use bytes for every dtype: NCCL then copies the widest vectors that the
  * addresses allow. */
 static int launch_call(struct zd_cuda_comm_op *op)
 {
@@ -420,7 +420,7 @@ static bool step_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op
 	return op->phase != before && zd_cuda_comm_lives(op->comm);
 }
 
-/* Communicators do not wait for each other, since the GPU has room for the kernels of all of them. */
+/* Communicators do not wait for each other, because the GPU has room for the kernels of all of them. */
 static void advance(struct zd_cuda_comm_queue *queue)
 {
 	struct zd_cuda_comm_op *next;

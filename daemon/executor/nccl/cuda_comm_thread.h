@@ -4,8 +4,8 @@
  * operations.
  *
  * NCCL's calls must not delay the executor, nor the executor's work NCCL. The thread is started by the first
- * command of a communicator, and sleeps while nothing is in progress. NCCL sends no notification, so the
- * thread polls.
+ * command of a communicator, and sleeps while nothing is in progress. NCCL sends no notification: the thread
+ * polls.
  */
 #ifndef ZD_EXECUTOR_CUDA_COMM_THREAD_H
 #define ZD_EXECUTOR_CUDA_COMM_THREAD_H

@@ -165,15 +165,14 @@ static void run_rank(const char *socket_path, const char *job)
 		backward(bucket, weight, expert);
 	const unsigned long long targets = allocated_bytes() - before;
 
-	/* All ranks receive the same result: whether any rank had an inf or a nan, and the norm of all
-	 * gradients. */
+	/* All ranks receive the same result: whether any rank had an inf or a nan, and the whole norm. */
 	check(zerod_step_begin(group, NULL, &step, NULL), "step_begin");
 	if (!step.overflow)
 		printf("rank %u, step %llu: weight %g, expert %g, norm squared %g\n", rank,
 		       (unsigned long long)step.step, (double)first_of(weight), (double)first_of(expert),
 		       step.norm_squared);
-	/* The optimizer copies the values that it needs. The target is freed before the optimizer allocates
-	 * memory. */
+	/* The optimizer copies the values that it needs. The target is freed before the optimizer
+	 * allocates. */
 	check(zerod_step_end(group, NULL, 0, NULL), "step_end");
 	printf("rank %u held %llu bytes of targets, holds %llu\n", rank, targets, allocated_bytes() - before);
 	zerod_close(client);

@@ -65,8 +65,8 @@ static void fail(const char *what, const char *path)
 
 /* ---- The id, from rank 0 to all others ----------------------------------------------------------------- */
 
-/* Writes the file under another name until it is complete. An existing file is another job's, whose ids are
- * used up. */
+/* Writes the file under another name until it is complete. An existing file is another job's, with used
+ * ids. */
 static void leave_id(const char *path, const struct zerod_unique_id *id)
 {
 	char begun[PATH_MAX];
@@ -219,8 +219,8 @@ static void backward(struct trainer *t)
 	check(t->client, zerod_backward_end(t->group, NULL, NULL), "backward_end");
 }
 
-/* Checks this rank's slices of the sums across all ranks of all nodes, and the norm, which is the same
- * everywhere. */
+/* Checks this rank's slices of the sums across all ranks of all nodes, and the norm, which all ranks
+ * share. */
 static uint64_t step_sums(struct trainer *t)
 {
 	float ranks = (float)t->world_size * (float)(t->world_size + 1) / 2; /* 1 + 2 + ... */

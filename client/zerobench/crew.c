@@ -57,7 +57,7 @@ int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), voi
 		crew->threads[i] = (struct crew_thread){.crew = crew, .index = i};
 		int failure = pthread_create(&crew->threads[i].thread, NULL, thread_main, &crew->threads[i]);
 		/* The existing threads wait for ever at a barrier that will never be full. This error ends
-		 * their process. */
+		 * them. */
 		if (failure)
 			return zd_err_errno(err, failure, "cannot start thread %u of %u", i, nthreads);
 	}

@@ -120,8 +120,7 @@ static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit 
 	return status || !trainer->nccl ? status : gather_by_nccl(trainer, unit, data, took_ns);
 }
 
-/* Prepares the memory in which NCCL gathers: it has the rank's own slice, and all other slices are
- * overwritten. */
+/* Prepares the memory in which NCCL gathers: it has the rank's own slice, and the others are overwritten. */
 static int prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
                         zd_cu_ptr nccl_data)
 {

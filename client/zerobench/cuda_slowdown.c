@@ -58,8 +58,8 @@ static int work_once(struct beside *beside)
 	return beside->way == ZD_CUDA_ZEROD ? gather_by_zerod(beside) : gather_by_nccl(beside);
 }
 
-/* All ranks must call NCCL equally often. Before each call, also for zerod, they agree on whether there is
- * another one. */
+/* All ranks must call NCCL equally often. Before each call, also for zerod, they agree whether there is
+ * another. */
 static int work_until_end(struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;

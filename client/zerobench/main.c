@@ -229,8 +229,7 @@ static enum zerod_collectives parse_collectives(struct argp_state *state, const 
 	return strcmp(text, "nccl") == 0 ? ZEROD_COLLECTIVES_NCCL : ZEROD_COLLECTIVES_COPIES;
 }
 
-/* Rejects options that contradict each other. Sizes and counts are those of the command line, or 0 if not
- * given. */
+/* Rejects options that contradict each other. Sizes and counts are those given, or 0. */
 static void complete_options(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
@@ -417,8 +416,7 @@ static void set_defaults(struct zd_bench *bench)
 		o->ranks = op->ranks ? op->ranks : bench->devices;
 }
 
-/* Checks that operations in which the CPU writes memory have host devices, and that options for GPUs have
- * GPUs. */
+/* Operations in which the CPU writes memory need host devices. Options for GPUs need GPUs. */
 static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;

@@ -47,8 +47,7 @@ static int run_round(const struct zd_member *member, struct zd_rank *rank, struc
 	return release_gathered(member, rank);
 }
 
-/* Publishes new contents first, so that an earlier turn's contents of the same memory are not mistaken for
- * them. */
+/* Publishes new contents first, so that an earlier turn's contents are not mistaken for them. */
 static int check_gather(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
                         uint64_t numel, uint64_t *wrong)
 {

@@ -27,8 +27,7 @@ struct scale_run {
 	uint64_t *resident_bytes; /* of the small and of the large daemon */
 };
 
-/* A session with all its units. The units of the measuring session are gathered, so that its requests move no
- * bytes. */
+/* A session with all its units. Units of the measuring session are gathered: its requests move no bytes. */
 struct site {
 	struct zd_rank rank;
 	uint32_t nunits;

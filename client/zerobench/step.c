@@ -115,8 +115,8 @@ static int release_unit(struct steps *steps, uint32_t unit)
 	return status;
 }
 
-/* Sends one packet: the release of the previous unit (for the first unit, its gather), and the gather of the
- * next unit. */
+/* Sends one packet: the release of the previous unit (of the first, its gather), and the gather of the
+ * next. */
 static int run_unit(struct steps *steps, uint32_t unit)
 {
 	zerod_cork(steps->rank->client);
@@ -171,8 +171,7 @@ static int end_unit(struct steps *steps, uint32_t unit, const struct zerod_entry
 	return status ? status : release_unit(steps, unit);
 }
 
-/* The reservation blocks until its reply. It therefore sends the requests that were corked since the last
- * one. */
+/* The reservation blocks until its reply, and sends the requests that were corked since the last one. */
 static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry *entry)
 {
 	struct zerod_reserve_options options = ZEROD_INIT(options);

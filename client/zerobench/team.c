@@ -125,8 +125,7 @@ static unsigned find_cause(const struct zd_team *team, unsigned index)
 	return index;
 }
 
-/* Translates a member's exit status into its error, or into the error of the peer that made it fail. 0:
- * success. */
+/* Translates a member's exit status into its error, or that of the peer that made it fail. 0: success. */
 static int judge(struct zd_team *team, unsigned index, int wait_status, struct zd_err *err)
 {
 	if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0)

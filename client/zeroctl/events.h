@@ -12,8 +12,7 @@ struct zd_ctl_events {
 	bool copies;    /* also requests events of copies: the daemon makes them for 2 s after each page */
 	uint64_t after; /* the number of the last event that was read */
 	uint64_t last;  /* the newest event's number when the last page was made */
-	/* Up to this number only events of long-lived memory are preserved. The others are not counted as
-	 * lost. */
+	/* Up to this number only events of long-lived memory are preserved. Others do not count as lost. */
 	uint64_t overwritten;
 	uint64_t lost;   /* events that were overwritten before the last page was made; 0: none */
 	uint64_t now_ns; /* the daemon's time then, on the clock of the events */

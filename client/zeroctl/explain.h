@@ -24,15 +24,13 @@ void zd_ctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffer);
 /* Explains a group that is not READY, and names its missing ranks. */
 void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group);
-/* Explains the job's sessions that have ended, and whose processes can still use memory. `uid` < 0: of any
- * uid. */
+/* Explains ended sessions of the job whose processes can still use memory. `uid` < 0: of any uid. */
 void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, json_int_t uid);
 /* Explains a process that is stopped or has ended. `who`: the subject of the sentence. */
 void zd_ctl_explain_process(const json_t *session, const char *who);
 /* The same for all ranks of the job's groups. */
 void zd_ctl_explain_processes(const struct zd_ctl_facts *facts, const char *job);
-/* Explains a wait for "rank 1 ...": describes that rank. For a wait for copies to readers, names the
- * readers. */
+/* Explains a wait for "rank 1 ...": describes that rank. Names the readers of awaited copies. */
 void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *group,
                          const char *wait);
 

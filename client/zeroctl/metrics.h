@@ -27,8 +27,8 @@ int zd_ctl_metrics_print(FILE *out, enum zd_ctl_metrics_format format, const Zd_
  * have not all arrived. If the status is not 0, sets *head for HEAD. */
 int zd_ctl_http_status(const char *request, size_t nbytes, bool *head) __attribute__((warn_unused_result));
 
-/* Returns the format for a request of HTTP: OpenMetrics if its Accept header gives it at least the weight of
- * plain text. */
+/* Returns the format for a request of HTTP: OpenMetrics if Accept gives it at least the weight of plain
+ * text. */
 enum zd_ctl_metrics_format zd_ctl_http_format(const char *request);
 
 /* Reads one request from `in`, for at most 5 s, and writes the reply to `out`. If `in` is a listening socket,

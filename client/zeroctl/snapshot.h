@@ -10,8 +10,7 @@
 /* Older events than so many newest ones are not read: a page with more is not useful. */
 #define ZD_CTL_SNAPSHOT_EVENTS (1u << 18)
 
-/* Fetches the snapshot, of --device and --job or of all. Errors: NOT_FOUND: there is no such device or
- * job. */
+/* Fetches the snapshot, of --device and --job or of all. NOT_FOUND: there is no such device or job. */
 int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **snapshot) __attribute__((warn_unused_result));
 
 #endif

@@ -14,8 +14,8 @@
 
 #include "base/text.h"
 
-/* Arguments can point into err->text (a text that grows on its way up). The new text is therefore made in
- * separate memory. */
+/* Arguments can point into err->text (a text that grows on its way up). The new text is made in separate
+ * memory. */
 static void set_text(struct zd_err *err, int status, const char *format, va_list args)
 {
 	char text[ZD_ERR_TEXT_BYTES];

@@ -64,8 +64,7 @@ void zd_api_close(struct zd_api *api, const char *why)
 	struct zd_err err;
 
 	(void)zd_err_set(&err, ZEROD_E_SHUTDOWN, "%s", why);
-	/* The next daemon finds the sessions as they are: their processes can continue to write for a
-	 * while. */
+	/* The next daemon finds the sessions as they are: their processes can still write. */
 	zd_keeper_close(&api->bridge.keeper);
 	zd_conns_refuse(&api->conns, &err);
 	zd_conns_flush(&api->conns);

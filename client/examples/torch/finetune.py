@@ -47,7 +47,7 @@ def make(name: str | None, dtype: torch.dtype) -> tuple[Any, Any]:
 
 @torch.no_grad()
 def sample(model: Any, tokenizer: Any, prompt: str, device: torch.device, count: int = 40) -> str:
-    """The model's continuation of the prompt, with the likeliest token each time. One rank may call it alone, because gathers are
+    """The model's continuation of the prompt, with the likeliest token each time. One rank can call it alone: gathers are
     one-sided."""
     tokens = tokenizer.encode(prompt)
     for _ in range(count):

@@ -151,8 +151,7 @@ static void forward_fence(struct zerod_client *client, struct zc_fence_forwarder
 	free(forwarded);
 }
 
-/* Pauses between polls, because GPUs wake no thread. With the forwarder's lock, which is released
- * meanwhile. */
+/* Pauses between polls, because GPUs wake no thread. The forwarder's lock is released meanwhile. */
 static long sleep_before_polling(struct zc_fence_forwarder *forwarder, long pause_ns)
 {
 	const struct timespec pause = {.tv_nsec = pause_ns};

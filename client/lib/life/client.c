@@ -143,8 +143,7 @@ static struct zerod_client *new_client(uint32_t deadline_ms)
 	return client;
 }
 
-/* Frees the client, which no other thread uses. Handles are freed first, because they refer to units and
- * tickets. */
+/* Frees the client, which no other thread uses. Handles are freed first: they refer to units and tickets. */
 static void free_objects(struct zerod_client *client)
 {
 	struct zerod_group *group;

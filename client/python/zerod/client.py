@@ -340,8 +340,7 @@ class Client(Handle):
 
     def unit_read(self, committed: s.Committed, unit: str, into: Optional[Allocation] = None, nbytes: int = 0,
                   offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0) -> s.UnitInfo:
-        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next
-        commit."""
+        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next."""
         handle, info = self.handle, s.UnitInfo()
         options = s.UnitReadOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                     into=None if into is None else into.handle, into_offset_bytes=into_offset_bytes,
@@ -351,8 +350,7 @@ class Client(Handle):
 
     def unit_map(self, committed: s.Committed, unit: str, nbytes: int, offset_bytes: int = 0, device: int = 0,
                  deadline_ms: int = 0) -> "tuple[Optional[Mapped], int]":
-        """zerod_unit_map(): the first bytes of the range that are in one shard, and their number. None: in memory of another
-        device."""
+        """zerod_unit_map(): the first bytes of the range that are in one shard, and their number. None: on another device."""
         handle, mapped, data, count = self.handle, c_void_p(), c_void_p(), c_uint64()
         options = s.UnitMapOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                    device=device, deadline_ms=deadline_ms)

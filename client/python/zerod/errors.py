@@ -113,8 +113,7 @@ class Forked(ZerodError, RuntimeError):
 
 
 class Interrupted(ZerodError, InterruptedError):
-    """INTERRUPTED: a signal handler of another call has ended the wait. If the handler has raised, its exception is raised
-    instead."""
+    """INTERRUPTED: a signal handler of another call has ended the wait. If the handler has raised, that is raised instead."""
 
 
 _CLASSES: dict[int, type[ZerodError]] = {

@@ -192,6 +192,5 @@ def last_error(client: int | None) -> str:
 
 
 def failed(status: int, client: int | None) -> BaseException:
-    """The exception for a failed call on a client, to be raised. If a signal handler has ended the call, it is the handler's
-    own."""
+    """The exception for a failed call on a client, to be raised. After an exception of a signal handler it is that one."""
     return interrupts.taken() or errors.error(status, last_error(client))

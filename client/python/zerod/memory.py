@@ -140,8 +140,7 @@ def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[in
 
 
 def array(address: int, shape: tuple[int, ...], dtype: DType) -> "numpy.ndarray":
-    """A numpy array over memory that the CPU can access, of emulated devices. bfloat16 and float8 are returned as bits.
-    NotHeld."""
+    """A numpy array over memory that the CPU can access, of emulated devices. bfloat16 and float8 as bits. NotHeld."""
     import numpy
 
     kind = numpy.dtype(_NUMPY[dtype])

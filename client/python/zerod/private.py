@@ -148,8 +148,7 @@ def _start(folder: Path, path: str, lock: int) -> bool:
 
 
 def _await(folder: Path, path: str, started: "subprocess.Popen[bytes]") -> bool:
-    """Waits until the daemon that this process has started serves. False: it was idle for too long before this process could
-    connect."""
+    """Waits until the daemon that this process has started serves. False: it ended as idle before this process could connect."""
     while _connects(path):
         if started.poll() is not None:
             try:

@@ -115,8 +115,8 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 
 /* ---- Reads --------------------------------------------------------------------------------------------- */
 
-/* Returns a rank's part with this shard, if possible in memory of the device. Replicas of a hybrid group have
- * equal shards. */
+/* Returns a rank's part with this shard, if possible in memory of the device. Replicas of a hybrid group are
+ * equal. */
 static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index, const struct zd_device *device)
 {
 	struct zd_part *found = NULL;

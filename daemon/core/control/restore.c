@@ -569,8 +569,7 @@ static struct zd_session *find_session(const struct restore *restore, const stru
 	return session;
 }
 
-/* Gives sessions the parts of their ranks. The order is by unit, because the parts of a unit are adjacent in
- * memory. */
+/* Gives sessions the parts of their ranks. The order is by unit: a unit's parts are adjacent in memory. */
 static void hold_parts(struct restore *restore, const struct zd_group *group)
 {
 	uint32_t nranks = group->local_world_size;

@@ -205,8 +205,7 @@ bool zd_group_is_left(const struct zd_group *group)
 	return left;
 }
 
-/* Returns the last lost rank whose place no session has. If all lost ranks have been replaced, returns the
- * last one. */
+/* Returns the last lost rank whose place no session has. If all have been replaced, returns the last one. */
 static const struct zd_lost *find_missing(const struct zd_group *group)
 {
 	for (uint64_t i = 0; i < zd_min_u64(group->generation, ZD_LOST_KEPT); i++) {

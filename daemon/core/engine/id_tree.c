@@ -11,8 +11,8 @@
 #include "base/err.h"
 #include "core/engine/id_tree.h"
 
-/* The finalizer of MurmurHash3. Ids that follow each other, or differ by a constant, have priorities without
- * an order. */
+/* The finalizer of MurmurHash3. Successive ids, and ids that differ by a constant, have unordered
+ * priorities. */
 static uint64_t priority(const struct zd_id_node *node)
 {
 	uint64_t x = node->id;

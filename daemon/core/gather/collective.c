@@ -67,8 +67,7 @@ void zd_collective_given_up(struct zd_engine *e, struct zd_request *req)
 
 /* ---- Followers ----------------------------------------------------------------------------------------- */
 
-/* Returns a rank that has not begun the transfer that copies from the source. local_world_size: every rank
- * has. */
+/* Returns a rank that has not begun the transfer that copies from the source. local_world_size: all have. */
 static uint32_t first_behind(const struct zd_unit *unit, const struct zd_buffer *source)
 {
 	uint32_t rank = 0;

@@ -102,8 +102,7 @@ static bool is_ready(const struct zd_plan_step *step)
 	return !landing || landing->landed >> step->index & 1;
 }
 
-/* Starts the copies that are ready, in the order of each timeline. Returns whether all copies have
- * started. */
+/* Starts the copies that are ready, in the order of each timeline. Returns whether all have started. */
 static bool begin_ready(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	struct zd_timelines held = {{0}};
@@ -211,8 +210,7 @@ static void give_up(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_op_over(e, buffer);
 }
 
-/* Drops all transfers in the session's queue, because their fences share timelines. Returns these
- * timelines. */
+/* Drops all transfers in the session's queue, because their fences share timelines. Returns the timelines. */
 static struct zd_timelines give_all_up(struct zd_engine *e, struct zd_session *session)
 {
 	struct zd_buffer_list queue = TAILQ_HEAD_INITIALIZER(queue);

@@ -38,8 +38,7 @@ static bool part_open(const struct zd_part *part)
 	return part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part) || zd_part_is_unpublished(part);
 }
 
-/* Whether the part's version can no longer be gathered: an update overwrites it, or it was never
- * published. */
+/* Whether the part's version can no longer be gathered: it is overwritten, or was never published. */
 static bool version_is_lost(const struct zd_part *part)
 {
 	return zd_part_is_written(part) || zd_part_is_unpublished(part);
@@ -66,8 +65,8 @@ static uint64_t newest_version(const struct zd_unit *unit)
 	return newest;
 }
 
-/* Returns the version that this rank last published. A publish counts from its call, while the streams still
- * write. */
+/* Returns the version that this rank last published. A publish counts from its call on, before its streams
+ * have passed. */
 static uint64_t own_version(const struct zd_part *part)
 {
 	return part->version + (part->state == ZD_PART_PUBLISHING ? 1 : 0);
@@ -313,8 +312,8 @@ static int space_alloc(struct zd_engine *e, struct zd_request *req, bool in_plac
 	                     &space->low, err);
 }
 
-/* Takes memory from the pool. For a unit without a slot, it can instead return the memory of a quarantined
- * buffer, *former. */
+/* Takes memory from the pool. For a unit without a slot, it can instead return that of a quarantined buffer,
+ * *former. */
 static int space_take(struct zd_engine *e, struct zd_request *req, bool in_place, struct zd_space_bytes bytes,
                       struct zd_space *space, struct zd_buffer **former, struct zd_err *err)
 {
@@ -732,8 +731,7 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 		status = zd_collective_check_order(req);
 	if (status == 0)
 		status = gather_begin_transfer(e, req, out, err);
-	/* The error depends on timing, also that of a slot's conflict: ranks of other daemons do not always
-	 * receive it. */
+	/* The error depends on timing, even that of a slot's conflict: other daemons' ranks can miss it. */
 	if (status < 0)
 		zd_collective_missed(e, req, status, err->text);
 	return status;

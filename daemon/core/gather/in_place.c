@@ -176,8 +176,7 @@ void zd_frameless_unpublished(struct zd_engine *e, struct zd_buffer *buffer)
 
 /* ---- Viewers ------------------------------------------------------------------------------------------- */
 
-/* A void promise does not count: another promise of its kind was broken, and a reset has released the
- * streams. */
+/* A void promise does not count: another promise of its kind was broken, and a reset released the streams. */
 bool zd_buffer_is_promised(const struct zd_buffer *buffer)
 {
 	if (buffer->promise)

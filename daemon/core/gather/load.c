@@ -104,7 +104,7 @@ static void load_free(struct zd_engine *e, struct zd_load *load)
 	zd_unit_unref(e, unit);
 }
 
-/* Returns the part to its rank for writing. If the rank has reset its session meanwhile, restores the part
+/* Returns the part to its rank for writing. If the rank has reset its session meanwhile, restores it
  * instead. */
 static void part_leave(struct zd_engine *e, struct zd_part *part)
 {

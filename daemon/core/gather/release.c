@@ -60,8 +60,8 @@ static void release_cancel(struct zd_engine *e, struct zd_request *req)
 	give_up(e, req->u.release.part);
 }
 
-/* A client can send a release before its gather receives a reply: while the gather waits, the release waits
- * as well. */
+/* A client can send a release before its gather receives a reply: while the gather waits, the release also
+ * does. */
 static bool gather_waits(const struct zd_request *req)
 {
 	const struct zd_request *other;

@@ -208,8 +208,7 @@ static int parent_check(const struct zd_scope *parent, const struct zd_member *m
 	return 0;
 }
 
-/* Marks the scopes of abandoned forwards, and returns their number. Marks none while a claim is
- * outstanding. */
+/* Marks the scopes of abandoned forwards, and returns their number. A claim prevents that. */
 static uint32_t mark_abandoned(struct zd_member *member)
 {
 	struct zd_scope *scope;

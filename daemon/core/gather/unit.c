@@ -82,8 +82,7 @@ static uint64_t padded_numel(const struct zd_args *args, uint32_t nshards, uint6
 	                   align / zerod_dtype_bytes(args->u.unit_register.dtype));
 }
 
-/* Whether the unit is gathered in place. Only the description matters: all ranks and daemons lay it out
- * alike. */
+/* Whether the unit is gathered in place. Only the description matters: all daemons lay it out alike. */
 static bool is_in_place(const struct zd_engine *e, const struct zd_group *group, const struct zd_args *args)
 {
 	uint64_t numel = padded_numel(args, group->nshards, ZD_SHARD_ALIGN_BYTES);
@@ -316,8 +315,7 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* The metadata of a unit, including what each part needs when it has a shard and its gradients are
- * reduced. */
+/* The metadata of a unit, including the needs of a part with a shard and with reduced gradients. */
 static uint32_t unit_metadata_bytes(const struct zd_group *group, const struct zd_args *args)
 {
 	const struct zd_view_args *views = args->views;

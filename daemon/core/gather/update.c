@@ -117,8 +117,8 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	return 0;
 }
 
-/* Returns BUSY if a part has a gathered buffer with leases. With `in_place`, only if the shard is a part of
- * that buffer. */
+/* Returns BUSY if a part has a gathered buffer with leases. With `in_place`, only if the shard is in that
+ * buffer. */
 static int check_leases(const struct zd_request *req, bool in_place, struct zd_err *err)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {

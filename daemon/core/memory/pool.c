@@ -406,8 +406,7 @@ uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *ow
 	return owner->segment_bytes < most ? most - owner->segment_bytes : 0;
 }
 
-/* Whether blocks of the uid's segments are in use but not charged: they will be freed, unless they are idle
- * slots. */
+/* Whether blocks of the uid's segments are in use but not charged: they will be freed, except idle slots. */
 static bool has_quarantine(const struct zd_engine *e, const struct zd_owner *owner)
 {
 	const struct zd_segment *segment;
@@ -478,8 +477,8 @@ static struct room room_for(const struct zd_engine *e, const struct zd_owner *ow
 	                     .quota_left = zd_pool_quota_left(e, owner)};
 }
 
-/* Returns ZD_WAIT if memory will be freed without another call: by segments that retire, or blocks in
- * quarantine. */
+/* Returns ZD_WAIT if memory will be freed without another call: by retiring segments, or quarantined
+ * blocks. */
 static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, const struct zd_owner *owner,
                            struct zd_device *device, const struct room *room)
 {
@@ -621,8 +620,7 @@ bool zd_pool_has(const struct zd_engine *e, const struct zd_device *device, cons
 	return purpose != ZD_PURPOSE_STRICT && may_grow(e, device, job, purpose, bytes);
 }
 
-/* The job's segments of gathered buffers count as room, because each can retire when its buffers are
- * freed. */
+/* The job's segments of gathered buffers count as room, because each can retire after its buffers. */
 bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device, const struct zd_job *job,
                        enum zd_purpose purpose, uint64_t bytes)
 {

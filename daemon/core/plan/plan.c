@@ -53,8 +53,8 @@ static void count_done(struct zd_engine *e, struct zd_plan *plan)
 	plan->type->over(e, plan);
 }
 
-/* The step counts as left during failed(), which can fail other steps: the plan is not over before failed()
- * returns. */
+/* The step counts as left during failed(), which can fail other steps: the plan is not over before its
+ * return. */
 static void fail_step(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
                       const char *error)
 {

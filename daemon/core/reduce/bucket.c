@@ -222,8 +222,7 @@ int zd_bucket_find(struct zd_engine *e, const struct zd_session *session, uint64
 	return 0;
 }
 
-/* Entries end from the last to the first, so that no slot's memory passes to an entry that is about to
- * end. */
+/* Entries end from the last to the first, so that no slot's memory passes to an ending entry. */
 static struct zd_entry *last_entry(const struct zd_bucket *bucket)
 {
 	const struct zd_entry *first = bucket->entries;

@@ -253,8 +253,7 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 	return 0;
 }
 
-/* Sets the reason of the request's wait: the unit and rank that delay the slot that is freed first in ring
- * order. */
+/* Sets the reason of the request's wait: the unit and rank that delay the first slot in ring order. */
 static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 {
 	const struct zd_bucket *bucket = entry->bucket;
@@ -295,8 +294,7 @@ static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-/* Called when the entry has a place. Either the stream waits for its memory, by a promise, or the request
- * does. */
+/* Called when the entry has a place. The stream waits for its memory, by a promise, or the request does. */
 static int grant_reservation(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,
                              struct zd_err *err)
 {

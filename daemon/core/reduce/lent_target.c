@@ -99,8 +99,7 @@ static int check_failure(const struct zd_failure *failure, struct zd_err *err)
 	return 0;
 }
 
-/* Called in the step, which every rank has begun. Returns 0 if the unit's place holds its sum, or zeros if it
- * has none. */
+/* Called in the step, which every rank has begun. Returns 0 if the unit's place holds its sum, or zeros. */
 static int check_in_step(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
 {
 	int status = check_failure(&w->mr->result.failure, err);
@@ -206,8 +205,7 @@ static int check_step(struct zd_request *req, const struct zd_window *w)
 	return 0;
 }
 
-/* Returns the request's window. NULL: it is over. When its step is taken, the window's object has the next
- * number. */
+/* Returns the request's window. NULL: it is over. After its step the window's object has the next number. */
 static const struct zd_window *find_window(const struct zd_request *req)
 {
 	const struct zd_window *w = zd_window_of(req), *next = req->member->reduce->w;

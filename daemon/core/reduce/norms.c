@@ -39,8 +39,7 @@ static void norm_free(struct zd_norms *norms, struct zd_slice_norm *norm)
 	free(norm);
 }
 
-/* Frees at most two norms that had no value in the last epoch. Norms of units that have ended therefore
- * disappear. */
+/* Frees at most two norms that had no value in the last epoch. Norms of ended units thereby disappear. */
 static void sweep(struct zd_norms *norms)
 {
 	for (uint32_t i = 0; i < 2; i++) {

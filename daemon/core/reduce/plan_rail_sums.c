@@ -52,8 +52,7 @@ static bool sends_entry(const struct zd_slice *slice)
 	return !has_blocks(slice) && slice->reduction->ranks[slice->owner].entry;
 }
 
-/* A rank that has skipped the unit can learn the others' dtype later, and therefore reserves room for
- * float32. */
+/* A rank that has skipped the unit can learn the others' dtype later: it reserves room for float32. */
 static uint64_t staging_bytes(struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -244,8 +243,7 @@ void zd_slice_run_total(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 	free(inputs);
 }
 
-/* Returns the number of elements from the slice of one rank of the rail to that of the next rank, in a
- * target. */
+/* Returns the distance in elements between the slices of successive ranks of the rail, in a target. */
 static uint64_t rail_stride(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;

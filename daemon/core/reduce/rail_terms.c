@@ -36,7 +36,7 @@ struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice)
 	};
 }
 
-/* Compares the values that do not depend on a contribution. An all-gather of totals has the target's element
+/* Compares values that do not depend on contributions. An all-gather of totals has the target's element
  * size. */
 static bool units_differ(const struct zd_reduction_terms *a, const struct zd_reduction_terms *b)
 {

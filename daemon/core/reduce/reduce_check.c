@@ -182,8 +182,7 @@ static void check_window(const struct zd_window *w)
 	          w->step == ZD_STEP_ABANDONED);
 }
 
-/* The step of a closing window was promised. It is not taken yet, or not ended. No part of it waits for a
- * call. */
+/* The step of a closing window was promised. It is not taken yet, or not ended, and waits for no call. */
 static void check_closing(const struct zd_window *w)
 {
 	zd_assert(!w->mr->member->group->cluster && !w->failure.abandoned);

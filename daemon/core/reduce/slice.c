@@ -359,8 +359,7 @@ static bool exceeds_staging(const struct zd_device *device, struct zd_slice *sli
 	       !zd_slice_is_next(slice);
 }
 
-/* Whether the memory of a sum is freed without the step: its rank can return it, and has not called the
- * step. */
+/* Whether the memory of a sum is freed without the step: its rank can return it before the step. */
 static bool comes_back(const struct zd_storage *sum, const struct zd_window *w)
 {
 	return !zd_step_is_called(w) && (sum->summing || zd_norms_has(w, sum->part->unit));
@@ -400,8 +399,7 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 	slice->segment_wait = probe.segment_wait;
 	if (status >= 0)
 		return status;
-	/* Other reductions release their staging memory without another call, unless they wait for this
-	 * slice. */
+	/* Other reductions release their staging memory without a call, unless they wait for this one. */
 	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
 	                                        : owner->device->staging_bytes;
 	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(r, device, status);

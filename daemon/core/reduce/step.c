@@ -309,8 +309,7 @@ static void agree_on_sums(struct zd_engine *e, struct zd_group *group, uint64_t 
 	zd_dirty_group(e, group);
 }
 
-/* Compares the number of backwards with that of a rank of another daemon. Each daemon has compared its own
- * ranks. */
+/* Compares the number of backwards with that of a rank of another daemon. Daemons compare their own. */
 static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t count, struct zd_err *err)
 {
 	const struct zd_member *member = &group->members[0];

@@ -303,8 +303,7 @@ static int launch_agree(struct zd_cuda_comm_op *op, uint64_t bytes)
 	                                  comm->handle, comm->stream);
 }
 
-/* Operations that only move data use bytes for every dtype: NCCL then copies the widest vectors that the
- * addresses allow. */
+/* Operations that only move data use bytes for every dtype: NCCL then copies the widest possible vectors. */
 static int launch_call(struct zd_cuda_comm_op *op)
 {
 	const struct zd_nccl *nccl = op->comm->home.nccl;

@@ -120,8 +120,7 @@ class Rank:
         self.state.live_bytes, self.state.peak_bytes = device.allocated_bytes, device.peak_bytes
 
     def _update(self, step: int) -> None:
-        """After an overflow the shards do not change. They are published nevertheless, because each rank publishes every
-        version."""
+        """After an overflow the shards do not change. They are published nevertheless: each rank publishes every version."""
         info = self.group.step_begin()
         self.state.skipped += info.overflow
         with self.group.updating(self.units):

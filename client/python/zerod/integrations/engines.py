@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of zerod.vllm, zerod.sglang and zerod.verl. All ranks of an engine load one commit, or all raise the same
-exception."""
+"""Common parts of zerod.vllm, zerod.sglang and zerod.verl. All ranks of an engine load one commit, or all raise."""
 from __future__ import annotations
 
 from functools import partial
@@ -69,8 +68,7 @@ def named(take: Take, tensors: "Iterator[tuple[str, Any]]") -> None:
 
 
 def register() -> None:
-    """Registers zerod.vllm.ZerodEngine with vLLM: the package's entry point. Harmless when repeated, or if vLLM has no
-    engines."""
+    """Registers zerod.vllm.ZerodEngine with vLLM: the package's entry point. Harmless when repeated, or without engines."""
     try:
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory
     except ImportError:

@@ -44,8 +44,7 @@ def _refuse_ddp() -> None:
 
 
 def _take_inputs() -> None:
-    """backward(inputs=) with sharded parameters uses the whole parameters of the forward, because the graph contains only
-    these."""
+    """backward(inputs=) with sharded parameters uses the whole parameters of the forward: the graph has only these."""
     plain = torch.autograd.backward
     if hasattr(plain, "_zerod"):
         return

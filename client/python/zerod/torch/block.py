@@ -158,8 +158,7 @@ class Block:
         context.counts.gathers += len(self.units)
 
     def release(self, use: int) -> None:
-        """Ends one or several uses. The last one releases the lease after the work now in torch's stream. Harmless without the
-        use."""
+        """Ends one or several uses. The last one releases the lease after the work now in torch's stream. Harmless without it."""
         if not self.uses & use:
             return
         self.uses &= ~use

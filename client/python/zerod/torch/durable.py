@@ -285,8 +285,7 @@ class Durable:
             self.owners[name].state[self.parameters[name]][key] = self._value(self.entries[name, key])
 
     def forget(self) -> "set[torch.optim.Optimizer]":
-        """The optimizers, which have no state any more. A part of the state is in the daemon's memory, and all of it in the last
-        commit."""
+        """The optimizers, which have no state any more. A part of it is in the daemon's memory, and all in the last commit."""
         for name, optimizer in self.owners.items():
             optimizer.state.pop(self.parameters[name], None)
         return set(self.owners.values())

@@ -133,8 +133,7 @@ class Environment:
     # ---- Memory that torch's allocator and the daemon keep for later ----
 
     def torch_has_no_memory(self, *_: int) -> None:
-        """Torch calls it when an allocation fails, and then raises. The next allocation finds the memory that the daemon did not
-        use."""
+        """Torch calls it when an allocation fails, and then raises. The next allocation finds the daemon's unused memory."""
         self.trim(0)
 
     def trim(self, rank: int) -> None:

@@ -81,8 +81,7 @@ class _Waiting:
 
 
 def multiply(gradients: "Sequence[torch.Tensor]", factor: float, unread: set[int]) -> None:
-    """Multiplies in place. Gradients with an id in `unread` are left to the optimizer, because the program has no view of their
-    memory."""
+    """Multiplies in place. Those with an id in `unread` are left to the optimizer: the program has no view of their memory."""
     for device in {gradient.device for gradient in gradients}:
         scale = torch.tensor(factor, dtype=torch.float32, device=device)
         rest = []
@@ -346,8 +345,7 @@ class Gradients:
                 unit.kept[index] = kept.to(torch.promote_types(kept.dtype, torch.float32)).add_(gradient)
 
     def end(self, skips: bool = False) -> None:
-        """Ends the backward: submits the remaining units, and reports which parameters had no gradient. skips: even if none
-        had."""
+        """Ends the backward: submits the remaining units, and reports parameters without a gradient. skips: even if all are."""
         if not self.keeps:
             self.finish(skips=skips)
         elif skips or any(unit.fired for unit in self.updates.trainable):
@@ -533,8 +531,7 @@ class Gradients:
                     and not any(reference() is not None for reference in (holder.aliases or ())[1:])}
 
     def settle(self, none: set[int], units: "list[FlatUnit]") -> None:
-        """The step has begun: gradients that wait receive their sum, except those with the flags of parameters without a
-        gradient."""
+        """The step has begun: gradients that wait receive their sum, except those of the flags `none`."""
         self._settle_all(self._take_waiting(), none, units)
 
     def _take_waiting(self) -> "list[tuple[FlatUnit, int, ShardedTensor]]":
@@ -568,8 +565,7 @@ class Gradients:
         return not self._unused
 
     def await_units(self) -> None:
-        """Makes the step run unit by unit. Returns when every rank has begun it. ZerodError if a rank has not begun it and will
-        not."""
+        """Makes the step run unit by unit. Returns when every rank has begun it. ZerodError if a rank will not begin it."""
         for each in self._waiting:
             self._awaited.setdefault(each[0].name, []).append(each)
         self._waiting = []

@@ -25,8 +25,7 @@ class Halves:
     """The halves of one unit. They are the source of the parameters' values."""
 
     def __init__(self, unit: "FlatUnit") -> None:
-        """Called inside an update, which publishes the shard, because the masters' upper halves can differ from it by a
-        rounding."""
+        """Called inside an update, which publishes the shard, because the upper halves can differ from it by a rounding."""
         assert unit.master is not None
         self.unit = unit
         self.alone: Callable[[], AbstractContextManager[Any]] = nullcontext  # with an optimizer in another thread

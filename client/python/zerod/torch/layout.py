@@ -100,8 +100,7 @@ def is_single(module: nn.Module) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """The name without the additions of wrappers: names in checkpoints do not depend on checkpoint_wrapper() and
-    torch.compile()."""
+    """The name without the additions of wrappers: checkpoints do not depend on checkpoint_wrapper() and torch.compile()."""
     return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
 
 
@@ -242,8 +241,8 @@ def _check(name: str, parameter: nn.Parameter) -> None:
 
 
 def check_devices(blocks: list[BlockPlan], device: torch.device, ignored: dict[nn.Parameter, str]) -> None:
-    """ValueError for parameters on other devices than the rank's, the CPU and the meta device, and for ignored ones on the meta
-    device."""
+    """ValueError for parameters on other devices than the rank's, the CPU and the meta device, and for ignored ones on the
+    last."""
     for parameter, name in ignored.items():
         if parameter.is_meta:
             raise ValueError(f"{name} of ignored_params is on the meta device, and rank 0 does not give it values")

@@ -156,8 +156,7 @@ class Model:
         return slot if slot <= 4096 else s.NO_SLOT
 
     def enter_by(self, part: nn.Module) -> None:
-        """Calls of this part of the module are then also forwards of the whole, because the part is used without the other
-        modules."""
+        """Calls of this part of the module are then also forwards of the whole, because it is used without the other modules."""
         root = self.blocks[0]
         if part not in root.entries:
             root.entries.append(part)
@@ -622,8 +621,7 @@ class Model:
             object.__setattr__(module, "_zerod_recovery", self.recovery)
 
     def unshard(self) -> None:
-        """Afterwards the parameters are plain ones, with whole values, and the daemon has freed their memory. Every rank calls
-        it."""
+        """Afterwards the parameters are plain ones, with whole values, and the daemon's memory is freed. Every rank calls it."""
         self.settle()
         values = [unit.split(whole.read(unit)) for unit in self.units]
         self.group.barrier()  # others read this rank's shards

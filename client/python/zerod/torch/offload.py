@@ -80,8 +80,7 @@ def offloaded(value: Optional[str]) -> Placement:
 
 
 class Offload:
-    """The offload of one model: see the file's first comment. `shards` and `optimizer`: whether any unit has them in host
-    memory."""
+    """The offload of one model: see the file's first comment. `shards` and `optimizer`: whether any unit has them there."""
 
     def __init__(self, environment: Environment, value: Optional[str], placements: "set[Placement]", rank: int,
                  job: str) -> None:

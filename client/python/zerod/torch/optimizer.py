@@ -104,8 +104,7 @@ def _check_overlap(model: Model, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _fetch_scale(optimizer: torch.optim.Optimizer) -> None:
-    """GradScaler's values, for a fused optimizer. Torch copies them to the CPU, and its kernels there do not wait for the
-    copy."""
+    """GradScaler's values, for a fused optimizer. Torch copies them to the CPU, where its kernels do not wait for that."""
     for name in ("grad_scale", "found_inf"):
         value = getattr(optimizer, name, None)
         if isinstance(value, torch.Tensor):

@@ -224,8 +224,7 @@ class _Optimizer(UnitOptimizer):
                                   for member, part in zip(unit.members, unit.parts)]
 
     def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
-        """The number of the parameter's next step. Its state is then in the unit's memory. Values of a checkpoint are copied
-        there."""
+        """The number of the parameter's next step. Its state is then in the unit's memory. A checkpoint's values are copied."""
         state, ranges = self.state[parameter], self._ranges[unit][index]
         first_step = not state
         for name, own in ranges.items():

@@ -249,8 +249,8 @@ class Overlap(Fetcher):
 
 
 class OnDevice(Overlap):
-    """The overlap of one model without offload: see the file's first comment. The thread waits for sums, and launches on a
-    separate stream."""
+    """The overlap of one model without offload: see the file's first comment. The thread waits for sums, and has its own
+    stream."""
 
     def __init__(self, context: Context, updates: Updates, gradients: Gradients, optimizer: torch.optim.Optimizer,
                  units: "list[FlatUnit]") -> None:

@@ -82,8 +82,8 @@ def _first(values: Iterable[Any]) -> ShardedTensor:
 
 
 class View(torch.Tensor):
-    """A view of a gathered copy. It can be read like a plain tensor until its origin is written. A write raises, because it would
-    be lost."""
+    """A view of a gathered copy. It can be read like a plain tensor until its origin is written. A write raises: it would be
+    lost."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     _plain: torch.Tensor
@@ -91,8 +91,7 @@ class View(torch.Tensor):
 
     @staticmethod
     def __new__(cls, plain: torch.Tensor, of: str, origin: Any, writes: int) -> "View":
-        """origin.writes: the value of `writes` when the copy was made. It does not change while the copy has the origin's
-        values."""
+        """origin.writes: the value of `writes` when the copy was made. It is the same while the copy has the origin's values."""
         with sharded.usual_mode():
             made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls, plain.shape, strides=plain.stride(), dtype=plain.dtype, device=plain.device)

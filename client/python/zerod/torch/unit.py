@@ -39,8 +39,7 @@ _TAKES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)  # in
 
 
 def _references_from_torch() -> int:
-    """How many more references of Python a tensor has while torch also holds it, for example in .grad, in this version of
-    torch."""
+    """How many more references of Python a tensor has while this torch also holds it, for example in .grad."""
     parameter, gradient = nn.Parameter(torch.zeros(())), torch.zeros(())
     before = sys.getrefcount(gradient)
     parameter.grad = gradient
@@ -266,8 +265,7 @@ class FlatUnit:
             self.master = torch.empty(numel, dtype=self.source_dtype, device=context.device)
 
     def _register_beside(self, name: str, dtype: torch.dtype) -> tuple[zerod.Unit, torch.Tensor]:
-        """Registers a unit of another dtype or place, whose shards have as many elements. Returns it, and this rank's slice of
-        it."""
+        """Registers a unit of another dtype or place, whose shards have as many elements. Returns it, and this rank's slice."""
         context, placement = self.context, self.placement
         width = dtype.itemsize // DTYPES[dtype].itemsize
         unit = context.environment.register(context.group, name, DTYPES[dtype], self.shard.padded_numel * width,

@@ -152,8 +152,8 @@ class Updates:
 
     def _by_stream(self, units: Sequence[FlatUnit], state: bool = True,
                    but: "Container[zerod.Unit]" = ()) -> "Iterator[tuple[Optional[zerod.Stream], list[zerod.Unit]]]":
-        """The daemon's units that torch's stream writes, with that stream, and those that the CPU writes, at most as many as a
-        request accepts."""
+        """The daemon's units that torch's stream writes, with that stream, and those that the CPU writes, in portions for
+        requests."""
         durable = self.context.durable
         places = [place for unit in units for place in unit.places()]
         places += durable.places() if durable is not None and state else []

@@ -158,8 +158,7 @@ def full_parameters(model: Model, module: nn.Module, write: bool) -> Iterator[nn
 ATTRIBUTES = ("_zerod_model", "_apply", "_zerod_part_of", "__deepcopy__", "__reduce_ex__", "flatten_parameters")  # of the object
 
 def _apply(model: Model, owner: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """The function of to(), half(), cpu() and similar calls: changes buffers and ignored parameters, and raises if others would
-    change."""
+    """The function of to(), half(), cpu() and similar calls: changes buffers and ignored parameters. Other changes raise."""
     for dtype in {unit.source_dtype for unit in model.units}:
         before = torch.ones(1, dtype=dtype, device=model.context.device)
         after = change(before.clone())

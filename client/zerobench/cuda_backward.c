@@ -174,7 +174,6 @@ static int backward_begin(const struct zd_cuda_backward *backward)
 	                     "zerod_backward_begin");
 }
 
-/* Compares the unit's sum at `index` of this rank's slice. */
 static int check_sum(const struct zd_cuda_backward *backward, const struct zerod_target *target,
                      uint64_t index, uint64_t *wrong)
 {

@@ -160,7 +160,6 @@ static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *u
 	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
 }
 
-/* Publishes new contents, and compares all elements. */
 static int check_all(struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t *wrong)
 {
 	const uint64_t bytes = unit->numel * zerod_dtype_bytes(unit->shard.dtype);

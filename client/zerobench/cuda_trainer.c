@@ -207,7 +207,6 @@ static int measure_size(void *arg, uint64_t numel)
 	                                                          : zd_cuda_measure_gathers(trainer, numel);
 }
 
-/* Makes the measurements that follow all sizes. */
 static int measure_rest(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;

@@ -164,7 +164,6 @@ static int begin_backward(struct steps *steps)
 	return status ? status : gather_unit(steps, steps->count - 1);
 }
 
-/* Corks the unit's gradient and its release. */
 static int end_unit(struct steps *steps, uint32_t unit, const struct zerod_entry *entry)
 {
 	int status = submit(steps, entry);
@@ -223,7 +222,6 @@ static int run_update(struct steps *steps)
 	return status;
 }
 
-/* Returns the number of packets since the last call. */
 static uint64_t packets_since(const struct steps *steps, uint64_t *before)
 {
 	const uint64_t sent = zc_packets_sent(steps->rank->client) - *before;

@@ -46,7 +46,6 @@ static uint64_t connection_aux(const struct zd_member *member, enum zd_comm_role
 	       role;
 }
 
-/* Whether the op belongs to the current connection. */
 static bool is_current(const struct zd_op *op)
 {
 	const struct zd_group *group = op->owner;

@@ -6,7 +6,6 @@
 #include "core/cluster/cluster.h"
 #include "core/engine/objects.h"
 
-/* Returns the number of the group's ranks in one daemon. */
 static uint32_t local_ranks(const struct zd_args *args)
 {
 	uint32_t local = args->u.group_join.local_world_size;

@@ -68,7 +68,6 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* Fails the requests of all ranks. */
 static void differ(struct zd_engine *e, struct zd_group *group, uint32_t rank)
 {
 	const struct zd_request *first = group->members[0].agreeing, *other = group->members[rank].agreeing;

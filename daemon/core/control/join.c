@@ -150,7 +150,6 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 		zd_journal_member(&group->members[rank]);
 }
 
-/* Records the loss of this member. */
 static void note_lost(const struct zd_member *member)
 {
 	struct zd_group *group = member->group;

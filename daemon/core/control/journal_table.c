@@ -106,7 +106,6 @@ static int check_record(const struct zd_record *record, size_t left, struct zd_e
 	return 0;
 }
 
-/* The type of the record's object. */
 static uint32_t object_type(const struct zd_record *record)
 {
 	if (record->type != ZD_RECORD_GONE)

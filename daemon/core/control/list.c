@@ -47,7 +47,6 @@ static bool sees_uid(const struct listing *l, uint32_t uid)
 	return zd_session_sees_uid(l->asker, uid);
 }
 
-/* Whether the query includes rows of this job. */
 static bool asks_for(const struct listing *l, const struct zd_job *job)
 {
 	const char *only = l->query->job;

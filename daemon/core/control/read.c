@@ -246,7 +246,6 @@ static const struct zd_extent *extent_of(const struct zd_part *part, enum zd_hol
 	return holder == ZD_HOLDER_SAVE ? &zd_save_of(part)->extent : &part->shard;
 }
 
-/* Adds a reader to the memory of the holder. */
 static void add_reader(struct zd_part *part, enum zd_holder holder)
 {
 	struct zd_save *save = zd_save_of(part);

@@ -60,7 +60,6 @@ static struct zd_job *find_job(struct restore *restore, const struct zd_journal_
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
 
-/* Gives the record's id to the uid's next object of this kind. */
 static int use_id(struct restore *restore, uint32_t uid, enum zd_id_kind kind, const struct zd_record *record,
                   struct zd_err *err)
 {
@@ -475,7 +474,6 @@ static void take_blocks(struct restore *restore, struct place *places, size_t np
 	}
 }
 
-/* Gives the object its block. */
 static int place(struct restore *restore, const struct zd_journal_object *kept, struct zd_block *block,
                  struct zd_err *err)
 {
@@ -500,7 +498,6 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 	return 0;
 }
 
-/* Frees a block after a failure. */
 static void drop_block(struct restore *restore, const struct zd_record_extent *extent, struct zd_block *block)
 {
 	const struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
@@ -617,7 +614,6 @@ static int by_session(const void *a, const void *b)
 	return (left->id > right->id) - (left->id < right->id);
 }
 
-/* Sorts the sessions and removes duplicates. */
 static void sort_sessions(struct restore *restore)
 {
 	size_t count = 0;

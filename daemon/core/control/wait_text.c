@@ -181,7 +181,6 @@ static int collectives_text(const struct zd_wait *wait, char *out)
 	}
 }
 
-/* The group's ranks that have not joined. */
 static int ranks_text(const struct zd_group *group, char *out)
 {
 	uint32_t missing = group->local_world_size - group->attached, first = 0;

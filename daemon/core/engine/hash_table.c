@@ -52,7 +52,6 @@ static inline struct zd_hash_node **bucket_of(const struct zd_hash_table *table,
 	return bucket_at(table, bucket < table->nbuckets ? bucket : bucket & mask >> 1);
 }
 
-/* Adds an empty bucket, and moves its nodes into it. */
 static void add_bucket(struct zd_hash_table *table)
 {
 	uint32_t added = table->nbuckets, chunk = chunk_of(added);

@@ -43,7 +43,6 @@ void zd_history_move(struct zd_history *history, uint64_t seq)
 	        (struct zd_old_event){seq, history->events[seq & history->mask]};
 }
 
-/* Returns the first old event with a greater number than `after`. */
 static const struct zd_old_event *find_old(const struct zd_history *history, uint64_t after)
 {
 	uint64_t end = history->old_count, first = end > history->nold ? end - history->nold : 0;

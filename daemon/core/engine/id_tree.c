@@ -21,7 +21,6 @@ static uint64_t priority(const struct zd_id_node *node)
 	return x ^ (x >> 33);
 }
 
-/* Returns the pointer that points to the node. */
 static struct zd_id_node **link_of(struct zd_id_tree *tree, const struct zd_id_node *node)
 {
 	struct zd_id_node *parent = node->parent;

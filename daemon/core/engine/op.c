@@ -5,7 +5,6 @@
 #include "core/engine/objects.h"
 #include "core/engine/op.h"
 
-/* Counts a COPY or FILL that starts. */
 static void copy_begins(struct zd_engine *e, struct zd_op *op, const struct zd_command *command)
 {
 	struct zd_device *device = op->copies = &e->devices[command->device];

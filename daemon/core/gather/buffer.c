@@ -85,7 +85,6 @@ static bool is_reusable(const struct zd_buffer *buffer)
 	return !buffer->slot && !buffer->heir && zd_buffer_bytes(buffer) > 0;
 }
 
-/* Passes the memory of `former` to the buffer. */
 static void take_over(struct zd_buffer *buffer, struct zd_buffer *former)
 {
 	zd_assert(former->state == ZD_BUFFER_QUARANTINED && !former->heir && former->slot == buffer->slot);

@@ -54,7 +54,6 @@ static int part_check(const struct zd_request *req, const struct zd_part *part, 
 	return 0;
 }
 
-/* Finds all parts and adds them to the new context. */
 static int parts_take(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                       uint64_t *padded_bytes, struct zd_err *err)
 {

@@ -126,7 +126,6 @@ static bool own_readable(const struct zd_buffer *buffer)
 	                                         !zd_shadow_is_owed(part) && part->state != ZD_PART_MOVING);
 }
 
-/* Whether the gather can join the buffer. */
 static bool buffer_has(const struct zd_buffer *buffer, const struct zd_request *req)
 {
 	uint64_t want = req->u.gather.version;
@@ -294,7 +293,6 @@ static struct zd_buffer *find_former(const struct zd_engine *e, const struct zd_
 	return former;
 }
 
-/* Returns the slot for a buffer that the gather makes. */
 static uint32_t gather_slot(const struct zd_request *req)
 {
 	return req->u.gather.no_slot ? ZEROD_NO_SLOT : req->u.gather.part->slot;
@@ -336,7 +334,6 @@ static int space_take(struct zd_engine *e, struct zd_request *req, bool in_place
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-/* Returns the slot's memory for that kind of buffer. */
 static struct zd_space *slot_space(struct zd_slot *slot, bool in_place)
 {
 	return in_place ? &slot->frames : &slot->copy;
@@ -554,7 +551,6 @@ static int description_check(const struct zd_unit *unit, struct zd_err *err)
 	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
 }
 
-/* Adds the request's lease to the buffer. */
 static int gather_hold(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
                        struct zd_err *err)
 {
@@ -605,7 +601,6 @@ static bool has_turn(const struct zd_engine *e, const struct zd_request *req)
 	return zd_memory_has_turn(e, req) || zd_collective_follows(req->u.gather.part);
 }
 
-/* Finds memory for a new buffer, and makes the buffer. */
 static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out,
                         struct zd_err *err)
 {

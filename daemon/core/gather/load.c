@@ -135,7 +135,6 @@ static void load_end(struct zd_engine *e, struct zd_load *load, int status, cons
 	load_free(e, load);
 }
 
-/* Checks that exactly one of the ranks has data. */
 static int load_find_source(const struct zd_load *load, struct zd_request **found, struct zd_err *err)
 {
 	const struct zd_unit *unit = load->unit;

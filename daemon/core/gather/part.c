@@ -59,7 +59,6 @@ static void drop(struct zd_engine *e, struct zd_part *part)
 	zd_part_move(part, ZD_PART_DYING);
 }
 
-/* Whether a rank has registered the unit. */
 static bool is_registered(const struct zd_unit *unit)
 {
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {

@@ -232,7 +232,6 @@ static const char *place_name(bool on_host)
 	return on_host ? "the host" : "its device";
 }
 
-/* Checks that all ranks name the same place. */
 static int check_flags(const struct zd_move *move, struct zd_err *err)
 {
 	const struct zd_request *first = move->requests[0];
@@ -388,7 +387,6 @@ static void close_parts(struct zd_engine *e, struct zd_move *move)
 	zd_dirty_group(e, unit->group); /* each rank's request allocates its shard */
 }
 
-/* Allocates the new shard of the request's rank. */
 static int take_shard(struct zd_engine *e, struct zd_request *req, struct zd_move *move, struct zd_err *err)
 {
 	struct zd_part *part = req->u.place.part;

@@ -30,7 +30,6 @@
 
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
-/* Frees the part's save if it is revoked and not in use. */
 static void try_free(struct zd_engine *e, struct zd_part *part)
 {
 	struct zd_save *save = zd_save_of(part);

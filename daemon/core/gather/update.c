@@ -164,7 +164,6 @@ static bool may_promise(const struct zd_request *req)
 	return may;
 }
 
-/* Records one event for all units of a request. */
 static void parts_event(struct zd_engine *e, const struct zd_request *req, enum zd_event_kind kind)
 {
 	struct zd_event *event = zd_event_of(e, kind, req->member);
@@ -173,7 +172,6 @@ static void parts_event(struct zd_engine *e, const struct zd_request *req, enum 
 	event->value = req->u.publish.nparts;
 }
 
-/* Returns the first part that has readers. NULL: none. */
 static const struct zd_part *find_read(const struct zd_request *req)
 {
 	for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
@@ -288,7 +286,6 @@ static void update_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_dirty_group(e, req->member->group);
 }
 
-/* Whether the request waits for that version of the unit. */
 static bool gathers_version(const struct zd_request *req, const struct zd_unit *unit, uint64_t version)
 {
 	if (req->kind == ZD_REQ_GATHER)

@@ -95,7 +95,6 @@ void zd_allocation_hold(struct zd_engine *e, struct zd_session *session, struct 
 		allocation->pending++;
 }
 
-/* Detaches the allocation from its session. */
 static void allocation_detach(struct zd_engine *e, struct zd_allocation *allocation)
 {
 	struct zd_session *session = allocation->session;

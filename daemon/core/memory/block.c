@@ -434,7 +434,6 @@ uint64_t zd_block_largest_free(const struct zd_block_range *range)
 	return largest;
 }
 
-/* Returns the number of free blocks in the bin. */
 static uint64_t check_bin(const struct zd_block *first, unsigned bin)
 {
 	const struct zd_block *prev = NULL;

@@ -111,7 +111,6 @@ void zd_segment_take(struct zd_engine *e, struct zd_segment *segment)
 	free(class);
 }
 
-/* Returns a segment in that state. NULL: there is none. */
 static struct zd_segment *find_single(const struct zd_engine *e, const struct zd_device *device,
                                       const struct zd_job *job, enum zd_purpose purpose, uint64_t bytes,
                                       enum zd_segment_state state)
@@ -212,7 +211,6 @@ static void uncount_kept(struct zd_engine *e, struct zd_segment *segment)
 	e->nforgotten++;
 }
 
-/* Whether `more` segments of the owner can be kept. */
 static int check_kept(const struct zd_engine *e, const struct zd_owner *owner, uint32_t more,
                       struct zd_err *err)
 {

@@ -36,7 +36,6 @@ static bool trim_waits_for(const struct zd_request *req, const struct zd_segment
 	       trim_concerns(req->session, segment);
 }
 
-/* A retiring segment has been destroyed. */
 static void retired(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_device *device = segment->device;

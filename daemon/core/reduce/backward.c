@@ -301,7 +301,6 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* Reverts begin_begin(). */
 static void begin_undo(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	zd_targets_unbind(e, mr->w);

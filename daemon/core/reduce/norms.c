@@ -18,7 +18,6 @@
 #include "core/reduce/reduce.h"
 #include "core/reduce/window.h"
 
-/* NULL: none. */
 static struct zd_slice_norm *find_any(const struct zd_norms *norms, uint64_t unit)
 {
 	struct zd_hash_node *node = zd_hash_first(&norms->by_unit, zd_hash_id(unit));

@@ -38,7 +38,6 @@ static uint32_t count_blocks(const struct zd_reduction *r)
 	return r->group->cluster->hybrid ? 1 : r->group->cluster->nranks;
 }
 
-/* Returns the bytes that are exchanged with one rank of the rail. */
 static uint64_t block_bytes(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;

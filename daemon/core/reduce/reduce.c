@@ -381,7 +381,6 @@ static void skip_for_others(struct zd_reduction *r)
 	}
 }
 
-/* Called when a rank has submitted or skipped. */
 static void contributed(struct zd_engine *e, struct zd_reduction *r)
 {
 	skip_for_others(r);

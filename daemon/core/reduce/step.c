@@ -48,7 +48,6 @@ static void set_result(struct zd_member_reduce *mr, uint64_t step, bool overflow
 	mr->result.norm_squared = norm_squared;
 }
 
-/* The result of a step that is not taken. */
 static void set_failed_result(struct zd_member_reduce *mr, const struct zd_failure *failure)
 {
 	set_result(mr, mr->steps + 1, true, (double)INFINITY);
@@ -518,7 +517,6 @@ static void begin_cancel(struct zd_engine *e, struct zd_request *req)
 	}
 }
 
-/* Replies with the target and the result. */
 static void answer_taken(struct zd_engine *e, struct zd_request *req, struct zd_window *w)
 {
 	fill_target(e, w);

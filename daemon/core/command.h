@@ -41,7 +41,7 @@ static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
 
 enum zd_command_kind {
 	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
-	ZD_CMD_SEGMENT_DESTROY, /* frees a segment that is not used any more. op 0: no completion */
+	ZD_CMD_SEGMENT_DESTROY, /* frees a segment that is not used any more */
 	ZD_CMD_COPY,            /* src -> dst, which can be on another device; then signals */
 	ZD_CMD_FILL,            /* fills dst with one pattern; then signals */
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */

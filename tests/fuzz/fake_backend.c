@@ -114,8 +114,7 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 	const struct zd_reduce_desc *reduce = &command->u.reduce;
 
 	zd_assert(command->device < backend->config.ndevices);
-	zd_assert(command->op != 0 || command->kind == ZD_CMD_SIGNAL ||
-	          command->kind == ZD_CMD_SEGMENT_DESTROY || command->kind == ZD_CMD_COMM_CLOSE);
+	zd_assert(command->op != 0 || command->kind == ZD_CMD_SIGNAL || command->kind == ZD_CMD_COMM_CLOSE);
 	switch (command->kind) {
 	case ZD_CMD_COPY:
 		check_source(backend, command);

@@ -3,8 +3,8 @@
  * mapping.c - segments that sessions have mapped, and let go when they are told to: soon, late, or never,
  * when they end first.
  *
- * What must hold: while its job lives, the memory of a segment is given back only when nothing is in it and
- * no session that was given it has it mapped.
+ * What must hold: the memory of a segment is given back only when nothing is in it and no session that was
+ * given it has it mapped.
  */
 #include "sim.h"
 
@@ -72,8 +72,7 @@ bool zd_sim_is_answer(struct zd_sim_world *world, const struct zd_reply *reply)
 	return true;
 }
 
-/* A session that has ended maps the segment as long as its process lingers; the engine does not wait for the
- * process if the segment retires only then. */
+/* A session that has ended maps the segment as long as its process lingers. */
 static void check_session(struct zd_sim_world *world, struct zd_sim_session *session,
                           const struct zd_command *command)
 {
@@ -82,12 +81,7 @@ static void check_session(struct zd_sim_world *world, struct zd_sim_session *ses
 	bool lives = session->open && !ends;
 	bool lingers = session->lingers || (session->open && ends && world->config.linger);
 
-	if (!mapping)
-		return;
-	if (command->op == 0 && lives && !mapping->told)
-		zd_sim_fail(world, "session %llu is not told that segment %u ends with its job",
-		            (unsigned long long)session->id, mapping->segment);
-	if (command->op != 0 && (lives || (lingers && mapping->told)))
+	if (mapping && (lives || lingers))
 		zd_sim_fail(world, "segment %u is given back, and session %llu has it mapped",
 		            mapping->segment, (unsigned long long)session->id);
 }
@@ -98,8 +92,6 @@ void zd_sim_destroy_check(struct zd_sim_world *world, const struct zd_command *c
 
 	for (uint32_t i = 0; i < world->nsessions; i++)
 		check_session(world, world->sessions[i], command);
-	if (command->op == 0)
-		return;
 	zd_sim_owner_check(world, &whole, NULL);
 	zd_sim_streams_check(world, &whole, NULL);
 }

@@ -626,6 +626,20 @@ static void check_owned_segments(const struct zd_engine *e)
 	zd_assert(all_kept == e->nkept);
 }
 
+/* The ended jobs whose segments retire. */
+static uint32_t count_over(const struct zd_engine *e)
+{
+	uint32_t count = 0;
+	for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
+		const struct zd_segment *first = e->segments;
+		while (first->job != segment->job)
+			first = first->hh.next;
+		count += segment->job->over && first == segment;
+		zd_assert(!segment->job->over || segment->state >= ZD_SEGMENT_RETIRING);
+	}
+	return count;
+}
+
 /* Each uid's metadata is the sum of what its objects hold; each account is of a job or session. */
 static void check_owners(struct zd_engine *e)
 {
@@ -652,8 +666,8 @@ static void check_owners(struct zd_engine *e)
 		zd_assert(owner->found_bytes == owner->metadata_bytes);
 		refs += owner->refs;
 	}
-	zd_assert(refs ==
-	          HASH_COUNT(e->jobs) + HASH_COUNT(e->sessions) + HASH_COUNT(e->used_ids) + e->nendings);
+	zd_assert(refs == HASH_COUNT(e->jobs) + count_over(e) + HASH_COUNT(e->sessions) +
+	                          HASH_COUNT(e->used_ids) + e->nendings);
 }
 
 static void check_endings(const struct zd_engine *e)

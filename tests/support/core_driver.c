@@ -122,10 +122,6 @@ static void sink_command(void *arg, const struct zd_command *command)
 	struct core_driver *core = arg;
 	assert_false(core->abandoned);
 	core->count[command->kind]++;
-	if (command->kind == ZD_CMD_SEGMENT_DESTROY && command->op == 0) {
-		destroy_segment(core, command->u.segment.segment);
-		return;
-	}
 	if (command->kind == ZD_CMD_SIGNAL) {
 		core->last_signal = command->signal;
 		leave_timeline(core, command->signal);

@@ -15,7 +15,7 @@ static void group_freed(struct zd_engine *e, struct zd_group *group)
 }
 
 const struct zd_events zd_control_events = {
-        .job_freed = zd_pool_job_end,
+        .job_ended = zd_pool_job_end,
         .jobs_expire = zd_jobs_expire,
         .unmaps_expire = zd_unmaps_expire,
         .pins_expire = zd_pins_expire,

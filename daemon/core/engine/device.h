@@ -155,6 +155,7 @@ struct zd_device {
 	struct zd_buffer_list prefetched; /* prefetched buffers that no gather has joined */
 	uint32_t memory_waiters;          /* demand gathers in the queue that wait for memory */
 	uint64_t pass;                    /* counts passes over the queue */
+	bool retiring_is_awaited;         /* a request has waited for one of its retiring segments */
 	bool pass_blocked; /* in this pass an earlier request waits for memory: prefetches receive none */
 	uint64_t grants;   /* counts gathers that received memory */
 	/* the request that received memory in this pass, and can receive more; NULL: none */

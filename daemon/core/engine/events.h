@@ -14,7 +14,7 @@ struct zd_segment;
 
 struct zd_events {
 	/* Called by the room engine. */
-	void (*job_freed)(struct zd_engine *e, struct zd_job *job);
+	void (*job_ended)(struct zd_engine *e, struct zd_job *job);
 	void (*jobs_expire)(struct zd_engine *e);
 	/* Ends sessions that have not unmapped a segment in time. Returns the time at which the next one will
 	 * be late. */

@@ -122,13 +122,12 @@ void zd_job_ref(struct zd_job *job)
 	job->refs++;
 }
 
-void zd_job_unref(struct zd_engine *e, struct zd_job *job)
+/* Its segments refer to it until they are destroyed. Its name is free for another job at once. */
+static void end_job(struct zd_engine *e, struct zd_job *job)
 {
-	zd_assert(job->refs > 0);
-	if (--job->refs > 0)
-		return;
 	zd_assert(TAILQ_EMPTY(&job->groups) && job->account.total == 0);
-	e->events->job_freed(e, job);
+	job->over = true;
+	e->events->job_ended(e, job);
 	if (job->had_group)
 		report_job(e, job, ZD_NOTICE_JOB_ENDED);
 	HASH_DEL(e->jobs, job);
@@ -137,8 +136,17 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	HASH_DELETE(hh_name, job->owner->jobs, job);
 	zd_metadata_uncharge(job->owner, job->metadata_bytes);
 	zd_event_new(e, ZD_EVENT_JOB_END, job)->value = job->made_ns;
-	zd_owner_put(e, job->owner);
 	zd_history_keep_name(&e->history, job->id, job->name, "");
+}
+
+void zd_job_unref(struct zd_engine *e, struct zd_job *job)
+{
+	zd_assert(job->refs > 0);
+	if (job->refs == 1 && !job->over)
+		end_job(e, job);
+	if (--job->refs > 0)
+		return;
+	zd_owner_put(e, job->owner);
 	free(job->held_bytes);
 	free(job->name);
 	free(job);

@@ -86,8 +86,9 @@ struct zd_job {
 	struct zd_ending ending;
 	struct zd_journal *journal; /* journal of its changes, or NULL */
 	uint64_t left_ns;           /* durable: when a session last left one of its groups or allocations */
-	uint32_t refs;              /* groups, allocations, ops */
+	uint32_t refs;              /* groups, allocations, ops; when it is over, also segments */
 	bool had_group;
+	bool over; /* it has segments that have yet to be destroyed, and nothing else */
 	uint64_t made_ns;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;

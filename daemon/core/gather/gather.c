@@ -268,7 +268,7 @@ static int room_find(struct zd_engine *e, struct zd_request *req, bool in_place,
 	bool could_fit = zd_pool_could_fit(e, device, job, purpose, bytes);
 	if (!could_fit || (status != ZD_WAIT && !req->u.gather.prefetch)) {
 		zd_pool_reclaim(e, job, device, bytes);
-		uint32_t retiring = zd_retiring_find(e, job->owner, device, bytes);
+		uint32_t retiring = zd_retiring_await(e, job->owner, device, bytes);
 		if (retiring)
 			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0);
 	}

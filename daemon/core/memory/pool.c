@@ -274,6 +274,8 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 		zd_dirty(e, &e->devices[i]); /* the uid can have a segment on any of them now */
 	zd_metadata_uncharge(segment->job->owner, zd_segment_metadata_bytes(segment));
 	zd_block_range_free(segment->range);
+	if (segment->job->over)
+		zd_job_unref(e, segment->job);
 	free(segment);
 }
 
@@ -477,10 +479,10 @@ static struct room room_for(const struct zd_engine *e, const struct zd_owner *ow
 
 /* Returns ZD_WAIT if memory will be freed without another call: by retiring segments, or quarantined
  * blocks. */
-static int wait_for_memory(const struct zd_engine *e, struct zd_request *req, const struct zd_owner *owner,
+static int wait_for_memory(struct zd_engine *e, struct zd_request *req, const struct zd_owner *owner,
                            struct zd_device *device, const struct room *room)
 {
-	uint32_t retiring = zd_retiring_find(e, owner, device, room->bytes);
+	uint32_t retiring = zd_retiring_await(e, owner, device, room->bytes);
 	if (retiring)
 		return req ? zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0) : ZD_WAIT;
 	if (device->quarantine_bytes == 0 || room->bytes > device->config.arena_bytes ||

@@ -157,7 +157,7 @@ int zd_pool_check_kept(const struct zd_engine *e, const struct zd_job *job, stru
 /* Records the job's segments that hold shards and allocations, if the job has a journal. */
 void zd_pool_journal_job(struct zd_engine *e, const struct zd_job *job);
 struct zd_record_extent zd_journal_extent(const struct zd_extent *extent);
-/* Destroys the job's segments; every block must be free. */
+/* Retires the job's segments; every block must be free. */
 void zd_pool_job_end(struct zd_engine *e, struct zd_job *job);
 
 extern const struct zd_sm zd_sm_segment;

@@ -36,45 +36,35 @@ static bool trim_waits_for(const struct zd_request *req, const struct zd_segment
 	       trim_concerns(req->session, segment);
 }
 
-static void retired(struct zd_engine *e, struct zd_segment *segment)
+static void destroyed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
+                      const struct zd_op_result *result)
 {
+	struct zd_segment *segment = op->owner;
 	struct zd_device *device = segment->device;
 	struct zd_request *req;
+	(void)status; /* the executor has freed all that can be freed */
+	(void)error;
+	(void)result;
 	TAILQ_FOREACH (req, &device->queue, device_link) {
 		if (trim_waits_for(req, segment))
 			req->u.trim.freed_bytes += segment->bytes;
 	}
 	device->retiring_bytes -= segment->bytes;
+	device->retiring_is_awaited &= device->retiring_bytes > 0;
 	segment->job->owner->retiring_bytes -= segment->bytes;
 	zd_dirty(e, device);
-}
-
-static void destroyed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                      const struct zd_op_result *result)
-{
-	struct zd_segment *segment = op->owner;
-	(void)status; /* the executor has freed all that can be freed */
-	(void)error;
-	(void)result;
-	retired(e, segment);
 	zd_segment_free(e, segment);
-}
-
-static struct zd_command destruction(const struct zd_segment *segment)
-{
-	struct zd_command command = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = segment->device->index};
-	command.u.segment.segment = segment->id;
-	command.u.segment.bytes = segment->bytes;
-	command.u.segment.job = segment->job->id;
-	command.u.segment.purpose = segment->purpose;
-	return command;
 }
 
 static void destroy_if_unmapped(struct zd_engine *e, struct zd_segment *segment)
 {
 	if (segment->state != ZD_SEGMENT_RETIRING || !TAILQ_EMPTY(&segment->mappings))
 		return;
-	struct zd_command command = destruction(segment);
+	struct zd_command command = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = segment->device->index};
+	command.u.segment.segment = segment->id;
+	command.u.segment.bytes = segment->bytes;
+	command.u.segment.job = segment->job->id;
+	command.u.segment.purpose = segment->purpose;
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_DESTROYING);
 	zd_segment_forget(e, segment);
 	zd_op_submit(e, segment->job, &command, destroyed, segment, 0);
@@ -135,8 +125,7 @@ void zd_mappings_leave(struct zd_engine *e, struct zd_session *session)
 	struct zd_mapping *mapping, *next;
 	TAILQ_FOREACH_SAFE (mapping, &session->mappings, session_link, next) {
 		struct zd_segment *segment = mapping->segment;
-		if (is_retiring(segment) &&
-		    zd_deferred_teardown_hold(e, session, segment->job, segment->device, end_mapping_hold,
+		if (zd_deferred_teardown_hold(e, session, segment->job, segment->device, end_mapping_hold,
 		                              mapping)) {
 			zd_job_ref(segment->job);
 			continue;
@@ -153,24 +142,6 @@ static void tell_sessions(struct zd_engine *e, const struct zd_segment *segment)
 		if (mapping->session->state != ZD_SESSION_CLOSING)
 			e->sink.segment_retire(e->sink.arg, mapping->session->id, segment->id);
 	}
-}
-
-void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
-{
-	struct zd_mapping *mapping;
-	struct zd_command command = destruction(segment);
-	zd_assert(segment->state == ZD_SEGMENT_READY || segment->state == ZD_SEGMENT_RETIRING);
-	zd_assert(zd_block_used_bytes(segment->range) == 0);
-	if (segment->state == ZD_SEGMENT_READY)
-		tell_sessions(e, segment);
-	else
-		retired(e, segment);
-	while ((mapping = TAILQ_FIRST(&segment->mappings)))
-		mapping_free(mapping);
-	zd_segment_forget(e, segment);
-	e->sink.command(e->sink.arg, &command);
-	zd_dirty(e, segment->device);
-	zd_segment_free(e, segment);
 }
 
 int zd_retire_text(const struct zd_engine *e, uint32_t id, const struct zd_session *reader, char *out,
@@ -233,7 +204,8 @@ static struct zd_segment *choose(const struct zd_engine *e, const struct zd_devi
 
 static void retire(struct zd_engine *e, struct zd_segment *segment)
 {
-	e->events->drop_prefetched(e, segment);
+	if (segment->prefetched_bytes > 0)
+		e->events->drop_prefetched(e, segment);
 	zd_assert(zd_block_used_bytes(segment->range) == 0);
 	zd_segment_withdraw(e, segment);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_RETIRING);
@@ -247,6 +219,15 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 		e->next_unmap_ns = zd_min_u64(e->next_unmap_ns, segment->unmap_until_ns);
 	tell_sessions(e, segment);
 	destroy_if_unmapped(e, segment);
+}
+
+void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
+{
+	zd_job_ref(segment->job);
+	segment->prefetched_bytes = 0;
+	if (segment->state == ZD_SEGMENT_READY)
+		retire(e, segment);
+	zd_assert(is_retiring(segment));
 }
 
 /* Returns a session that has the segment mapped and is not CLOSING, or NULL. */
@@ -264,7 +245,8 @@ struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *devi
 {
 	for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
 		struct zd_session *session;
-		if (segment->state != ZD_SEGMENT_RETIRING || !(session = find_mapping_session(segment)))
+		if (segment->state != ZD_SEGMENT_RETIRING || !segment->device->retiring_is_awaited ||
+		    !(session = find_mapping_session(segment)))
 			continue;
 		if (segment->unmap_until_ns <= e->now_ns) {
 			*device = segment->device->index;
@@ -336,26 +318,37 @@ void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_de
 		retire(e, segment);
 }
 
-static uint32_t find_retiring(const struct zd_device *device)
+/* A request waits for a retiring segment of the device. */
+static void await_retiring(struct zd_engine *e, struct zd_device *device)
+{
+	if (device->retiring_is_awaited)
+		return;
+	device->retiring_is_awaited = true;
+	e->next_unmap_ns = zd_min_u64(e->next_unmap_ns, e->now_ns + 1); /* sessions can be late already */
+}
+
+static uint32_t await_first(struct zd_engine *e, struct zd_device *device)
 {
 	const struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
-		if (is_retiring(segment))
-			return segment->id;
+		if (!is_retiring(segment))
+			continue;
+		await_retiring(e, device);
+		return segment->id;
 	}
 	return 0;
 }
 
-uint32_t zd_retiring_find(const struct zd_engine *e, const struct zd_owner *owner,
-                          const struct zd_device *device, uint64_t bytes)
+uint32_t zd_retiring_await(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device,
+                           uint64_t bytes)
 {
 	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
 	uint32_t found = 0;
 	if (need > room_bytes(device) || need > quota_room_bytes(e, owner))
 		return 0;
-	found = find_retiring(device);
+	found = await_first(e, device);
 	for (uint32_t i = 0; i < e->ndevices && !found && owner->retiring_bytes > 0; i++)
-		found = find_retiring(&e->devices[i]);
+		found = await_first(e, &e->devices[i]);
 	return found;
 }
 
@@ -414,8 +407,10 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	const struct zd_segment *segment;
 	(void)err;
 	TAILQ_FOREACH (segment, &req->device->candidates, candidate_link) {
-		if (is_retiring(segment) && trim_waits_for(req, segment))
-			return zd_wait_for(req, ZD_WAIT_RETIRE, 0, segment->id, 0);
+		if (!is_retiring(segment) || !trim_waits_for(req, segment))
+			continue;
+		await_retiring(e, req->device);
+		return zd_wait_for(req, ZD_WAIT_RETIRE, 0, segment->id, 0);
 	}
 	e->reply.u.trim.freed_bytes = req->u.trim.freed_bytes;
 	return 0;
@@ -423,7 +418,7 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 
 /* ---- segments_unmapped --------------------------------------------------------------------------------- */
 
-/* Skips segments that no longer exist: they have ended with their job. */
+/* Skips segments that do not exist: the session has been given none of them. */
 static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {

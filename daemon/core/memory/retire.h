@@ -4,10 +4,11 @@
  *
  * A segment without a block in use or in quarantine may retire: no block is allocated from it any more, and
  * every session that was given it is asked to unmap it. When all have answered or ended, the device's
- * executor frees the memory. A session that does not answer for ZD_UNMAP_NS is ended. Segments retire for a
- * trim request, and when another purpose, job or size needs memory and there is none.
+ * executor frees the memory. Segments retire for a trim request, when another purpose, job or size needs
+ * memory and there is none, and at the end of their job. If a request waits for one of a device's, a session
+ * that has not answered for ZD_UNMAP_NS is ended.
  *
- * Invariant: while a segment's job lives, its memory is freed only when no session has it mapped.
+ * Invariant: a segment's memory is freed only when no session has it mapped.
  */
 #ifndef ZD_CORE_MEMORY_RETIRE_H
 #define ZD_CORE_MEMORY_RETIRE_H
@@ -22,15 +23,14 @@
  * needs the memory: segments that no session has mapped are retired first, then its own. A segment with only
  * unused prefetched buffers counts as empty: these are dropped. */
 void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_device *device, uint64_t bytes);
-/* Returns a retiring segment if `bytes` will fit on the device and in the owner's quota when all retiring
- * segments are destroyed; otherwise 0. */
-uint32_t zd_retiring_find(const struct zd_engine *e, const struct zd_owner *owner,
-                          const struct zd_device *device, uint64_t bytes);
-/* Frees a segment at the end of its job, at once. Sessions that have the segment mapped are notified, and not
- * awaited. */
+/* Returns a retiring segment, for which the caller waits, if `bytes` will fit on the device and in the
+ * owner's quota when all retiring segments are destroyed; otherwise 0. */
+uint32_t zd_retiring_await(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device,
+                           uint64_t bytes);
+/* Retires a segment at the end of its job. */
 void zd_segment_end(struct zd_engine *e, struct zd_segment *segment);
-/* Removes the mappings of a session that ends. Where sessions linger, mappings of retiring segments stay
- * until the session's process has left the device. */
+/* Removes the mappings of a session that ends. Where sessions linger, mappings stay until the session's
+ * process has left the device. */
 void zd_mappings_leave(struct zd_engine *e, struct zd_session *session);
 /* Returns a session that has not unmapped a retiring segment in time, and the segment's device; NULL: none.
  * Lowers *next_ns to the time at which the next one will be late. */

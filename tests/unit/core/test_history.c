@@ -408,7 +408,7 @@ ENGINE_TEST(test_long_lived_memory_is_kept_longer, .events = 32)
 	fill_ring(core);
 	read_old(core, &events);
 	expect_kinds(&events, "segment_begin/allocations block_give/allocation block_free/allocation "
-	                      "segment_end/allocations ");
+	                      "segment_retire/allocations segment_end/allocations ");
 	assert_int_equal(events.all[2].event.object, stays);
 }
 

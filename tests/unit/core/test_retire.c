@@ -8,7 +8,8 @@
 
 #include "tests/support/core_driver.h"
 
-#define SEGMENT (64 * CORE_KIB)
+#define SEGMENT  (64 * CORE_KIB)
+#define UNMAP_NS (30 * UINT64_C(1000000000))
 
 /* One rank and its shards' segment; its sessions map what replies name. */
 struct rig {
@@ -126,10 +127,10 @@ TEST(test_gather_takes_what_allocations_left)
 	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena"); /* a lease may end */
 	uint64_t behind = alloc(&rig, SEGMENT);
 	core_expect_error(rig.core, behind, ZEROD_E_NO_MEMORY, "do not fit on device 0");
-	free_behind(&rig, small, NULL); /* its job ends, and its segment with it */
+	free_behind(&rig, small, NULL); /* its job ends, and its segment retires */
+	expect_waits_for(&rig, request, rig.other, core_told(rig.core, rig.other));
+	core_unmap(rig.core, rig.other);
 	core_expect(rig.core, request, 0);
-	assert_int_not_equal(core_told(rig.core, rig.other), 0);
-	core_unmap(rig.core, rig.other); /* late, and of no consequence */
 	core_end(rig.core);
 }
 
@@ -210,6 +211,7 @@ RIG_TEST(test_segment_that_somebody_waits_for_stays, 3)
 	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
 	core_expect(rig->core, second, 0);
 	core_pass(rig->core, rig->other, 1, 2);
+	core_unmap(rig->core, rig->other);
 	core_expect(rig->core, first, 0);
 }
 
@@ -249,6 +251,31 @@ TEST(test_process_that_lingers_keeps_it)
 	core_end(rig.core);
 }
 
+/* So does the process of a reader whose session has ended before the shards that it mapped. */
+TEST(test_reader_that_lingers_keeps_what_it_mapped)
+{
+	struct core_options options = {.ndevices = 1, .sessions_map = true, .sessions_linger = true};
+	struct rig rig = {.core = core_new(&options)};
+	rig.team = core_team_new(rig.core, "job", 1, false);
+	rig.session = rig.team.session[0];
+	rig.other = core_open(rig.core, CORE_ALICE);
+	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT);
+	core_expect(rig.core, core_commit(rig.core, rig.session, rig.team.group, 1), 0);
+	struct zd_args map = {
+	        .kind = ZD_REQ_UNIT_READ,
+	        .u.unit_read = {
+	                .group = rig.team.group, .unit = (char *)"w", .step = 1, .map_bytes = SEGMENT}};
+	uint32_t segment = core_expect(rig.core, core_send(rig.core, rig.other, &map), 0)->place.segment;
+	core_close(rig.core, rig.other);
+	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	uint64_t request = trim(&rig, rig.session, 0);
+	core_unmap(rig.core, rig.session);
+	expect_waits_for(&rig, request, rig.other, segment);
+	core_gone(rig.core, rig.other);
+	core_expect(rig.core, request, 0);
+	core_end(rig.core);
+}
+
 RIG_TEST(test_answers_that_nobody_asked_for, 3)
 {
 	uint32_t segment = core_expect(rig->core, alloc(rig, SEGMENT), 0)->place.segment;
@@ -262,25 +289,35 @@ RIG_TEST(test_answers_that_nobody_asked_for, 3)
 	core_call(rig->core, rig->other, &args, 0);
 }
 
-RIG_TEST(test_end_of_the_job_waits_for_nobody, 4)
+/* The memory of a job that has ended, and nothing else of it, remains until it is unmapped. */
+RIG_TEST(test_end_of_the_job, 4)
 {
+	struct core_row row;
 	uint32_t segment = leave_gathers_segment(rig, "w");
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
-	assert_false(core_segment_exists(rig->core, segment));
-	assert_int_equal(segment_bytes(rig), 0);
+	assert_int_equal(core_rows(rig->core, ZD__TABLE__JOBS, &row, 1), 0);
 	assert_int_not_equal(core_told(rig->core, rig->session), 0);
-	core_unmap(rig->core, rig->session); /* segments that are gone */
+	core_tick(rig->core, UNMAP_NS); /* no request waits for the memory */
+	assert_true(core_is_open(rig->core, rig->session) && core_segment_exists(rig->core, segment));
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, CORE_KIB), 0); /* another job */
+	uint64_t request = alloc(rig, 3 * SEGMENT);
+	core_expect_waits(rig->core, request, " to unmap segment ");
+	core_tick(rig->core, UNMAP_NS + 1); /* now one does */
+	assert_false(core_is_open(rig->core, rig->session));
+	core_expect(rig->core, request, 0);
+	assert_int_equal(segment_bytes(rig), 3 * SEGMENT);
 }
 
-/* The job of a segment that is on its way back ends: who trims is not left waiting. */
+/* The job of a retiring segment ends. */
 RIG_TEST(test_job_ends_while_its_segment_retires, 4)
 {
 	uint32_t segment = leave_gathers_segment(rig, "w");
 	uint64_t request = trim(rig, rig->other, 0);
 	expect_waits_for(rig, request, rig->session, segment);
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
-	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
 	core_unmap(rig->core, rig->session);
+	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
+	assert_int_equal(segment_bytes(rig), 0);
 }
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
@@ -338,8 +375,6 @@ RIG_TEST(test_trim_names_who_does_not_unmap, 4)
 	                  "no device 7; there are 1");
 }
 
-#define UNMAP_NS (30 * UINT64_C(1000000000))
-
 /* A session that does not answer is ended, and another one gets the memory. */
 RIG_TEST(test_session_that_does_not_unmap, 2)
 {
@@ -351,6 +386,7 @@ RIG_TEST(test_session_that_does_not_unmap, 2)
 	core_tick(rig->core, 1000);
 	uint64_t wait = core_alloc(rig->core, bob, "job", 0, 2 * SEGMENT);
 	core_expect_waits(rig->core, wait, " to unmap segment ");
+	core_tick(rig->core, 1001);
 	assert_int_equal(zd_engine_next_deadline(core_engine(rig->core)), UNMAP_NS + 1000);
 	core_tick(rig->core, UNMAP_NS + 999);
 	assert_true(core_is_open(rig->core, stopped));

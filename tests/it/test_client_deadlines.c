@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <zerod_read.h>
+
 #include "client/lib/base/client.h"
 #include "proto/limits.h"
 
@@ -138,6 +140,40 @@ TEST(test_every_call_sends_its_deadline)
 		assert_status(scene.client, calls[i].call(&scene, NULL), ZEROD_E_DEADLINE);
 	}
 	assert_status(scene.client, leave(&scene, NULL), ZEROD_OK);
+	scene_close(&scene);
+}
+
+/* ---- Reads --------------------------------------------------------------------------------------------- */
+
+static int give_up(void *context)
+{
+	(void)context;
+	return 1;
+}
+
+static void answer_busy(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	for (int i = 0; i < 2; i++) {
+		const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_UNIT_READ);
+
+		clock_ns += i * NS_PER_S;
+		if (request)
+			fake_error(peer, request->id, ZEROD_E_BUSY, "saved");
+	}
+	fake_expect_end(peer);
+}
+
+TEST(test_a_read_that_is_repeated_is_given_up)
+{
+	struct zerod_unit_read_options options = ZEROD_INIT(options);
+	struct scene scene = {0};
+
+	options.unit = "w";
+	scene_open(&scene, answer_busy, NULL);
+	scene.client->interrupted = give_up;
+	assert_status(scene.client, zerod_unit_read(scene.client, &options, NULL), ZEROD_E_INTERRUPTED);
 	scene_close(&scene);
 }
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import tempfile
+import threading
 import time
 import unittest
 from functools import partial
@@ -18,8 +20,11 @@ import models
 import torch
 import zerod.torch as zt
 from harness import support
-from zerod import Deadline, InvalidState, NotFound, NotHeld, PeerLost, Status
-from zerod.reader import Reader
+from zerod import Client, Deadline, DType, InvalidState, NotFound, NotHeld, PeerLost, Status
+from zerod.interrupts import asked
+from zerod.library import calls
+from zerod.reader import Reader, Weight
+from zerod.structs import NO_DEADLINE
 from zerod.torch.environment import repeated
 
 STEPS = 6
@@ -219,6 +224,36 @@ class Readers(unittest.TestCase):
                 zt.share(harness.shard(models.MLP()), checkpoint=True)
 
         harness.ranks(daemon.socket, 2, body)
+
+    def test_interrupted(self) -> None:
+        """one Ctrl-C ends a load whose threads, or which itself, wait for the daemon, and nothing of the load remains"""
+        def waits(client: Client, *_: Any) -> None:
+            client.commit_wait("job", after=9)
+
+        def body() -> None:
+            with Client(daemon.socket) as client, client.join("job") as group, Reader("job", socket_path=daemon.socket) as reader:
+                unit = group.register("u", DType.FLOAT32, 300)
+                reader.weights = lambda: [Weight("w", "u", 0, torch.Size([300]), torch.float32)]
+                reader.client.set_deadline(NO_DEADLINE)
+                group.update_begin([unit])
+                group.publish([unit])
+                group.commit(1)
+                for name, maps in (("unit_read", False), ("unit_map", True)):
+                    main = threading.main_thread().ident
+                    threading.Thread(target=lambda: (support.until(lambda: "a step after 9" in support.zeroctl(daemon, "sessions")),
+                                                     signal.pthread_kill(main, signal.SIGINT))).start()
+                    with mock.patch.object(Client, name, waits), self.assertRaises(KeyboardInterrupt):
+                        reader.load(list, maps=maps)
+                    self.assertEqual([staging.taken for staging in reader._staging], [False])
+                    self.assertEqual(reader.load(list, maps=maps), 1)
+                for name, make in (("alloc", lambda: reader.client.alloc("left", 1)), ("unit_map", lambda: reader.client.unit_map(reader.wait(), "u", 8))):
+                    plain = getattr(calls, name)
+                    with mock.patch.object(calls, name, lambda *given: (plain(*given), setattr(asked, "raised", KeyboardInterrupt()))[0]), \
+                            self.assertRaises(KeyboardInterrupt):
+                        make()
+                self.assertNotIn("left", support.zeroctl(daemon, "jobs"))
+
+        harness.collect([harness.fork(body)])
 
     def test_wrong(self) -> None:
         """no job of that name, a model that is not shared, a name that it does not have, a step that is committed already"""

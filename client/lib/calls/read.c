@@ -10,6 +10,7 @@
 
 #include "client/lib/base/enter.h"
 #include "client/lib/base/handles.h"
+#include "client/lib/base/interrupt.h"
 #include "client/lib/base/options.h"
 #include "client/lib/calls/alloc.h"
 #include "client/lib/calls/read.h"
@@ -110,10 +111,10 @@ static int check_read(const struct zerod_client *client, const struct zerod_unit
 
 /* Repeats the request while a shard is saved or moved. */
 static int call_read(zerod_client *client, Zd__UnitRead *read, uint32_t deadline_ms,
-                     int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+                     int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
-	uint64_t until = zc_until_ns(zc_deadline_ms(client, deadline_ms));
+	uint64_t until = zc_until_ns(zc_deadline_ms(client, deadline_ms)), ask_ns = zc_ask_from(client);
 	bool busy;
 	int rc;
 
@@ -122,6 +123,9 @@ static int call_read(zerod_client *client, Zd__UnitRead *read, uint32_t deadline
 	do {
 		rc = zc_call(client, &request, deadline_ms, fn, arg);
 		busy = rc == ZEROD_E_BUSY && zc_now_ns() < until;
+		if (busy && zc_ask(client, &ask_ns))
+			return zd_err_set(err, ZEROD_E_INTERRUPTED,
+			                  "waited for a shard of unit '%s' to be saved or moved", read->unit);
 		if (busy)
 			(void)usleep(BUSY_US);
 	} while (busy);
@@ -152,7 +156,7 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	read.bytes = options.bytes;
 	read.allocation = options.into ? options.into->id : 0;
 	read.allocation_offset = options.into_offset_bytes;
-	rc = call_read(client, &read, options.deadline_ms, take_info, &result);
+	rc = call_read(client, &read, options.deadline_ms, take_info, &result, result.err);
 	if (!rc && info)
 		zc_result_fill(info, &result.made, sizeof(result.made));
 	return rc;
@@ -268,7 +272,7 @@ int zerod_unit_map(zerod_client *client, const struct zerod_unit_map_options *gi
 		rc = mapped_new(client, &options, &place.mapped, place.err);
 	if (rc)
 		return rc;
-	rc = call_read(client, &place.mapped->request, options.deadline_ms, take_place, &place);
+	rc = call_read(client, &place.mapped->request, options.deadline_ms, take_place, &place, place.err);
 	if (!rc) {
 		*mapped = place.data ? place.mapped : NULL;
 		*data = place.data;

@@ -6,12 +6,13 @@ import ctypes
 import os
 import time
 from ctypes import byref, c_uint64, c_void_p
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
 from . import private as private_daemon
 from . import structs as s
 from .errors import ConnectionFailed, error
-from .interrupts import asked, at_once, install
+from .interrupts import asked, given_up, install
 from .library import Handle, calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
 
@@ -206,6 +207,15 @@ class Client(Handle):
         if status or asked.raised is not None:
             raise failed(status, self.handle)
 
+    def check_made(self, status: int, end: Callable[..., object], *handle: Any) -> None:
+        """check(). If a handler has raised during a call that has made an object, the object ends."""
+        try:
+            self.check(status)
+        except BaseException:
+            if not status:
+                end(*handle)
+            raise
+
     def error(self, status: int) -> BaseException:
         """The exception for a status that a call on this client has just returned."""
         return failed(status, self.handle)
@@ -304,7 +314,7 @@ class Client(Handle):
 
     def give_up(self, ticket: int) -> bool:
         """Ends the wait for a ticket's reply, after an exception of a signal handler. False: the reply has already arrived."""
-        with at_once():
+        with given_up(partial(int, 1)):
             return _wait(self.handle, ticket, None, None) != 0
 
     # ---- Streams, allocations, groups ----
@@ -323,10 +333,10 @@ class Client(Handle):
 
     def alloc(self, job: str, nbytes: int, device: int = 0, name: Optional[str] = None, **options: Any) -> Allocation:
         """zerod_alloc(): zeroed memory; further options as in AllocOptions."""
-        handle, data = c_void_p(), c_void_p()
+        handle, data, on_host = c_void_p(), c_void_p(), self.is_host_memory(device)
         asked = s.AllocOptions(job=job, bytes=nbytes, device=device, name=name, **options)
-        self.check(calls.alloc(self.handle, byref(asked), byref(handle), byref(data)))
-        return Allocation(self, handle.value or 0, data.value or 0, nbytes, self.is_host_memory(device))
+        self.check_made(calls.alloc(self.handle, byref(asked), byref(handle), byref(data)), calls.free, handle, None, 0)
+        return Allocation(self, handle.value or 0, data.value or 0, nbytes, on_host)
 
     # ---- Reads of other processes' commits ----
 
@@ -351,13 +361,13 @@ class Client(Handle):
     def unit_map(self, committed: s.Committed, unit: str, nbytes: int, offset_bytes: int = 0, device: int = 0,
                  deadline_ms: int = 0) -> "tuple[Optional[Mapped], int]":
         """zerod_unit_map(): the first bytes of the range that are in one shard, and their number. None: on another device."""
-        handle, mapped, data, count = self.handle, c_void_p(), c_void_p(), c_uint64()
+        handle, mapped, data, count, on_host = self.handle, c_void_p(), c_void_p(), c_uint64(), self.is_host_memory(device)
         options = s.UnitMapOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                    device=device, deadline_ms=deadline_ms)
-        self.check(calls.unit_map(handle, byref(options), byref(mapped), byref(data), byref(count)))
+        self.check_made(calls.unit_map(handle, byref(options), byref(mapped), byref(data), byref(count)), calls.unit_map_end, mapped)
         if mapped.value is None:
             return None, count.value
-        return Mapped(self, mapped.value, data.value or 0, count.value, self.is_host_memory(device)), count.value
+        return Mapped(self, mapped.value, data.value or 0, count.value, on_host), count.value
 
     def unique_id(self, local_world_size: int, deadline_ms: int = 0) -> bytes:
         """Makes the id of any group of this user that spans daemons. One rank makes it, and all ranks pass it to join()."""

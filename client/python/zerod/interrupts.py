@@ -12,8 +12,7 @@ import ctypes
 import operator
 import threading
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from . import structs as s
 
@@ -49,19 +48,23 @@ def _arm() -> None:
     asked.ask = answers.__next__
 
 
+if threading.current_thread() is threading.main_thread():
+    _arm()  # a client may be made in another thread
+
+
 def install(options: s.Options) -> None:
-    """If the calling thread is Python's main thread, handlers run while a call of the client waits."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    _arm()
+    """While a call of the client waits, handlers run in Python's main thread, and other threads can give the call up."""
+    if threading.current_thread() is threading.main_thread():
+        _arm()
     options.interrupted = ctypes.cast(_function, ctypes.c_void_p)
     options.interrupted_context = id(asked)
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Inside the `with`, a waiting call of this thread is given up when the library next calls `interrupted`."""
-    before, asked.ask = asked.ask, partial(int, 1)
+def given_up(ask: Callable[[], int]) -> Iterator[None]:
+    """Inside the `with`, a waiting call of this thread is given up when the library calls `interrupted` and ask() is true. In the
+    main thread ask() is a function of C."""
+    before, asked.ask = asked.ask, ask
     try:
         yield
     finally:

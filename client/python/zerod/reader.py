@@ -18,13 +18,15 @@ import time
 import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import groupby
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
+from threading import Event
+from typing import Any, Callable, Generator, Iterable, Iterator, NamedTuple, Optional
 
 from . import structs as s
 from .client import Allocation, Client, Mapped
-from .errors import Deadline, NotFound, NotHeld, PeerLost, PermissionDenied, Unsupported, ZerodError
+from .errors import NotFound, NotHeld, PermissionDenied, Unsupported, ZerodError
+from .interrupts import given_up
 from .memory import KDLCUDA
 
 WEIGHTS = "zerod.weights"  # the unit that describes where the weights are, in a separate group
@@ -76,7 +78,12 @@ class Reader:
         self.pin_seconds = pin_seconds
         self.client = Client(socket_path)
         self.source: dict[str, Any] = {"job": job, "group": group, "uid": uid}
-        self.device = _device(self.client, device)
+        try:
+            self.device = _device(self.client, device)
+        except BaseException:
+            self.client.close()
+            raise
+        self._stops: set[Event] = set()  # of _read()
         self._threads = ThreadPoolExecutor(DEPTH, "zerod-reader")
         self._staging: list[_Staging] = []
         self._maps = True  # as far as is known
@@ -91,25 +98,36 @@ class Reader:
 
     def close(self) -> None:
         """Ends the connection. Harmless when repeated."""
-        self._threads.shutdown()
-        for staging in self._staging:
-            staging.wait()
-        self._staging.clear()
-        self.client.close()
+        for stop in list(self._stops):
+            stop.set()
+        try:
+            self._threads.shutdown()
+        finally:
+            self._threads.shutdown()  # a signal handler may have raised
+            for staging in self._staging:
+                staging.wait()
+            self._staging.clear()
+            self.client.close()
 
     def wait(self, after: int = 0, deadline_ms: int = 0) -> s.Committed:
         """The last commit, if its step is after `after`. NotFound: no such job, or it has ended. Deadline.
 
         From now on updates save it, unless there is no memory, for pin_seconds or until the next wait(), release() or close().
         """
-        committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN,
-                                            pin_ms=round(1000 * self.pin_seconds), **self.source)
+        try:
+            committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN,
+                                                pin_ms=round(1000 * self.pin_seconds), **self.source)
+        except ZerodError:
+            raise
+        except BaseException:  # of a signal handler, perhaps after the pin
+            self.release()
+            raise
         self._pinned = time.monotonic()
         return committed
 
     def release(self) -> None:
         """Updates need not save the commit of wait() any more. load() calls this. Harmless when repeated."""
-        with suppress(NotFound, Deadline, PeerLost):  # the pinned group replies at once
+        with suppress(ZerodError):  # the pinned group replies at once; after an error there is no pin
             self.client.commit_wait(deadline_ms=1, **self.source)
 
     def weights(self) -> list[Weight]:
@@ -134,7 +152,7 @@ class Reader:
         return self._tensors(committed, names)
 
     def _tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None,
-                 mapped: "Optional[list[Mapped]]" = None) -> "Iterator[tuple[str, Any]]":
+                 mapped: "Optional[list[Mapped]]" = None) -> "Generator[tuple[str, Any], None, None]":
         """mapped: weights are mapped if possible, and the mappings are appended to it. None: all weights are copied."""
         wanted = None if names is None else set(names)
         by_unit: dict[str, list[Weight]] = {}
@@ -199,16 +217,17 @@ class Reader:
             raise failures[0]
         return counted
 
-    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]") -> None:
-        """Calls take() with the tensors of the commit. If an update begins before it returns, calls it again, with copies.
+    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]", maps: bool = True) -> None:
+        """Calls take() with the tensors of the commit. RuntimeError: it has returned before it has read all of them.
 
-        take() must read all tensors. It must neither write to a tensor nor keep it or a view of it, because a weight in one piece
-        in memory of the reader's device is the ranks' own memory. Waits for that device. NotHeld: the commit is no longer held.
+        maps: a weight in one piece in memory of the reader's device is the ranks' own memory. take() must neither write to a tensor nor
+        keep it or a view of it. If an update begins before it returns, take() is called again, with copies. Waits for that device.
+        NotHeld: the commit is no longer held.
         """
         mapped: list[Mapped] = []
         try:
             try:
-                take(self._tensors(committed, mapped=mapped))
+                _give_all(take, self._tensors(committed, mapped=mapped if maps else None))
             except Exception:  # the bytes can be those of an update
                 if self._end(mapped):
                     raise
@@ -216,23 +235,21 @@ class Reader:
                 if self._end(mapped):
                     return
         finally:
-            self._end(mapped)
-        take(self.tensors(committed))
+            with suppress(ZerodError):  # after the exception of a signal handler, which is raised
+                self._end(mapped)
+        _give_all(take, self._tensors(committed))
 
     def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
-        take() must read all tensors. If that commit is no longer held before its last tensor, take() is called again with a later
-        one. A warning reports if this was after pin_seconds. maps: weights on the reader's device are not copied, and take() must
-        obey the rules of give().
+        RuntimeError: take() has not read all tensors. If that commit is no longer held before its last tensor, take() is called again
+        with a later one. A warning reports if this was after pin_seconds. maps: weights on the reader's device are not copied, and take()
+        must obey the rules of give().
         """
         while True:
             committed = self.wait(after, deadline_ms)
             try:
-                if maps:
-                    self.give(committed, take)
-                else:
-                    take(self.tensors(committed))
+                self.give(committed, take, maps)
                 return committed.step
             except NotHeld as late:
                 self.begins_again(late)
@@ -258,26 +275,30 @@ class Reader:
         pieces = deque((unit, first + at, min(PIECE_BYTES, nbytes - at))
                        for unit, first, nbytes in spans for at in range(0, nbytes, PIECE_BYTES))
         reads: "deque[tuple[_Staging, Future[None]]]" = deque()
+        stop = Event()
 
         def begin(staging: _Staging) -> None:
-            reads.append((staging, self._threads.submit(self._asked, staging.read, self.client, committed, *pieces.popleft())))
+            reads.append((staging, self._threads.submit(self._asked, staging.read, stop, self.client, committed, *pieces.popleft())))
 
         taken = self._take(min(DEPTH, len(pieces)), max((nbytes for _, _, nbytes in pieces), default=0))
+        self._stops.add(stop)
         try:
             for staging in taken:
                 begin(staging)
             for _, _, nbytes in spans:
                 values = torch.empty(nbytes, dtype=torch.uint8, device=taken[0].values.device if taken else None)
                 for at in range(0, nbytes, PIECE_BYTES):
-                    staging, read = reads.popleft()
-                    read.result()
                     self.client.handle  # raises if the reader was closed meanwhile
+                    reads[0][1].result()
+                    staging, _ = reads.popleft()
                     staging.copy_to(values[at:at + PIECE_BYTES])
                     if pieces:
                         begin(staging)
                 yield values
         finally:
-            wait([read for _, read in reads])
+            stop.set()
+            self._stops.discard(stop)
+            wait([read for _, read in reads if not read.cancel()])
             for staging in taken:
                 staging.taken = False
 
@@ -307,9 +328,11 @@ class _Staging:
         self.copied = torch.cuda.Event() if self.values.is_cuda else None  # the last copy_to()
         self.taken = False
 
-    def read(self, client: Client, committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> None:
+    def read(self, stop: Event, client: Client, committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> None:
+        """In a thread of the reader. Interrupted: after `stop`."""
         self.wait()
-        client.unit_read(committed, unit, self.allocation, nbytes, offset_bytes)
+        with given_up(stop.is_set):
+            client.unit_read(committed, unit, self.allocation, nbytes, offset_bytes)
 
     def copy_to(self, values: Any) -> None:
         import torch
@@ -322,6 +345,13 @@ class _Staging:
         """Waits until no stream reads the allocation."""
         if self.copied is not None:
             self.copied.synchronize()
+
+
+def _give_all(take: "Callable[[Iterator[tuple[str, Any]]], object]", tensors: "Generator[tuple[str, Any], None, None]") -> None:
+    with closing(tensors):
+        take(tensors)
+        for name, _ in tensors:
+            raise RuntimeError(f"take() has returned before it read {name}: it must read all weights")
 
 
 def _device(client: Client, device: Optional[int]) -> int:

@@ -24,10 +24,7 @@ def load(reader: Reader, take: Take, gather: Gather, rank: int, config: Any, ste
     loader has raised; the text names the weight. An exception of one rank is raised in all of them.
     """
     def give(committed: Any) -> None:
-        if maps:
-            reader.give(committed, lambda tensors: named(take, own(tensors)))
-        else:
-            named(take, reader.tensors(committed))
+        reader.give(committed, lambda tensors: named(take, own(tensors) if maps else tensors), maps)
 
     while True:
         commits = _in_all(gather, lambda: reader.wait(max(step - 1, 0), deadline_ms) if rank == 0 else None)

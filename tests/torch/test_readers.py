@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 from unittest import mock
 
 import harness
@@ -21,6 +21,7 @@ import torch
 import zerod.torch as zt
 from harness import support
 from zerod import Client, Deadline, DType, InvalidState, NotFound, NotHeld, PeerLost, Status
+from zerod.integrations.checkpoint import places
 from zerod.interrupts import asked
 from zerod.library import calls
 from zerod.reader import Reader, Weight
@@ -91,6 +92,21 @@ def moe() -> Any:
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(
         vocab_size=32, hidden_size=32, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True))
+
+
+def gemma() -> Any:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    sizes = {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    return Gemma3ForConditionalGeneration(Gemma3Config(text_config={**sizes, "vocab_size": 32, "num_key_value_heads": 2, "head_dim": 8},
+                                                       vision_config={**sizes, "image_size": 28, "patch_size": 14}))
+
+
+def from_checkpoint(make: Callable[[], Any]) -> Any:
+    made = make()
+    with tempfile.TemporaryDirectory() as folder:
+        made.save_pretrained(folder)
+        return type(made).from_pretrained(folder)
 
 
 class Readers(unittest.TestCase):
@@ -201,8 +217,8 @@ class Readers(unittest.TestCase):
         from safetensors.torch import load_file
         from transformers.core_model_loading import Transpose, WeightConverter
 
-        def body(rank: int) -> None:
-            module, ids = harness.shard(harness.seeded(moe)), torch.arange(12, device=models.DEVICE)[None]
+        def body(make: "Callable[[], Any]", rank: int) -> None:
+            module, ids = harness.shard(harness.seeded(make)), torch.arange(12, device=models.DEVICE)[None]
             address = zt.share(module, checkpoint=True)
             module(input_ids=ids, labels=ids).loss.backward()
             torch.optim.SGD(module.parameters(), lr=0.1).step()
@@ -223,7 +239,10 @@ class Readers(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "of a MLP, which is no model of transformers"):
                 zt.share(harness.shard(models.MLP()), checkpoint=True)
 
-        harness.ranks(daemon.socket, 2, body)
+        for make in (moe, partial(from_checkpoint, moe)):
+            harness.ranks(daemon.socket, 2, partial(body, make))
+        for make in (moe, gemma):  # whose tied weights have the same names as in a model that was made
+            self.assertEqual(sorted(places(from_checkpoint(make))), sorted(places(make())))
 
     def test_interrupted(self) -> None:
         """one Ctrl-C ends a load whose threads, or which itself, wait for the daemon, and nothing of the load remains"""
@@ -277,7 +296,7 @@ class Readers(unittest.TestCase):
                 zt.barrier(module)  # no rank shares before all have looked
                 zt.share(module)
                 zt.share(module, lambda name: f"{name}.longer")
-                with self.assertRaisesRegex(ValueError, "names gives the name 'same' to several parameters"):
+                with self.assertRaisesRegex(ValueError, "names gives the name 'same' to first.weight and first.bias"):
                     zt.share(module, lambda name: "same")
                 zt.share(module)
                 zt.commit(module)

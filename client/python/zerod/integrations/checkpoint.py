@@ -6,6 +6,7 @@ with transformers 5.19 and 5.24.
 """
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Iterator
 
 import torch
@@ -29,19 +30,32 @@ def places(module: nn.Module) -> "Iterator[tuple[str, str, int, torch.Size]]":
 
     if not isinstance(module, PreTrainedModel):
         raise ValueError(f"share(checkpoint=True) of a {type(module).__name__}, which is no model of transformers")
-    wholes = {path: torch.empty(parameter.shape, device="meta")
-              for path, parameter in module.named_parameters(remove_duplicate=False)}
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    wholes = {path: torch.empty(parameter.shape, device="meta") for path, parameter in parameters.items()}
     paths = {tensor.untyped_storage()._cdata: path for path, tensor in wholes.items()}
+    names_of = Counter(map(id, parameters.values()))
+    untied = {path: whole for path, whole in wholes.items() if names_of[id(parameters[path])] == 1}
+    conversions = getattr(module, "_weight_conversions", None)
+    further: "dict[tuple[str, int], str]" = {}
     try:
         with _Views():
             tensors = revert_weight_conversion(module, wholes)
+            if conversions is not None:  # those that transformers has used as it read a checkpoint, which has one name of a tied weight
+                names = revert_weight_conversion(module, untied).keys()
+                module._weight_conversions = None
+                if names == revert_weight_conversion(module, untied).keys():
+                    further = {(paths[tensor.untyped_storage()._cdata], tensor.storage_offset()): name
+                               for name, tensor in revert_weight_conversion(module, wholes).items() if tensor.untyped_storage()._cdata in paths}
     except RuntimeError as failed:  # a view of a transposed tensor
         raise ValueError(f"share(checkpoint=True): a tensor of the checkpoint is not a contiguous part of one parameter: {failed}") from failed
+    finally:
+        if conversions is not None:
+            module._weight_conversions = conversions
     for name, tensor in tensors.items():
         path = paths.get(tensor.untyped_storage()._cdata)
         if path is None or not tensor.is_contiguous():
             raise ValueError(f"share(checkpoint=True): the checkpoint's tensor {name} is not a contiguous part of one parameter")
-        yield name, path, tensor.storage_offset(), tensor.shape
+        yield name if path in untied else further.get((path, tensor.storage_offset()), name), path, tensor.storage_offset(), tensor.shape
 
 
 def check(weights: "list[Weight]", config: Any) -> None:
@@ -60,7 +74,7 @@ def check(weights: "list[Weight]", config: Any) -> None:
     ours = dict(model.named_parameters(remove_duplicate=False))
     wanted = {name: ((ours[path], offset), list(shape)) for name, path, offset, shape in places(model)}
     found = {weight.name: weight for weight in weights}
-    # For a tied weight, transformers uses other names for the further ones in a model that it has read from a checkpoint.
+    # For a tied weight the job can share one name alone, or further ones of an older checkpoint that transformers has read.
     both = wanted.keys() & found.keys()
     alike = {wanted[name][0] for name in both}, {(found[name].unit, found[name].offset_bytes) for name in both}
     tied: dict[Any, tuple[str, Any]] = {}

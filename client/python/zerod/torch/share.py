@@ -26,18 +26,18 @@ _REFUSALS = 1000
 def describe(model: Model, module: nn.Module, names: Names, checkpoint: bool) -> bytes:
     """[name, unit, offset in bytes, shape, dtype] of each parameter under each of its names that `names` does not leave out."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    found: list[list[Any]] = []
+    found: dict[str, tuple[str, list[Any]]] = {}
     for name, path, offset, shape in places(module) if checkpoint else ((p, p, 0, of.shape) for p, of in parameters.items()):
         part = getattr(parameters[path], "part", None)
         published = names(name)
         if part is not None and published is not None:
             unit, index = part.place
-            found.append([published, unit.name, (unit.members[index].offset + offset) * unit.dtype.itemsize, list(shape),
-                          str(unit.dtype).removeprefix("torch.")])
-    names_of = [row[0] for row in found]
-    if len(set(names_of)) < len(found):
-        raise ValueError(f"share(): names gives the name {max(names_of, key=names_of.count)!r} to several parameters")
-    return json.dumps(found).encode()
+            row = [published, unit.name, (unit.members[index].offset + offset) * unit.dtype.itemsize, list(shape),
+                   str(unit.dtype).removeprefix("torch.")]
+            other, before = found.setdefault(published, (name, row))
+            if before != row:  # two names of a tied weight may become one
+                raise ValueError(f"share(): names gives the name {published!r} to {other} and {name}")
+    return json.dumps([row for _, row in found.values()]).encode()
 
 
 def share(model: Model, module: nn.Module, names: Names, checkpoint: bool) -> dict[str, str]:

@@ -280,6 +280,8 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 			continue;
 		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT,
 		                        zd_ctl_number(zd_ctl_integer(session, "id")));
+		if (is_reader(session))
+			say_reads(session, who);
 		say_waits(facts, session, who);
 		free(who);
 	}
@@ -421,7 +423,11 @@ static void explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 		char *text = zd_ctl_session_text(facts, id);
 		zd_ctl_say("%s is %s, on device %" JSON_INTEGER_FORMAT ".", who, text,
 		           zd_ctl_integer(member, "device"));
-		say_waits(facts, zd_ctl_row_of_id(facts->sessions, id), "  It");
+		const json_t *session = zd_ctl_row_of_id(facts->sessions, id);
+		if (is_reader(session) &&
+		    !zd_ctl_reads(session, zd_ctl_string(group, "job"), zd_ctl_string(group, "name")))
+			say_reads(session, "  It");
+		say_waits(facts, session, "  It");
 		free(text);
 		free(who);
 	}

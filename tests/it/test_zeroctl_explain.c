@@ -402,6 +402,9 @@ TEARDOWN_TEST(readers_are_named)
 	zeroctl_wait_table(daemon_.socket_path, "readers", "rank 0 to commit a step after 1", true);
 	EXPECT_EXPLAINED("two/world", " reads group 'world' of job 'two': step 0 last, 0 B in all, 0 copies",
 	                 "  It waits: commit_wait: rank 0 to commit a step after 1.", "  Rank 0 is session ");
+	EXPECT_EXPLAINED("engine/world",
+	                 "  It reads group 'world' of job 'two': ", "  It waits: commit_wait: ");
+	EXPECT_EXPLAINED("engine", " reads group 'world' of job 'two': ", " waits: commit_wait: rank 0 ");
 	(void)train(&reading);
 	assert_int_equal(pthread_join(reader, NULL), 0);
 	EXPECT_EXPLAINED("two", " reads group 'world' of job 'two': step 2 last, 16 MiB in all, 0 copies");

@@ -72,12 +72,12 @@ static const struct zd_job *session_job(const struct zd_session *session)
 	return zd_deferred_teardown_job(session);
 }
 
-/* The group that the session reads. NULL: no group, or it has ended, or another user owns it. */
+/* The group that the session reads. NULL: no group, or it has ended, or the asker cannot read it. */
 static const struct zd_group *read_group(const struct listing *l, const struct zd_session *session)
 {
 	const struct zd_group *group;
 	HASH_FIND(hh, l->e->groups, &session->reads.group, sizeof(session->reads.group), group);
-	return group && sees_uid(l, group->job->owner->uid) ? group : NULL;
+	return group && (sees_uid(l, group->job->owner->uid) || l->asker->reads_others) ? group : NULL;
 }
 
 static bool sees_session(const struct listing *l, const struct zd_session *session)

@@ -186,6 +186,37 @@ READ_TEST(test_reader_is_listed)
 	assert_int_equal(rows[0].row->session->reads->bytes, 0);
 }
 
+static void expect_read_job(struct rig *rig, uint64_t asker, const char *job)
+{
+	struct core_row rows[8];
+	uint32_t count = core_rows_for(rig->core, asker, ZD__TABLE__SESSIONS, NULL, rows, 8);
+	const char *found = NULL;
+	for (uint32_t i = 0; i < count; i++) {
+		if (rows[i].row->session->id == rig->reader)
+			found = rows[i].row->session->reads->job;
+	}
+	assert_true(job ? found && strcmp(found, job) == 0 : !found);
+}
+
+/* Of a job of alice's that a process of bob's reads, its name is listed to those that may read it and see the
+ * process. */
+READ_TEST(test_names_of_other_users_jobs)
+{
+	struct zd_peer peer = {.uid = CORE_BOB, .pid = 7, .reads_others = true, .name = "engine"};
+	uint64_t alice = rig->reader, bob = core_open(rig->core, CORE_BOB),
+	         admin = core_open_admin(rig->core);
+	struct core_row row;
+	rig->reader = core_open_peer(rig->core, &peer);
+	core_expect(rig->core, send_wait(rig, rig->reader, CORE_ALICE, 0), 0);
+	expect_read_job(rig, alice, NULL);
+	expect_read_job(rig, bob, "");
+	expect_read_job(rig, rig->reader, "job");
+	expect_read_job(rig, admin, "job");
+	assert_int_equal(core_rows_for(rig->core, rig->reader, ZD__TABLE__SESSIONS, "job", &row, 1), 1);
+	assert_int_equal(core_rows_for(rig->core, bob, ZD__TABLE__SESSIONS, "job", &row, 1), 0);
+	assert_int_equal(core_rows_for(rig->core, rig->reader, ZD__TABLE__SEGMENTS, NULL, &row, 1), 0);
+}
+
 /* The text names a rank that has not committed at the deadline. */
 READ_TEST(test_deadline_of_a_wait)
 {

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from contextlib import ExitStack
 
 import support
 import numpy as np
@@ -405,6 +406,50 @@ class Signals(unittest.TestCase):
             group.barrier()
             group.leave()
             self.assertEqual(child.wait(60), 0)
+
+
+READER = """
+import sys, zerod
+with zerod.Client(sys.argv[1]) as client:
+    mapped, _ = client.unit_map(client.commit_wait("read"), "u", 4)
+    print("mapped", flush=True)
+    sys.stdin.readline()
+    try:
+        mapped.release()
+    except (zerod.NotHeld, zerod.NotFound):
+        pass
+"""
+
+
+class Readers(unittest.TestCase):
+    def test_ends(self) -> None:
+        """a reader that has mapped a shard stops, is killed, or ends: updates and frees go on, and then the memory is back"""
+        for how in (signal.SIGSTOP, signal.SIGKILL, None):
+            child = subprocess.Popen([sys.executable, "-c", READER, daemon.socket], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+                                     env={**os.environ, "PYTHONPATH": str(support.ROOT / "client/python")})
+            with self.subTest(how=how), child, ExitStack() as ends, zerod.Client(daemon.socket, deadline_ms=60000) as client:
+                ends.callback(child.kill)
+                group = client.join("read")
+                unit = group.register("u", DType.FLOAT32, 1 << 20)
+                group.update_begin([unit])
+                group.publish([unit])
+                group.commit(1)
+                self.assertEqual(child.stdout.readline(), "mapped\n")
+                if how:
+                    child.send_signal(how)
+                    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                group.update_begin([unit])
+                group.publish([unit])
+                group.leave()
+                if how == signal.SIGSTOP:
+                    with self.assertRaisesRegex(zerod.Deadline, rf"\(pid {child.pid}\) to unmap segment"):
+                        client.trim(deadline_ms=1)
+                    child.send_signal(signal.SIGCONT)
+                if how != signal.SIGKILL:
+                    child.stdin.write("end\n")
+                    child.stdin.close()
+                client.trim()
+                self.assertNotIn("read", support.zeroctl(daemon, "map"))
 
 
 class Steps(unittest.TestCase):

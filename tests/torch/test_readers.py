@@ -283,6 +283,8 @@ class Readers(unittest.TestCase):
                 Reader("none", "none").wait()
             with self.assertRaisesRegex(ValueError, "pin_seconds=0: 0.001 to"):
                 Reader("none", "none", pin_seconds=0)
+            with self.assertRaisesRegex(NotFound, "no device 99"):
+                Reader("none", "none", device=99)
             zt.commit(module, 5)
             with Reader(group.job, group.name, pin_seconds=0.001) as reader, self.assertRaises(Deadline), \
                     self.assertWarnsRegex(UserWarning, "a load has lasted longer than pin_seconds=0.001, and begins again: late"):
@@ -303,6 +305,9 @@ class Readers(unittest.TestCase):
                 committed = reader.wait(committed.step)
                 with self.assertRaisesRegex(KeyError, "no weights other"):
                     list(reader.tensors(committed, ["first.bias", "other"]))
+                for maps in (False, True):
+                    with self.assertRaisesRegex(RuntimeError, "returned before it read first.bias: it must read all"):
+                        reader.load(next, maps=maps)
                 expected = {name: p.whole().cpu() for name, p in module.named_parameters()}
                 with mock.patch("zerod.reader.PIECE_BYTES", 64):
                     abandoned, *both = (reader.tensors(committed) for _ in range(3))

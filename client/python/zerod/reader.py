@@ -220,9 +220,9 @@ class Reader:
     def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]", maps: bool = True) -> None:
         """Calls take() with the tensors of the commit. RuntimeError: it has returned before it has read all of them.
 
-        maps: a weight in one piece in memory of the reader's device is the ranks' own memory. take() must neither write to a tensor nor
-        keep it or a view of it. If an update begins before it returns, take() is called again, with copies. Waits for that device.
-        NotHeld: the commit is no longer held.
+        maps: a weight in one piece in memory of the reader's device is the ranks' own memory. take() must neither write to a tensor
+        nor keep it or a view of it. If an update begins before it returns, take() is called again, with copies. Waits for that
+        device. NotHeld: the commit is no longer held.
         """
         mapped: list[Mapped] = []
         try:
@@ -242,9 +242,9 @@ class Reader:
     def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
-        RuntimeError: take() has not read all tensors. If that commit is no longer held before its last tensor, take() is called again
-        with a later one. A warning reports if this was after pin_seconds. maps: weights on the reader's device are not copied, and take()
-        must obey the rules of give().
+        RuntimeError: take() has not read all tensors. If that commit is no longer held before its last tensor, take() is called
+        again with a later one. A warning reports if this was after pin_seconds. maps: weights on the reader's device are not copied,
+        and take() must obey the rules of give().
         """
         while True:
             committed = self.wait(after, deadline_ms)
@@ -278,7 +278,8 @@ class Reader:
         stop = Event()
 
         def begin(staging: _Staging) -> None:
-            reads.append((staging, self._threads.submit(self._asked, staging.read, stop, self.client, committed, *pieces.popleft())))
+            read = self._threads.submit(self._asked, staging.read, stop, self.client, committed, *pieces.popleft())
+            reads.append((staging, read))
 
         taken = self._take(min(DEPTH, len(pieces)), max((nbytes for _, _, nbytes in pieces), default=0))
         self._stops.add(stop)
@@ -292,6 +293,7 @@ class Reader:
                     reads[0][1].result()
                     staging, _ = reads.popleft()
                     staging.copy_to(values[at:at + PIECE_BYTES])
+                    self.client.handle
                     if pieces:
                         begin(staging)
                 yield values
@@ -356,12 +358,17 @@ def _give_all(take: "Callable[[Iterator[tuple[str, Any]]], object]", tensors: "G
 
 def _device(client: Client, device: Optional[int]) -> int:
     """The daemon's number of the device. On GPUs the client uses torch's device."""
+    if device is not None:
+        client.device(device)  # NotFound
     if client.is_host or device is not None and client.is_host_memory(device):
         return device or 0
     import torch
 
     uuids = [str(torch.cuda.get_device_properties(i).uuid).removeprefix("GPU-") for i in range(torch.cuda.device_count())]
     names = [info.name.decode().removeprefix("GPU-") for info in client.devices()]
-    found = names.index(uuids[torch.cuda.current_device()]) if device is None else device
-    client.cuda_ordinal = uuids.index(names[found])
-    return found
+    wanted = uuids[torch.cuda.current_device()] if device is None else names[device]
+    if wanted not in names or wanted not in uuids:
+        whose = "torch's" if wanted in names else "the daemon's"
+        raise ValueError(f"device={device}: GPU-{wanted} is not a device of {whose}")
+    client.cuda_ordinal = uuids.index(wanted)
+    return names.index(wanted)

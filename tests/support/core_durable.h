@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core_durable.h - two ranks of a durable job, whose engine is killed and restored (core_restart()).
+ * core_durable.h - two ranks of a durable job, which lose ranks, or whose engine is killed and restored
+ * (core_restart()).
  */
 #ifndef ZD_TESTS_CORE_DURABLE_H
 #define ZD_TESTS_CORE_DURABLE_H
@@ -151,20 +152,34 @@ static inline void come_back(struct durable *d, uint64_t step, bool torn)
 	}
 }
 
-/* All that there is is the commit of this version; and the next step works. */
-static inline void expect_commit(struct durable *d, uint64_t version)
+static inline void expect_shard(struct durable *d, uint32_t unit, uint32_t rank, uint8_t value)
 {
-	expect_group(d, "READY", version, false);
+	const uint8_t *data = core_bytes(d->core, d->shard[unit][rank]);
+	for (uint32_t i = 0; i < SHARD_BYTES; i++)
+		assert_int_equal(data[i], value);
+}
+
+static inline void expect_version(struct durable *d, uint64_t version)
+{
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			uint64_t session = d->team.session[rank];
 			uint64_t gather = core_gather(d->core, session, d->unit[unit]);
+			expect_shard(d, unit, rank, core_pattern(rank, version));
 			core_team_check(&d->team, core_expect(d->core, gather, 0), version);
 			core_expect(d->core, core_release(d->core, session, d->unit[unit]), 0);
 		}
 	}
+}
+
+/* All that there is is the commit of this version; and the next step works. */
+static inline void expect_commit(struct durable *d, uint64_t version)
+{
+	expect_group(d, "READY", version, false);
+	expect_version(d, version);
 	for (uint32_t unit = 0; unit < NUNITS; unit++)
 		core_team_publish(&d->team, d->unit[unit]);
+	expect_version(d, version + 1);
 	commit(d, version + 1);
 	expect_group(d, "READY", version + 1, false);
 }

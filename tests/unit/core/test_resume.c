@@ -36,7 +36,7 @@ static uint64_t send_resume(struct durable *d, uint32_t rank, const struct known
 }
 
 /* Bits of the units that are resumed. */
-static void expect_shard(const Zd__UnitsResumeReply *reply, uint32_t unit, struct zd_location shard)
+static void expect_resumed(const Zd__UnitsResumeReply *reply, uint32_t unit, struct zd_location shard)
 {
 	assert_int_equal(reply->segments[unit], shard.segment);
 	assert_int_equal(reply->offsets[unit], shard.offset);
@@ -50,7 +50,7 @@ static unsigned resume(struct durable *d, uint32_t rank, const struct known *kno
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
 		if (reply->u.units_resume.segments[unit] == 0)
 			continue;
-		expect_shard(&reply->u.units_resume, unit, d->shard[unit][rank]);
+		expect_resumed(&reply->u.units_resume, unit, d->shard[unit][rank]);
 		bits |= 1u << unit;
 	}
 	return bits;
@@ -78,7 +78,7 @@ TEST(test_all_units_at_once)
 		reply = core_expect(d.core, send_resume(&d, rank, &known), 0);
 		for (uint32_t unit = 0; unit < NUNITS; unit++) {
 			const Zd__UnitsResumeReply *is = &reply->u.units_resume;
-			expect_shard(is, unit, d.shard[unit][rank]);
+			expect_resumed(is, unit, d.shard[unit][rank]);
 			assert_int_equal(is->versions[unit], 1);
 			assert_int_equal(is->target_offsets_numel[unit], unit == 1 ? place : 0);
 		}

@@ -5,133 +5,33 @@
  */
 #include <stdio.h>
 #include "base/mem.h"
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/update_points.h"
 
-#define UNIT_BYTES  1024u /* of two ranks' shards */
-#define SHARD_BYTES (UNIT_BYTES / 2)
-#define UNDONE      0xEE /* what is never committed */
-#define NUNITS      2
+#define SHADOW_TEST(name) CORE_RIG_TEST(name, struct durable, s, start(s, true), core_rig_end)
 
-static const char *const unit_names[NUNITS] = {"a", "b"};
-static const struct zd_fence slow = {7, 1}; /* a client's stream that has not come so far */
-
-struct shadowed {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t unit[NUNITS];
-	struct zd_location shard[NUNITS][CORE_TEAM]; /* these never change */
-};
-
-/* ---- Steps --------------------------------------------------------------------------------------------- */
-
-static uint64_t send_join(struct shadowed *s, uint32_t rank)
-{
-	struct core_join join = {.world_size = s->team.world_size,
-	                         .rank = rank,
-	                         .device = rank % 2,
-	                         .durable = true,
-	                         .shadow = true};
-	s->team.session[rank] = core_open(s->core, CORE_ALICE);
-	return core_join(s->core, s->team.session[rank], &join);
-}
-
-static uint64_t send_register(struct shadowed *s, uint32_t unit, uint32_t rank)
-{
-	struct core_unit options = {.name = unit_names[unit], .numel = UNIT_BYTES / 4};
-	return core_register(s->core, s->team.session[rank], s->team.group, &options);
-}
-
-static void commit(struct shadowed *s, uint64_t step)
-{
-	uint64_t request[CORE_TEAM];
-	for (uint32_t rank = 0; rank < s->team.world_size; rank++)
-		request[rank] = core_commit(s->core, s->team.session[rank], s->team.group, step);
-	for (uint32_t rank = 0; rank < s->team.world_size; rank++)
-		core_expect(s->core, request[rank], 0);
-}
-
-/* Two ranks with two units, committed at step 1, version 1. */
-static void start(struct shadowed *s, const struct core_options *options)
-{
-	uint64_t request[2];
-	*s = (struct shadowed){.core = core_new(options)};
-	s->team.core = s->core;
-	s->team.world_size = s->team.nranks = 2;
-	for (uint32_t rank = 0; rank < 2; rank++)
-		request[rank] = send_join(s, rank);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		s->team.group = core_expect(s->core, request[rank], 0)->u.group_join.group;
-	for (uint32_t unit = 0; unit < NUNITS; unit++) {
-		for (uint32_t rank = 0; rank < 2; rank++) {
-			const struct zd_reply *reply = core_expect(s->core, send_register(s, unit, rank), 0);
-			s->unit[unit] = reply->u.unit_register.unit;
-			s->shard[unit][rank] = reply->place;
-			assert_int_equal(s->shard[unit][rank].bytes, SHARD_BYTES);
-		}
-		core_team_publish(&s->team, s->unit[unit]);
-	}
-	commit(s, 1);
-}
-
-#define SHADOW_TEST(name) CORE_RIG_TEST(name, struct shadowed, s, start(s, NULL), core_rig_end)
-
-static uint64_t update(struct shadowed *s, uint32_t unit, uint32_t rank)
-{
-	return core_update(s->core, s->team.session[rank], s->unit[unit]);
-}
-
-static uint64_t publish(struct shadowed *s, uint32_t unit, uint32_t rank)
+static uint64_t publish(struct durable *s, uint32_t unit, uint32_t rank)
 {
 	return core_publish(s->core, s->team.session[rank], s->unit[unit]);
 }
 
-static uint64_t gather(struct shadowed *s, uint32_t unit, uint32_t rank)
+static uint64_t gather(struct durable *s, uint32_t unit, uint32_t rank)
 {
 	return core_gather(s->core, s->team.session[rank], s->unit[unit]);
 }
 
-static uint64_t reset(struct shadowed *s, uint32_t rank)
+static uint64_t reset(struct durable *s, uint32_t rank)
 {
 	return core_simple(s->core, s->team.session[rank], ZD_REQ_SESSION_RESET, 0);
 }
 
-static void write_undone(struct shadowed *s, uint32_t unit, uint32_t rank)
-{
-	memset(core_bytes(s->core, s->shard[unit][rank]), UNDONE, SHARD_BYTES);
-}
-
-static void publish_undone(struct shadowed *s, uint32_t unit, uint32_t rank)
-{
-	core_expect(s->core, update(s, unit, rank), 0);
-	write_undone(s, unit, rank);
-	core_expect(s->core, publish(s, unit, rank), 0);
-}
-
-static void expect_shard(struct shadowed *s, uint32_t unit, uint32_t rank, uint8_t value)
-{
-	const uint8_t *data = core_bytes(s->core, s->shard[unit][rank]);
-	for (uint32_t i = 0; i < SHARD_BYTES; i++)
-		assert_int_equal(data[i], value);
-}
-
-static void close_rank(struct shadowed *s, uint32_t rank)
+static void close_rank(struct durable *s, uint32_t rank)
 {
 	if (core_is_open(s->core, s->team.session[rank]))
 		core_close(s->core, s->team.session[rank]);
 }
 
-static void expect_group(struct shadowed *s, const char *state, uint64_t step, bool torn)
-{
-	struct core_row row;
-	core_row(s->core, ZD__TABLE__GROUPS, s->team.group, &row);
-	assert_string_equal(row.state, state);
-	assert_true(row.row->group->shadow);
-	assert_int_equal(row.row->group->committed_step, step);
-	assert_int_equal(row.row->group->torn, torn);
-}
-
 /* Ranks that went come back, the others are told; all of them register again. */
-static void recover(struct shadowed *s, uint64_t step)
+static void recover(struct durable *s, uint64_t step)
 {
 	uint64_t join[2] = {0, 0};
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -150,115 +50,12 @@ static void recover(struct shadowed *s, uint64_t step)
 	for (uint32_t unit = 0; unit < NUNITS; unit++) {
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			const struct zd_reply *reply = core_expect(s->core, send_register(s, unit, rank), 0);
-			assert_int_equal(reply->place.segment, s->shard[unit][rank].segment);
-			assert_int_equal(reply->place.offset, s->shard[unit][rank].offset);
+			expect_location(reply->place, s->shard[unit][rank]);
 		}
 	}
-}
-
-/* All that there is is the commit of this version; and the next step works. */
-static void expect_commit(struct shadowed *s, uint64_t version)
-{
-	expect_group(s, "READY", version, false);
-	for (uint32_t unit = 0; unit < NUNITS; unit++) {
-		for (uint32_t rank = 0; rank < 2; rank++) {
-			expect_shard(s, unit, rank, core_pattern(rank, version));
-			core_team_check(&s->team, core_expect(s->core, gather(s, unit, rank), 0), version);
-			core_expect(s->core, core_release(s->core, s->team.session[rank], s->unit[unit]), 0);
-		}
-	}
-	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_team_publish(&s->team, s->unit[unit]);
-	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_team_check(&s->team, core_expect(s->core, gather(s, unit, 1), 0), version + 1);
-	commit(s, version + 1);
-	expect_group(s, "READY", version + 1, false);
 }
 
 /* ---- Death at every point ------------------------------------------------------------------------------ */
-
-enum point {
-	BEFORE,
-	SAVING,     /* the last commit is being saved */
-	READING,    /* the same, behind a push that reads the shard */
-	GRANTED,    /* half written */
-	PUBLISHING, /* written, behind a stream that has not come so far */
-	PUBLISHED_BY_ONE,
-	PUBLISHED_UNIT,   /* one of two, by both ranks */
-	PUBLISHED_BY_ALL, /* both units */
-	UPDATED_AGAIN,    /* in the same step */
-	COMMITTING,       /* one rank of two */
-	COMMITTED,
-	NPOINTS
-};
-
-static void both_publish(struct shadowed *s, uint32_t unit)
-{
-	publish_undone(s, unit, 0);
-	publish_undone(s, unit, 1);
-}
-
-/* Takes rank 0 there; rank 1 is not behind. */
-static void go_to(struct shadowed *s, enum point point)
-{
-	uint8_t *half = core_bytes(s->core, s->shard[0][0]);
-	struct zd_args behind = {.kind = ZD_REQ_PUBLISH,
-	                         .u.publish = {.n_units = 1, .units = &s->unit[0]},
-	                         .fences = {1, &slow}};
-	switch (point) {
-	case SAVING:
-		core_hold(s->core, ZD_CMD_COPY);
-		core_expect_waits(s->core, update(s, 0, 0),
-		                  "the last commit of rank 0's shard of unit 'a' to be saved");
-		break;
-	case READING:
-		core_hold(s->core, ZD_CMD_COPY);
-		core_expect(s->core, gather(s, 0, 1), 0);
-		core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
-		(void)update(s, 0, 0);
-		core_expect_waits(s->core, update(s, 1, 0), "to be saved");
-		break;
-	case GRANTED:
-		core_expect(s->core, update(s, 0, 0), 0);
-		memset(half, UNDONE, SHARD_BYTES / 2);
-		break;
-	case PUBLISHING:
-		core_expect(s->core, update(s, 0, 0), 0);
-		write_undone(s, 0, 0);
-		core_expect_waits(s->core, core_send(s->core, s->team.session[0], &behind), "own streams");
-		break;
-	case PUBLISHED_BY_ONE:
-		publish_undone(s, 0, 0);
-		break;
-	case PUBLISHED_UNIT:
-		both_publish(s, 0);
-		core_expect(s->core, update(s, 1, 0), 0);
-		break;
-	case PUBLISHED_BY_ALL:
-		both_publish(s, 0);
-		both_publish(s, 1);
-		break;
-	case UPDATED_AGAIN:
-		both_publish(s, 0);
-		both_publish(s, 1);
-		publish_undone(s, 0, 0);
-		core_expect(s->core, update(s, 1, 0), 0);
-		break;
-	case COMMITTING:
-		both_publish(s, 0);
-		both_publish(s, 1);
-		core_expect_waits(s->core, core_commit(s->core, s->team.session[0], s->team.group, 2),
-		                  "rank 1 to commit");
-		break;
-	case COMMITTED:
-		core_team_publish(&s->team, s->unit[0]);
-		core_team_publish(&s->team, s->unit[1]);
-		commit(s, 2);
-		break;
-	default:
-		break;
-	}
-}
 
 /* The ranks that die: rank 0, rank 1, or both, in both orders. */
 TEST(test_death_at_every_point)
@@ -266,11 +63,11 @@ TEST(test_death_at_every_point)
 	static const struct {
 		uint32_t n, rank[2];
 	} deaths[] = {{1, {0}}, {1, {1}}, {2, {0, 1}}, {2, {1, 0}}};
-	for (enum point point = BEFORE; point < NPOINTS; point++) {
+	for (enum point point = BEFORE; point < DUE; point++) {
 		for (uint32_t i = 0; i < ZD_ARRAY_LEN(deaths); i++) {
-			struct shadowed s;
-			uint64_t version = point == COMMITTED ? 2 : 1;
-			start(&s, NULL);
+			struct durable s;
+			uint64_t version = version_at(point);
+			start(&s, true);
 			go_to(&s, point);
 			for (uint32_t n = 0; n < deaths[i].n; n++)
 				close_rank(&s, deaths[i].rank[n]);

@@ -128,6 +128,20 @@ uint64_t core_skip(struct core_team *team, uint32_t rank, uint64_t unit)
 	return core_send(team->core, team->session[rank], &args);
 }
 
+uint64_t core_wait_sum(struct core_team *team, uint32_t rank, uint64_t unit, bool ahead)
+{
+	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait = {.unit = unit, .ahead = ahead}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_return_sum(struct core_team *team, uint32_t rank, uint64_t unit, const struct zd_fence *fence)
+{
+	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN,
+	                       .u.target_return = {.n_units = 1, .units = &unit},
+	                       .fences = {fence != NULL, fence}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
 uint64_t core_step(struct core_team *team, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.step_begin.group = team->group};
@@ -165,6 +179,12 @@ uint64_t core_reducers_unit(struct core_reducers *g, const char *name, uint64_t 
 	return id;
 }
 
+void core_reducers_units(struct core_reducers *g, uint64_t *units, uint32_t count, uint64_t numel)
+{
+	for (uint32_t i = 0; i < count; i++)
+		units[i] = core_reducers_unit(g, (char[]){(char)('a' + (char)i), '\0'}, numel);
+}
+
 void core_reducers_begin(struct core_reducers *g, uint32_t stage, bool boundary)
 {
 	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
@@ -191,10 +211,28 @@ uint64_t core_put(struct core_reducers *g, uint32_t rank, uint64_t unit, float f
 	return reply->u.bucket_reserve.entry;
 }
 
+uint64_t core_submit(struct core_reducers *g, uint32_t rank, uint64_t entry, const struct zd_fence *fence)
+{
+	struct core_commit commit = {
+	        .bucket = g->bucket[rank], .entry = entry, .nfences = fence != NULL, .fences = fence};
+	return core_bucket_submit(&g->team, rank, &commit);
+}
+
 void core_reduce(struct core_reducers *g, uint32_t rank, uint64_t unit, float factor)
 {
-	struct core_commit commit = {.bucket = g->bucket[rank], .entry = core_put(g, rank, unit, factor)};
-	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &commit), 0);
+	core_expect(g->team.core, core_submit(g, rank, core_put(g, rank, unit, factor), NULL), 0);
+}
+
+void core_reduce_all(struct core_reducers *g, uint64_t unit, float factor)
+{
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_reduce(g, rank, unit, factor);
+}
+
+void core_skip_all(struct core_reducers *g, uint64_t unit)
+{
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
+		core_expect(g->team.core, core_skip(&g->team, rank, unit), 0);
 }
 
 void core_reducers_step(struct core_reducers *g, const struct zd_reply *replies[CORE_TEAM])
@@ -228,4 +266,29 @@ void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_r
 			fail_msg("rank %u, element %llu is %g, not %g", rank, (unsigned long long)i,
 			         (double)core_element(dtype, data, i), (double)expected);
 	}
+}
+
+void core_check_step(struct core_reducers *g, uint64_t number, uint32_t nunits, float factor)
+{
+	const struct zd_reply *step[CORE_TEAM];
+	core_reducers_step(g, step);
+	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
+		assert_false(step[rank]->u.step_begin.abandoned);
+		assert_true(number == 0 || step[rank]->u.step_begin.step == number);
+		for (uint32_t i = 0; i < nunits; i++)
+			core_check_target(g, rank, step[rank], i * g->shard_numel, factor);
+	}
+	core_reducers_step_end(g);
+}
+
+void core_scene_open(struct core_scene *s, uint32_t nranks, uint32_t nunits,
+                     const struct core_options *options)
+{
+	struct core_options mine = options ? *options : (struct core_options){0};
+	if (mine.ndevices == 0)
+		mine.ndevices = nranks;
+	s->core = core_new(&mine);
+	s->g = core_reducers_new(s->core, nranks, ZEROD_FLOAT32, CORE_SLOT_BYTES, 2);
+	s->unit = nunits > 0 ? core_reducers_unit(&s->g, "w", CORE_NUMEL) : 0;
+	s->other = nunits > 1 ? core_reducers_unit(&s->g, "x", CORE_NUMEL) : 0;
 }

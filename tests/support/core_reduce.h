@@ -39,6 +39,9 @@ struct core_commit {
 	const struct zd_fence *fences;
 };
 uint64_t core_bucket_submit(struct core_team *team, uint32_t rank, const struct core_commit *commit);
+uint64_t core_wait_sum(struct core_team *team, uint32_t rank, uint64_t unit, bool ahead);
+/* The fence may be NULL, also below. */
+uint64_t core_return_sum(struct core_team *team, uint32_t rank, uint64_t unit, const struct zd_fence *fence);
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
 
@@ -63,6 +66,8 @@ struct core_reducers core_reducers_new(struct core_driver *core, uint32_t world_
                                        uint64_t slot_bytes, uint32_t nslots);
 /* A trainable float32 unit on every rank. */
 uint64_t core_reducers_unit(struct core_reducers *g, const char *name, uint64_t numel);
+/* The same, named a, b, c, ... */
+void core_reducers_units(struct core_reducers *g, uint64_t *units, uint32_t count, uint64_t numel);
 /* All ranks begin a backward, or end it, and must get 0. */
 void core_reducers_begin(struct core_reducers *g, uint32_t stage, bool boundary);
 void core_reducers_end(struct core_reducers *g);
@@ -70,6 +75,10 @@ void core_reducers_end(struct core_reducers *g);
 uint64_t core_put(struct core_reducers *g, uint32_t rank, uint64_t unit, float factor);
 /* core_put() and a commit without fences, both with 0. */
 void core_reduce(struct core_reducers *g, uint32_t rank, uint64_t unit, float factor);
+void core_reduce_all(struct core_reducers *g, uint64_t unit, float factor);
+/* Submits the entry of the rank's bucket. */
+uint64_t core_submit(struct core_reducers *g, uint32_t rank, uint64_t entry, const struct zd_fence *fence);
+void core_skip_all(struct core_reducers *g, uint64_t unit);
 /* All ranks begin the step. The replies are of the ranks. */
 void core_reducers_step(struct core_reducers *g, const struct zd_reply *replies[CORE_TEAM]);
 void core_reducers_step_end(struct core_reducers *g);
@@ -77,5 +86,25 @@ void core_reducers_step_end(struct core_reducers *g);
  * ranks' gradients, and zeros behind the unit's true elements. */
 void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_reply *step,
                        uint64_t offset_numel, float factor);
+/* A whole step of that number, or any if it is 0, with core_check_target() of the first units, which have the same
+ * size. */
+void core_check_step(struct core_reducers *g, uint64_t number, uint32_t nunits, float factor);
+
+/* ---- Scenes -------------------------------------------------------------------------------------------- */
+
+#define CORE_SLOT_BYTES (16 * CORE_KIB)
+#define CORE_NUMEL      250u /* slices of two and three ranks are padded */
+
+/* Ranks with a device each, and one unit or two. */
+struct core_scene {
+	struct core_driver *core;
+	struct core_reducers g;
+	uint64_t unit, other; /* "w", "x" */
+	uint64_t end[CORE_TEAM];
+};
+
+/* `options` may be NULL. */
+void core_scene_open(struct core_scene *s, uint32_t nranks, uint32_t nunits,
+                     const struct core_options *options);
 
 #endif

@@ -78,13 +78,6 @@ static void replace_peer(struct scene *s)
 	}
 }
 
-static uint64_t commit(struct scene *s, uint32_t i, const struct zd_fence *fence)
-{
-	struct core_commit c = {
-	        .bucket = s->g.bucket[0], .entry = s->entry[i], .nfences = fence != NULL, .fences = fence};
-	return core_bucket_submit(&s->g.team, 0, &c);
-}
-
 static uint64_t buckets(const struct scene *s)
 {
 	return core_usage(s->core).bucket_bytes;
@@ -146,17 +139,18 @@ SCENE_TEST(test_commit_gives_back)
 	assert_int_equal(buckets(s), SLOT_BYTES);
 	expect_not_handed_out(s, s->at[0]);
 
-	core_expect(s->core, commit(s, 0, &wrong), ZEROD_E_INVALID);
-	core_expect_error(s->core, commit(s, 0, &fence), ZEROD_E_PEER_LOST, "rank 1 (pid");
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], &wrong), ZEROD_E_INVALID);
+	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[0], &fence), ZEROD_E_PEER_LOST,
+	                  "rank 1 (pid");
 	assert_int_equal(buckets(s), SLOT_BYTES); /* the slot's other entry is still written */
-	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[1], NULL), ZEROD_E_PEER_LOST);
 	assert_int_equal(buckets(s), 0);
 	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES); /* entry a's streams are under way */
 	expect_not_handed_out(s, s->at[0]);
 	core_pass(s->core, s->g.team.session[0], 2, 1);
 	expect_nothing_left(s);
 	replace_peer(s);
-	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_NOT_FOUND);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_NOT_FOUND);
 }
 
 /* The group is whole again before the rank says a word: it is told all the same. */
@@ -170,10 +164,12 @@ SCENE_TEST(test_commit_after_the_replacement)
 	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_STATE);
 	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
 	            ZEROD_E_BUSY);
-	core_expect_error(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_PEER_LOST,
+	                  "was gone meanwhile");
 	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
 	            0);
-	core_expect_error(s->core, commit(s, 1, &fence), ZEROD_E_PEER_LOST, "was gone meanwhile");
+	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[1], &fence), ZEROD_E_PEER_LOST,
+	                  "was gone meanwhile");
 	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
 	core_pass(s->core, s->g.team.session[0], 0, 1);
 	expect_nothing_left(s);
@@ -184,8 +180,8 @@ SCENE_TEST(test_commit_after_an_abort)
 	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
 	            0);
 	assert_int_equal(buckets(s), SLOT_BYTES);
-	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_ABORTED);
-	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_ABORTED);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_ABORTED);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[1], NULL), ZEROD_E_ABORTED);
 	expect_nothing_left(s);
 }
 
@@ -204,7 +200,7 @@ TEST(test_large_entry)
 	lose_peer(&s);
 	assert_int_equal(buckets(&s), SLOT_BYTES + LARGE_BYTES);
 	expect_not_handed_out(&s, s.at[1]);
-	core_expect(s.core, commit(&s, 1, &fence), ZEROD_E_PEER_LOST);
+	core_expect(s.core, core_submit(&s.g, 0, s.entry[1], &fence), ZEROD_E_PEER_LOST);
 	assert_int_equal(buckets(&s), SLOT_BYTES);
 	assert_int_equal(core_quarantine(s.core, 0), LARGE_BYTES);
 	core_pass(s.core, s.g.team.session[0], 0, 1);
@@ -216,11 +212,11 @@ TEST(test_large_entry)
 SCENE_TEST(test_committed_before)
 {
 	struct zd_fence fence = {0, 1};
-	core_expect(s->core, commit(s, 0, &fence), 0);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], &fence), 0);
 	lose_peer(s);
 	assert_int_equal(buckets(s), SLOT_BYTES);
-	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST);
-	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[1], NULL), ZEROD_E_PEER_LOST);
 	assert_int_equal(buckets(s), 0);
 	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
 	expect_not_handed_out(s, s->at[0]);
@@ -247,7 +243,7 @@ TEST(test_reserve_under_way)
 	uint64_t late = core_reserve(&s.g.team, 0, s.g.bucket[0], odd);
 	core_expect_waits(s.core, late, "memory to be zeroed");
 	lose_peer(&s);
-	core_expect(s.core, commit(&s, 0, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s.core, core_submit(&s.g, 0, s.entry[0], NULL), ZEROD_E_PEER_LOST);
 	assert_int_equal(buckets(&s), 0);
 	assert_int_equal(core_quarantine(s.core, 0), SLOT_BYTES);
 	core_unhold(s.core, ZD_CMD_FILL);
@@ -265,8 +261,8 @@ SCENE_TEST(test_failures_in_a_row)
 		assert_int_equal(buckets(s), SLOT_BYTES);
 	}
 	expect_not_handed_out(s, s->at[0]);
-	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_PEER_LOST);
-	core_expect(s->core, commit(s, 1, NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_PEER_LOST);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[1], NULL), ZEROD_E_PEER_LOST);
 	expect_nothing_left(s);
 }
 
@@ -356,8 +352,7 @@ STEP_TEST(test_units_beside_an_abandoned_target)
 	assert_int_equal(targets(s), 2 * (TARGET_BYTES + 512));
 	uint64_t request = core_bucket(&s->g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	s->g.bucket[1] = core_expect(s->core, request, 0)->u.bucket_create.bucket;
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_reduce(&s->g, rank, late, 1.0f);
+	core_reduce_all(&s->g, late, 1.0f);
 	core_reducers_end(&s->g);
 }
 
@@ -371,9 +366,9 @@ SCENE_TEST(test_backward_begin_gives_up_entries)
 	replace_peer(s);
 	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
 	assert_int_equal(buckets(s), 0);
-	core_expect(s->core, commit(s, 0, NULL), ZEROD_E_NOT_FOUND);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_NOT_FOUND);
 	reserve(s, 0);
-	core_expect(s->core, commit(s, 0, NULL), 0);
+	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), 0);
 }
 
 STEP_TEST(test_backward_begin_gives_up_the_target)

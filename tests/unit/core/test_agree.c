@@ -6,20 +6,10 @@
 
 #define NRANKS 3u
 
-struct scene {
-	struct core_driver *core;
-	struct core_reducers g;
-};
+#define SCENE_TEST(name)                                                                                     \
+	CORE_RIG_TEST(name, struct core_scene, s, core_scene_open(s, NRANKS, 0, NULL), core_rig_end)
 
-static void open_scene(struct scene *s)
-{
-	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
-
-static struct zd_args args_of(struct scene *s, uint32_t op, uint32_t count, const double *values)
+static struct zd_args args_of(struct core_scene *s, uint32_t op, uint32_t count, const double *values)
 {
 	return (struct zd_args){
 	        .kind = ZD_REQ_GROUP_AGREE,
@@ -27,7 +17,7 @@ static struct zd_args args_of(struct scene *s, uint32_t op, uint32_t count, cons
 	                .group = s->g.team.group, .op = op, .n_values = count, .values = (double *)values}};
 }
 
-static uint64_t agree(struct scene *s, uint32_t rank, uint32_t op, uint32_t count, const double *values)
+static uint64_t agree(struct core_scene *s, uint32_t rank, uint32_t op, uint32_t count, const double *values)
 {
 	struct zd_args args = args_of(s, op, count, values);
 	return core_send(s->core, s->g.team.session[rank], &args);
@@ -36,7 +26,7 @@ static uint64_t agree(struct scene *s, uint32_t rank, uint32_t op, uint32_t coun
 static const double values[NRANKS][2] = {{1.0, -5.0}, {1e17, 2.0}, {-1e17, 7.0}};
 
 /* No rank has them before the last one has come, all have the same then. */
-static void expect_agreed(struct scene *s, uint32_t op, double first, double second)
+static void expect_agreed(struct core_scene *s, uint32_t op, double first, double second)
 {
 	uint64_t requests[NRANKS];
 	for (uint32_t rank = NRANKS; rank-- > 0;) {
@@ -112,9 +102,8 @@ TEST(test_steps)
 {
 	double many[CORE_TEAM][ZEROD_MAX_AGREED];
 	uint64_t requests[CORE_TEAM];
-	struct scene s;
-	s.core = core_new(&(struct core_options){.ndevices = 1, .end_step_objects = 64});
-	s.g = core_reducers_new(s.core, CORE_TEAM, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
+	struct core_scene s;
+	core_scene_open(&s, CORE_TEAM, 0, &(struct core_options){.ndevices = 1, .end_step_objects = 64});
 	for (uint32_t rank = 0; rank < CORE_TEAM; rank++) {
 		for (uint32_t i = 0; i < ZEROD_MAX_AGREED; i++)
 			many[rank][i] = rank == 1 ? 1e17 : rank == 5 ? -1e17 : i + 1;

@@ -21,26 +21,11 @@ static struct core_driver *open_held(struct core_reducers *g, const struct core_
 	return core;
 }
 
-static void reduce_all(struct core_reducers *g, uint64_t unit)
-{
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_reduce(g, rank, unit, 1.0f);
-}
-
-static void check_step(struct core_reducers *g)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_step(g, step);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_check_target(g, rank, step[rank], 0, 1.0f);
-	core_reducers_step_end(g);
-}
-
 static void end_well(struct core_reducers *g)
 {
 	core_unhold(g->team.core, ZD_CMD_COPY);
 	core_reducers_end(g);
-	check_step(g);
+	core_check_step(g, 0, 1, 1.0f);
 	core_end(g->team.core);
 }
 
@@ -52,11 +37,7 @@ TEST(test_begun_when_all_pieces_travel)
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	struct zd_fence written = {0, 1};
-	struct core_commit commit = {.bucket = g.bucket[1],
-	                             .entry = core_put(&g, 1, unit, 1.0f),
-	                             .nfences = 1,
-	                             .fences = &written};
-	core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
+	core_expect(core, core_submit(&g, 1, core_put(&g, 1, unit, 1.0f), &written), 0);
 	assert_int_equal(core_pending(core, ZD_CMD_COPY), 1);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 0); /* rank 1 still writes */
 	core_pass(core, g.team.session[1], 0, 1);
@@ -73,7 +54,7 @@ TEST(test_not_by_processes_that_cannot_wait)
 	struct core_driver *core = open_held(&g, NULL);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit);
+	core_reduce_all(&g, unit, 1.0f);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
 	end_well(&g);
 }
@@ -85,7 +66,7 @@ TEST(test_counts_when_pieces_are_known)
 	struct core_driver *core = open_held(&g, &ahead);
 	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit);
+	core_reduce_all(&g, unit, 1.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
 	core_land(core, ZD_CMD_COPY, 0);
 	core_land(core, ZD_CMD_COPY, 1);
@@ -94,7 +75,7 @@ TEST(test_counts_when_pieces_are_known)
 	core_unhold(core, ZD_CMD_COPY);
 	core_expect(core, end, 0);
 	core_expect(core, core_backward_end(&g.team, 1), 0);
-	check_step(&g);
+	core_check_step(&g, 0, 1, 1.0f);
 	core_end(core);
 }
 
@@ -105,7 +86,7 @@ TEST(test_refused_ones_come_again)
 	struct core_driver *core = open_held(&g, &chunks);
 	uint64_t unit = core_reducers_unit(&g, "w", 1024);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit);
+	core_reduce_all(&g, unit, 1.0f);
 	uint32_t before = core_count(core, ZD_CMD_REDUCE);
 	assert_int_equal(before, 4); /* two of each session */
 	core_refuse_sums(core);
@@ -116,22 +97,20 @@ TEST(test_refused_ones_come_again)
 /* Each keeps a stream of its process waiting. */
 TEST(test_few_at_a_time)
 {
-	static const char *const names[NSLOTS] = {"a", "b", "c"};
 	uint64_t units[NSLOTS];
 	struct core_reducers g;
 	struct core_driver *core = open_held(&g, &ahead);
-	for (uint32_t i = 0; i < NSLOTS; i++)
-		units[i] = core_reducers_unit(&g, names[i], NUMEL);
+	core_reducers_units(&g, units, NSLOTS, NUMEL);
 	core_reducers_begin(&g, 3, false);
 	for (uint32_t i = 0; i < NSLOTS; i++)
-		reduce_all(&g, units[i]);
+		core_reduce_all(&g, units[i], 1.0f);
 	assert_int_equal(core_pending(core, ZD_CMD_COPY), 6);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 4);
 	core_unhold(core, ZD_CMD_COPY);
 	core_reducers_end(&g);
 	core_reducers_begin(&g, 3, false);
 	core_hold(core, ZD_CMD_COPY);
-	reduce_all(&g, units[0]);
+	core_reduce_all(&g, units[0], 1.0f);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2); /* those have ended */
 	core_unhold(core, ZD_CMD_COPY);
 	core_reducers_end(&g);
@@ -181,8 +160,8 @@ static void spoil(bool reset_between)
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_reducers_begin(&h, 3, true);
-	reduce_all(&g, first);
-	reduce_all(&h, second);
+	core_reduce_all(&g, first, 1.0f);
+	core_reduce_all(&h, second, 1.0f);
 	drop_reductions(&g);
 	uint64_t ends[] = {core_backward_end(&h.team, 0), core_backward_end(&h.team, 1)};
 	core_land(core, ZD_CMD_COPY, 1);
@@ -221,18 +200,17 @@ TEST(test_abort_spares_sums_behind_others)
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_reducers_begin(&h, 3, true);
-	for (uint32_t rank = 0; rank < 3; rank++)
-		core_reduce(&g, rank, first, 1.0f);
-	reduce_all(&h, second);
+	core_reduce_all(&g, first, 1.0f);
+	core_reduce_all(&h, second, 1.0f);
 	drop_reductions(&g);
 	core_run_on(core, ZD_CMD_COPY, 1); /* for rank 0 */
 	assert_int_equal(core_timeline(core, g.team.session[0], ZD_TIMELINE_STAGED + 1), ZD_FENCE_ABORTED);
 	core_unhold(core, ZD_CMD_COPY);
 	core_reducers_end(&h);
-	check_step(&h);
+	core_check_step(&h, 0, 1, 1.0f);
 	core_hold(core, ZD_CMD_COPY);
 	core_reducers_begin(&h, 3, true);
-	reduce_all(&h, second);
+	core_reduce_all(&h, second, 1.0f);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2); /* ahead, as before */
 	end_well(&h);
 }
@@ -245,21 +223,21 @@ TEST(test_not_behind_an_abort)
 	second_group(&h, &g, 1);
 	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, first);
+	core_reduce_all(&g, first, 1.0f);
 	drop_reductions(&g);
 	core_land(core, ZD_CMD_COPY, 1);
 	core_unhold(core, ZD_CMD_COPY);
 	core_hold(core, ZD_CMD_COPY);
 	core_reducers_begin(&h, 3, true);
-	reduce_all(&h, second);
+	core_reduce_all(&h, second, 1.0f);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 1); /* rank 1's */
 	core_unhold(core, ZD_CMD_COPY);
 	core_reducers_end(&h);
-	check_step(&h);
+	core_check_step(&h, 0, 1, 1.0f);
 	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
 	core_hold(core, ZD_CMD_COPY);
 	core_reducers_begin(&h, 3, true);
-	reduce_all(&h, second);
+	core_reduce_all(&h, second, 1.0f);
 	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 1);
 	end_well(&h);
 }

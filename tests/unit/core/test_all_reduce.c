@@ -33,12 +33,6 @@ static void check_whole(struct core_reducers *g, const struct zd_reply *step, ui
 		assert_true(core_element(ZEROD_FLOAT32, data, i) == 0.0f);
 }
 
-static void reduce_by_all(struct core_reducers *g, uint64_t unit, float factor)
-{
-	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
-		core_reduce(g, rank, unit, factor);
-}
-
 static void check_steps(struct core_reducers *g, uint64_t offset_numel, uint64_t numel, float factor)
 {
 	const struct zd_reply *step[CORE_TEAM];
@@ -56,7 +50,7 @@ ENGINE_TEST(test_norm_counts_once, .ndevices = 2)
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	uint64_t unit = all_reduced(&g, "norm", 100);
 	core_reducers_begin(&g, 3, true);
-	reduce_by_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	for (uint64_t i = 0; i < 100; i++) {
 		double sum = (double)core_gradient(0, i) + (double)core_gradient(1, i);
@@ -75,7 +69,7 @@ ENGINE_TEST(test_backward_waits_for_copies, .ndevices = 2)
 	uint64_t unit = all_reduced(&g, "norm", 100);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
-	reduce_by_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		ends[rank] = core_backward_end(&g.team, rank);
 	core_run_one(core, ZD_CMD_COPY); /* the pieces */
@@ -97,7 +91,7 @@ ENGINE_TEST(test_copy_fails, .ndevices = 2)
 	uint64_t unit = all_reduced(&g, "norm", 100);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
-	reduce_by_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_run_one(core, ZD_CMD_COPY);
 	core_run_one(core, ZD_CMD_COPY);
 	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");

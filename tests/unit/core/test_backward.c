@@ -14,23 +14,6 @@ static uint64_t new_pair(struct core_reducers *g, struct core_driver *core)
 	return core_reducers_unit(g, "w", NUMEL);
 }
 
-static void reduce_all(struct core_reducers *g, uint64_t unit, float factor)
-{
-	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
-		core_reduce(g, rank, unit, factor);
-}
-
-static void take_step(struct core_reducers *g, uint64_t number, float factor)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_step(g, step);
-	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
-		assert_int_equal(step[rank]->u.step_begin.step, number);
-		core_check_target(g, rank, step[rank], 0, factor);
-	}
-	core_reducers_step_end(g);
-}
-
 /* ---- Targets' lives ------------------------------------------------------------------------------------ */
 
 /* Three parts of a graph, of which one reduces: buckets are given back whichever it is. */
@@ -43,11 +26,11 @@ TEST(test_parts_without_reductions)
 		for (int part = 0; part < 3; part++) {
 			core_reducers_begin(&g, 3, part == 2);
 			if (part == reducing)
-				reduce_all(&g, unit, 1.0f);
+				core_reduce_all(&g, unit, 1.0f);
 			core_reducers_end(&g);
 			assert_int_equal(core_usage(core).bucket_bytes, 0);
 		}
-		take_step(&g, 1, 1.0f);
+		core_check_step(&g, 1, 1, 1.0f);
 		core_end(core);
 	}
 }
@@ -58,7 +41,7 @@ ENGINE_TEST(test_unit_that_is_registered_after_the_target_was_bound)
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 2, false);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	uint64_t late = core_reducers_unit(&g, "v", NUMEL);
 	core_reducers_begin(&g, 2, true);
@@ -78,9 +61,9 @@ ENGINE_TEST(test_release_is_seen_in_the_peak)
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	take_step(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 	uint64_t peak = core_usage(core).peak_bytes;
 	assert_true(peak >= 2 * SLOT_BYTES);
 	core_expect(core, core_alloc(core, g.team.session[0], "job", 0, SLOT_BYTES), 0);
@@ -95,7 +78,7 @@ ENGINE_TEST(test_step_end_with_fences)
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}}, wrong = {0, 0};
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	core_reducers_step(&g, step);
 	core_expect(core, core_step_end(&g.team, 0, &wrong, 1), ZEROD_E_INVALID);
@@ -190,13 +173,13 @@ ENGINE_TEST(test_stage_and_dtype_must_agree)
 	core_expect_error(core, core_backward_into(&g.team, 1, 2, false, ZEROD_FLOAT16), ZEROD_E_MISMATCH,
 	                  "rank 1 says stage 2 into float16");
 	core_expect(core, core_backward(&g.team, 1, 2, false), 0);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	/* nor may one rank change its mind within a step */
 	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_MISMATCH, "rank 0 says stage 3");
 	core_reducers_begin(&g, 2, true);
 	core_reducers_end(&g);
-	take_step(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 	core_reducers_begin(&g, 3, true); /* the next one is free to */
 }
 
@@ -209,11 +192,11 @@ ENGINE_TEST(test_boundary_must_agree)
 	core_expect_error(core, core_backward(&g.team, 1, 1, false), ZEROD_E_MISMATCH,
 	                  "backward 1 is not the boundary of rank 1; rank 0 has its boundary at backward 1");
 	core_expect(core, core_backward(&g.team, 1, 1, true), 0);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	core_expect_error(core, core_backward(&g.team, 0, 1, true), ZEROD_E_STATE,
 	                  "was the boundary: the step is next");
-	take_step(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 
 	core_expect(core, core_backward(&g.team, 0, 1, false), 0);
 	core_expect(core, core_backward_end(&g.team, 0), 0);
@@ -226,15 +209,15 @@ ENGINE_TEST(test_boundary_must_agree)
 	core_expect(core, core_backward(&g.team, 1, 1, false), 0);
 	core_reducers_end(&g);
 	core_reducers_begin(&g, 1, true);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	take_step(&g, 2, 1.0f);
+	core_check_step(&g, 2, 1, 1.0f);
 
 	core_expect(core, core_backward(&g.team, 0, 2, true), 0);
 	core_expect(core, core_backward(&g.team, 1, 2, false), 0);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	take_step(&g, 3, 1.0f);
+	core_check_step(&g, 3, 1, 1.0f);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
@@ -247,9 +230,9 @@ ENGINE_TEST(test_no_room_for_the_target)
 	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_QUOTA, "1124");
 	zd_engine_set_quota(core_engine(core), 0);
 	core_reducers_begin(&g, 3, true); /* as if it had not been asked for */
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	take_step(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 }
 
 /* Requests of a backward may follow its beginning at once: they wait while that waits for memory. */
@@ -332,7 +315,7 @@ ENGINE_TEST(test_deadlines_of_ends_and_steps)
 	late = core_send_until(core, g.team.session[0], 2000000, &args);
 	core_tick(core, 2000000);
 	core_expect_error(core, late, ZEROD_E_DEADLINE, "rank 1 to begin the step");
-	take_step(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 }
 
 /* A failed window is closed by each rank on its own; one that is behind is told of it when it comes there. */
@@ -359,7 +342,7 @@ ENGINE_TEST(test_a_rank_behind_a_failure, .ndevices = 3)
 		core_expect_error(core, core_step(&g.team, 2), ZEROD_E_MISMATCH, "that rank 0 reduced");
 	}
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	for (uint32_t rank = 0; rank < 3; rank++)
 		step[rank] = core_step(&g.team, rank);
@@ -389,11 +372,11 @@ ENGINE_TEST(test_a_rank_is_replaced)
 	struct core_reducers g;
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	take_step(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 	core_reducers_begin(&g, 3, false);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
@@ -410,9 +393,9 @@ ENGINE_TEST(test_a_rank_is_replaced)
 	struct core_commit commit = {.bucket = g.bucket[0], .entry = entry};
 	core_expect(core, core_bucket_submit(&g.team, 0, &commit), ZEROD_E_PEER_LOST);
 	core_reducers_begin(&g, 2, true);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
-	take_step(&g, 2, 1.0f);
+	core_check_step(&g, 2, 1, 1.0f);
 }
 
 /* The group fails and is whole again while requests still wait for the executor: they do not go on as if
@@ -472,7 +455,7 @@ ENGINE_TEST(test_the_end_of_a_group)
 	uint64_t unit = new_pair(&g, core);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_REDUCE);
-	reduce_all(&g, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	core_close(core, g.team.session[0]);
 	core_close(core, g.team.session[1]);
 	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 1);

@@ -297,8 +297,7 @@ static void hold_sums(struct scene *s)
 	hold_units(s);
 	begin_backward(s);
 	for (uint32_t i = 0; i < held; i++)
-		for (uint32_t rank = 0; rank < NRANKS; rank++)
-			core_reduce(&s->g, rank, s->units[i], 1.0f);
+		core_reduce_all(&s->g, s->units[i], 1.0f);
 }
 
 static const struct hold {

@@ -4,7 +4,6 @@
  * memory and quota that run out, and ranks whose orders cross.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "tests/support/core_reduce.h"
 
@@ -17,34 +16,6 @@ static void expect_slots(struct core_driver *core, uint64_t bucket, const char *
 	core_row(core, ZD__TABLE__BUCKETS, bucket, &row);
 	assert_string_equal(row.row->bucket->slots[0], first);
 	assert_string_equal(row.row->bucket->slots[1], second);
-}
-
-static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry, const struct zd_fence *fence)
-{
-	struct core_commit c = {
-	        .bucket = g->bucket[rank], .entry = entry, .nfences = fence != NULL, .fences = fence};
-	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &c), 0);
-}
-
-/* Units a, b, c, ... of one entry size. */
-static void make_units(struct core_reducers *g, uint64_t *units, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		char name[2] = {(char)('a' + (char)i), '\0'};
-		units[i] = core_reducers_unit(g, name, ENTRY_NUMEL);
-	}
-}
-
-/* Every unit's targets, in order of registration. */
-static void check_units(struct core_reducers *g, uint32_t nunits, float factor)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_step(g, step);
-	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
-		for (uint32_t i = 0; i < nunits; i++)
-			core_check_target(g, rank, step[rank], i * g->shard_numel, factor);
-	}
-	core_reducers_step_end(g);
 }
 
 /* ---- Creation ------------------------------------------------------------------------------------------ */
@@ -80,18 +51,18 @@ ENGINE_TEST(test_destroy)
 {
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
-	make_units(&g, &unit, 1);
+	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, unit, 1.0f);
 	core_expect_error(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY,
 	                  "1 entry is not reduced yet: unit 'a': not submitted yet");
-	commit(&g, 0, entry, NULL);
+	core_expect(core, core_submit(&g, 0, entry, NULL), 0);
 	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), ZEROD_E_BUSY);
 	core_reduce(&g, 1, unit, 1.0f);
 	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]),
 	            0); /* drained: no need to end the backward */
 	core_reducers_end(&g);
-	check_units(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 }
 
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
@@ -100,7 +71,7 @@ ENGINE_TEST(test_reserve_arguments)
 {
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
-	make_units(&g, &unit, 1);
+	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
 	uint64_t frozen = core_team_register(&g.team,
 	                                     &(struct core_unit){.name = "f", .numel = 8, .frozen = true});
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_STATE,
@@ -131,7 +102,7 @@ ENGINE_TEST(test_commit_arguments)
 	uint64_t unit;
 	struct zd_fence fence = {ZD_TIMELINES, 1};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4096, 2);
-	make_units(&g, &unit, 1);
+	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f)};
 	c.bucket = 999;
@@ -162,7 +133,7 @@ ENGINE_TEST(test_ring)
 	uint64_t units[6];
 	struct zd_fence fence = {0, 1};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
-	make_units(&g, units, 6);
+	core_reducers_units(&g, units, 6, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) { /* rank 1 is far ahead, by buckets of its own */
 		g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 4096, 1), 0)
@@ -170,12 +141,13 @@ ENGINE_TEST(test_ring)
 		core_reduce(&g, 1, units[i], 1.0f);
 	}
 	expect_slots(core, g.bucket[0], "FREE", "FREE");
-	commit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence);
+	core_expect(core, core_submit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence), 0);
 	uint64_t open = core_put(&g, 0, units[1], 1.0f);
 	expect_slots(core, g.bucket[0], "OPEN", "FREE");
-	commit(&g, 0, core_put(&g, 0, units[2], 1.0f), &fence);
+	core_expect(core, core_submit(&g, 0, core_put(&g, 0, units[2], 1.0f), &fence), 0);
 	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
-	commit(&g, 0, core_put(&g, 0, units[3], 1.0f), NULL); /* reduced, but its neighbour is not */
+	core_expect(core, core_submit(&g, 0, core_put(&g, 0, units[3], 1.0f), NULL),
+	            0); /* reduced, but its neighbour is not */
 	assert_int_equal(core_usage(core).bucket_bytes, 2 * 2 * ENTRY_BYTES + 4 * 4096);
 
 	uint64_t wait[2];
@@ -186,7 +158,7 @@ ENGINE_TEST(test_ring)
 	core_expect_waits(core, wait[1], "a slot of the bucket");
 	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, units[5]),
 	            ZEROD_E_BUSY);
-	commit(&g, 0, open, NULL);
+	core_expect(core, core_submit(&g, 0, open, NULL), 0);
 	core_pass(core, g.team.session[0], 0, 1); /* both slots are drained */
 	assert_int_equal(core_expect(core, wait[0], 0)->place.bytes, ENTRY_BYTES);
 	core_expect(core, wait[1], 0);
@@ -199,17 +171,17 @@ ENGINE_TEST(test_slot_out_of_turn)
 	uint64_t units[3];
 	struct zd_fence fence = {0, 1};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
-	make_units(&g, units, 3);
+	core_reducers_units(&g, units, 3, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1), 0)
 	                      ->u.bucket_create.bucket;
 	for (uint32_t i = 0; i < 3; i++)
 		core_reduce(&g, 1, units[i], 1.0f);
-	commit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence);
+	core_expect(core, core_submit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence), 0);
 	uint64_t second = core_put(&g, 0, units[1], 1.0f);
 	uint64_t third = core_reserve(&g.team, 0, g.bucket[0], units[2]);
 	core_expect_waits(core, third, "a slot of the bucket: unit 'a' waits for rank 0");
-	commit(&g, 0, second, NULL);
+	core_expect(core, core_submit(&g, 0, second, NULL), 0);
 	core_expect(core, third, 0);
 	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
 	core_pass(core, g.team.session[0], 0, 1);
@@ -221,7 +193,7 @@ ENGINE_TEST(test_write_after_read)
 {
 	uint64_t units[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -233,11 +205,11 @@ ENGINE_TEST(test_write_after_read)
 	core_run_on(core, ZD_CMD_COPY, 0);
 	const struct zd_reply *reply = core_expect(core, wait, 0);
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_expect(core, core_submit(&g, 0, reply->u.bucket_reserve.entry, NULL), 0);
 	core_unhold(core, ZD_CMD_COPY);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 2, 1.0f);
+	core_check_step(&g, 1, 2, 1.0f);
 }
 
 /* A slot whose entries are all reduced is filled from its start again. */
@@ -245,14 +217,14 @@ ENGINE_TEST(test_an_open_slot_is_rewound)
 {
 	uint64_t units[8];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
-	make_units(&g, units, 8);
+	core_reducers_units(&g, units, 8, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 8; i++) {
 		core_reduce(&g, 0, units[i], 1.0f);
 		core_reduce(&g, 1, units[i], 1.0f);
 	}
 	core_reducers_end(&g);
-	check_units(&g, 8, 1.0f);
+	core_check_step(&g, 1, 8, 1.0f);
 }
 
 ENGINE_TEST(test_large_entries)
@@ -260,7 +232,7 @@ ENGINE_TEST(test_large_entries)
 	uint64_t units[2];
 	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 512, 2);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	struct core_commit c = {.bucket = g.bucket[0], .nfences = 2, .fences = fences};
 	c.entry = core_put(&g, 0, units[0], 1.0f);
@@ -275,7 +247,7 @@ ENGINE_TEST(test_large_entries)
 	                 ENTRY_BYTES); /* unit b's of rank 1; a's are given back */
 	core_reduce(&g, 0, units[1], 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 2, 1.0f);
+	core_check_step(&g, 1, 2, 1.0f);
 }
 
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
@@ -286,7 +258,7 @@ ENGINE_TEST(test_given_up_during_the_fill)
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_FILL);
 	args.u.bucket_reserve.bucket = g.bucket[0];
@@ -300,7 +272,7 @@ ENGINE_TEST(test_given_up_during_the_fill)
 	core_unhold(core, ZD_CMD_FILL);
 	const struct zd_reply *reply = core_expect(core, next, 0);
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_expect(core, core_submit(&g, 0, reply->u.bucket_reserve.entry, NULL), 0);
 	core_reduce(&g, 1, units[0], 1.0f);
 	for (uint32_t rank = 0; rank < 2; rank++) { /* the unit can be asked for again */
 		core_expect(core, core_skip(&g.team, rank, odd), 0);
@@ -321,7 +293,7 @@ ENGINE_TEST(test_a_fill_fails)
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], unit), ZEROD_E_DEVICE, "no device");
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 1, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 }
 
 ENGINE_TEST(test_deadline_of_a_reserve)
@@ -329,7 +301,7 @@ ENGINE_TEST(test_deadline_of_a_reserve)
 	uint64_t units[2];
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE};
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, units[0], 1.0f);
 	args.u.bucket_reserve.bucket = g.bucket[0];
@@ -342,7 +314,7 @@ ENGINE_TEST(test_deadline_of_a_reserve)
 	core_reduce(&g, 0, units[1], 1.0f);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 2, 1.0f);
+	core_check_step(&g, 1, 2, 1.0f);
 }
 
 /* ---- Orders that cross --------------------------------------------------------------------------------- */
@@ -352,14 +324,14 @@ ENGINE_TEST(test_orders_cross_within_capacity)
 	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
 	uint64_t units[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
-	make_units(&g, units, 4);
+	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) {
 		core_reduce(&g, 0, units[orders[0][i]], 1.0f);
 		core_reduce(&g, 1, units[orders[1][i]], 1.0f);
 	}
 	core_reducers_end(&g);
-	check_units(&g, 4, 1.0f);
+	core_check_step(&g, 1, 4, 1.0f);
 }
 
 /* A circle of three, and a fourth rank that waits for one of them. */
@@ -367,14 +339,10 @@ ENGINE_TEST(test_circle_of_three, .ndevices = 4)
 {
 	uint64_t units[4], wait[4];
 	struct core_reducers g = core_reducers_new(core, 4, ZEROD_FLOAT32, 2048, 1);
-	for (uint32_t i = 0; i < 4; i++) {
-		char name[2] = {(char)('a' + (char)i), '\0'};
-		units[i] = core_reducers_unit(&g, name, 512);
-	}
+	core_reducers_units(&g, units, 4, 512);
 	core_reducers_begin(&g, 3, true);
-	for (uint32_t rank = 0; rank < 3; rank++)
+	for (uint32_t rank = 0; rank < 4; rank++)
 		core_reduce(&g, rank, units[rank], 1.0f);
-	core_reduce(&g, 3, units[3], 1.0f);
 	wait[3] = core_reserve(&g.team, 3, g.bucket[3], units[0]);
 	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[1]);
 	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[2]);
@@ -402,7 +370,7 @@ ENGINE_TEST(test_a_chain_is_no_circle, .ndevices = 3)
 	core_expect_waits(core, wait[1], "unit 'b' waits for rank 2");
 	core_expect_waits(core, wait[2], "unit 'c' waits for rank 0");
 	core_reduce(&g, 0, c, 1.0f);
-	commit(&g, 2, core_expect(core, wait[2], 0)->u.bucket_reserve.entry, NULL);
+	core_expect(core, core_submit(&g, 2, core_expect(core, wait[2], 0)->u.bucket_reserve.entry, NULL), 0);
 	core_expect(core, wait[1], 0);
 }
 
@@ -411,12 +379,12 @@ ENGINE_TEST(test_waiting_for_itself)
 {
 	uint64_t units[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[1]), ZEROD_E_CAPACITY,
 	                  "rank 0 wants room for 'b' and holds 'a', which rank 0 has not reduced");
-	commit(&g, 0, entry, NULL);
+	core_expect(core, core_submit(&g, 0, entry, NULL), 0);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
@@ -426,7 +394,7 @@ ENGINE_TEST(test_memory_for_fewer_slots, .uid_quota_bytes = 16 * CORE_KIB)
 {
 	uint64_t units[3];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
-	make_units(&g, units, 3);
+	core_reducers_units(&g, units, 3, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true); /* shards and targets: 6 KiB */
 	core_reduce(&g, 0, units[0], 1.0f);
 	uint64_t entry = core_put(&g, 1, units[0], 1.0f);
@@ -434,16 +402,16 @@ ENGINE_TEST(test_memory_for_fewer_slots, .uid_quota_bytes = 16 * CORE_KIB)
 	uint64_t wait = core_reserve(&g.team, 0, g.bucket[0], units[1]);
 	core_expect_waits(core, wait, "a slot of the bucket: unit 'a' waits for rank 1");
 	expect_slots(core, g.bucket[0], "CLOSED", "FREE");
-	commit(&g, 1, entry, NULL);
+	core_expect(core, core_submit(&g, 1, entry, NULL), 0);
 	const struct zd_reply *reply = core_expect(core, wait, 0);
 	expect_slots(core, g.bucket[0], "OPEN", "FREE"); /* the same memory again */
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_expect(core, core_submit(&g, 0, reply->u.bucket_reserve.entry, NULL), 0);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reduce(&g, 0, units[2], 1.0f);
 	core_reduce(&g, 1, units[2], 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 3, 1.0f);
+	core_check_step(&g, 1, 3, 1.0f);
 }
 
 ENGINE_TEST(test_quota, .uid_quota_bytes = 15 * CORE_KIB)
@@ -451,7 +419,7 @@ ENGINE_TEST(test_quota, .uid_quota_bytes = 15 * CORE_KIB)
 	uint64_t units[4];
 	/* shards: 4 times 1 KiB; targets the same; slots of 2 KiB */
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 2);
-	make_units(&g, units, 4);
+	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	assert_int_equal(core_usage(core).shard_bytes + core_usage(core).target_bytes, 8 * CORE_KIB);
 	core_reduce(&g, 0, units[0], 1.0f);
@@ -481,7 +449,7 @@ ENGINE_TEST(test_room_comes_back, .uid_quota_bytes = 14 * CORE_KIB)
 	uint64_t units[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2,
 	                                           2); /* every entry is a large one */
-	make_units(&g, units, 4);
+	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true); /* 8 KiB */
 	for (uint32_t i = 0; i < 3; i++)
 		core_reduce(&g, 0, units[i], 1.0f);
@@ -493,11 +461,11 @@ ENGINE_TEST(test_room_comes_back, .uid_quota_bytes = 14 * CORE_KIB)
 	core_reduce(&g, 1, units[0], 1.0f); /* staging: 2 times 512 bytes */
 	const struct zd_reply *reply = core_expect(core, wait, 0);
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	commit(&g, 0, reply->u.bucket_reserve.entry, NULL);
+	core_expect(core, core_submit(&g, 0, reply->u.bucket_reserve.entry, NULL), 0);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reduce(&g, 1, units[2], 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 4, 1.0f);
+	core_check_step(&g, 1, 4, 1.0f);
 }
 
 /* Two ranks wait for room that only the other could make. */
@@ -505,7 +473,7 @@ ENGINE_TEST(test_room_that_never_comes, .uid_quota_bytes = 7 * CORE_KIB)
 {
 	uint64_t units[2], wait[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2, 2);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true); /* 4 KiB */
 	core_reduce(&g, 0, units[0], 1.0f);
 	core_reduce(&g, 1, units[1], 1.0f); /* 6 KiB */
@@ -525,7 +493,7 @@ static void staging(uint64_t bound, uint32_t at_once)
 	struct core_driver *core = core_new(&(struct core_options){.staging_bytes = bound});
 	uint64_t units[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 4 * ENTRY_BYTES, 1);
-	make_units(&g, units, 4);
+	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -541,7 +509,7 @@ static void staging(uint64_t bound, uint32_t at_once)
 	}
 	assert_int_equal(core_usage(core).staging_bytes, 0);
 	core_reducers_end(&g);
-	check_units(&g, 4, 1.0f);
+	core_check_step(&g, 1, 4, 1.0f);
 	core_end(core);
 }
 
@@ -558,12 +526,12 @@ ENGINE_TEST(test_no_room_for_staging, .uid_quota_bytes = 64 * CORE_KIB)
 {
 	uint64_t unit, end[2];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, &unit, 1);
+	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t entry = core_put(&g, 1, unit, 1.0f);
 	zd_engine_set_quota(core_engine(core), 4 * CORE_KIB + 256); /* what is charged, and half of a slice */
-	commit(&g, 1, entry, NULL);
+	core_expect(core, core_submit(&g, 1, entry, NULL), 0);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		end[rank] = core_backward_end(&g.team, rank);
 	core_expect_error(core, end[0], ZEROD_E_QUOTA, "4352");
@@ -580,7 +548,7 @@ ENGINE_TEST(test_no_segment_for_staging, .segment_bytes = 65536)
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t entry = core_put(&g, 1, unit, 1.0f);
 	core_fail_next(core, ZD_CMD_SEGMENT_CREATE, ZEROD_E_NO_MEMORY, "no pages");
-	commit(&g, 1, entry, NULL);
+	core_expect(core, core_submit(&g, 1, entry, NULL), 0);
 	core_expect_error(core, core_backward_end(&g.team, 0), ZEROD_E_NO_MEMORY, "gave no segment");
 	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_NO_MEMORY);
 }

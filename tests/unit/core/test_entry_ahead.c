@@ -9,14 +9,6 @@
 #define ENTRY_BYTES 1024u /* of a unit of 256 elements on two ranks */
 #define ENTRY_NUMEL 256u
 
-static void make_units(struct core_reducers *g, uint64_t *units, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		char name[2] = {(char)('a' + (char)i), '\0'};
-		units[i] = core_reducers_unit(g, name, ENTRY_NUMEL);
-	}
-}
-
 static uint64_t ask(struct core_reducers *g, uint32_t rank, uint64_t unit)
 {
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_RESERVE,
@@ -42,17 +34,11 @@ static bool passed(struct core_reducers *g, uint32_t rank, struct ahead ahead)
 	       core_timeline(g->team.core, g->team.session[rank], ahead.fence.timeline) >= ahead.fence.value;
 }
 
-static void commit(struct core_reducers *g, uint32_t rank, uint64_t entry)
-{
-	struct core_commit c = {.bucket = g->bucket[rank], .entry = entry};
-	core_expect(g->team.core, core_bucket_submit(&g->team, rank, &c), 0);
-}
-
 /* In a backward; a slot has room for one entry. */
 static struct core_reducers begin(struct core_driver *core, uint32_t nranks, uint64_t units[2])
 {
 	struct core_reducers g = core_reducers_new(core, nranks, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 2);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	return g;
 }
@@ -63,17 +49,6 @@ static void roomy(struct core_reducers *g, uint32_t rank)
 	g->bucket[rank] = core_expect(g->team.core,
 	                              core_bucket(&g->team, rank, ZEROD_FLOAT32, 8 * ENTRY_BYTES, 1), 0)
 	                          ->u.bucket_create.bucket;
-}
-
-static void check_units(struct core_reducers *g, uint32_t nunits)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_step(g, step);
-	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {
-		for (uint32_t i = 0; i < nunits; i++)
-			core_check_target(g, rank, step[rank], i * g->shard_numel, 1.0f);
-	}
-	core_reducers_step_end(g);
 }
 
 /* The slot is given out again while its former entry is still read, and its fence passes when it is not. */
@@ -91,11 +66,11 @@ ENGINE_TEST(test_a_slot_is_given_out_ahead)
 	core_run_on(core, ZD_CMD_COPY, 0);
 	assert_true(passed(&g, 0, next));
 	core_write(core, next.at, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	commit(&g, 0, next.entry);
+	core_expect(core, core_submit(&g, 0, next.entry, NULL), 0);
 	core_unhold(core, ZD_CMD_COPY);
 	core_reduce(&g, 1, units[1], 1.0f);
 	core_reducers_end(&g);
-	check_units(&g, 2);
+	core_check_step(&g, 1, 2, 1.0f);
 }
 
 ENGINE_TEST(test_not_before_the_sums_are_launched)
@@ -135,7 +110,7 @@ ENGINE_TEST(test_not_before_its_own_commit)
 	core_hold(core, ZD_CMD_REDUCE);
 	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
 	core_expect_error(core, ask(&g, 0, units[1]), ZEROD_E_CAPACITY, "holds 'a'");
-	commit(&g, 0, entry);
+	core_expect(core, core_submit(&g, 0, entry, NULL), 0);
 	assert_false(passed(&g, 0, granted(&g, ask(&g, 0, units[1]))));
 }
 
@@ -146,7 +121,7 @@ ENGINE_TEST(test_generations_follow_each_other)
 	uint64_t units[4];
 	struct ahead next[4];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 4);
+	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
 	core_hold(core, ZD_CMD_COPY);
@@ -171,7 +146,7 @@ ENGINE_TEST(test_generations_follow_each_other)
 		core_pass(core, g.team.session[0], 0, i);
 	}
 	core_reducers_end(&g);
-	check_units(&g, 4);
+	core_check_step(&g, 1, 4, 1.0f);
 }
 
 /* A commit whose fences have passed although the promise has not been kept: a client that does not wait. Its
@@ -185,7 +160,7 @@ ENGINE_TEST(test_a_commit_does_not_overtake_the_promise)
 	core_reduce(&g, 0, units[0], 1.0f);
 	core_reduce(&g, 1, units[0], 1.0f);
 	struct ahead next = granted(&g, ask(&g, 0, units[1]));
-	commit(&g, 0, next.entry);
+	core_expect(core, core_submit(&g, 0, next.entry, NULL), 0);
 	core_reduce(&g, 1, units[1], 1.0f);
 	assert_int_equal(core_pending(core, ZD_CMD_COPY), 3); /* unit a's two, and b's of rank 1 */
 	core_unhold(core, ZD_CMD_COPY);
@@ -198,7 +173,7 @@ ENGINE_TEST(test_padding_comes_behind_the_former_entry)
 {
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, &unit, 1);
+	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
 	uint64_t odd = core_reducers_unit(&g, "odd", ENTRY_NUMEL - 1);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_COPY);
@@ -223,7 +198,7 @@ ENGINE_TEST(test_a_fill_fails)
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_FILL);
 	struct ahead next = granted(&g, ask(&g, 0, odd));
-	commit(&g, 0, next.entry);
+	core_expect(core, core_submit(&g, 0, next.entry, NULL), 0);
 	core_fail_next(core, ZD_CMD_FILL, ZEROD_E_DEVICE, "no device");
 	core_unhold(core, ZD_CMD_FILL);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
@@ -235,14 +210,14 @@ ENGINE_TEST(test_the_group_fails)
 {
 	uint64_t units[3];
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, units, 3);
+	core_reducers_units(&g, units, 3, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	roomy(&g, 1);
 	core_hold(core, ZD_CMD_COPY);
 	core_reduce(&g, 0, units[0], 1.0f);
 	core_reduce(&g, 1, units[0], 1.0f);
 	struct ahead second = granted(&g, ask(&g, 0, units[1]));
-	commit(&g, 0, second.entry);
+	core_expect(core, core_submit(&g, 0, second.entry, NULL), 0);
 	core_reduce(&g, 1, units[1], 1.0f);
 	struct ahead third = granted(&g, ask(&g, 0, units[2]));
 	core_close(core, g.team.session[1]);
@@ -274,7 +249,7 @@ ENGINE_TEST(test_holes_are_zeroed)
 {
 	uint64_t unit;
 	struct core_reducers g = core_reducers_new(core, 1, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	make_units(&g, &unit, 1);
+	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
 	uint64_t holes = viewed_unit(&g);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f); /* leaves its bytes */

@@ -31,19 +31,13 @@ static struct scene open_scene(uint64_t host_arena_bytes)
 	return s;
 }
 
-static void reduce_all(struct scene *s, uint64_t unit, float factor)
-{
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, unit, factor);
-}
-
 /* All ranks have reduced the unit on the host, and no copy has run. */
 static struct scene open_held_scene(void)
 {
 	struct scene s = open_scene(CORE_MIB);
 	core_reducers_begin(&s.g, 3, true);
 	core_hold(s.core, ZD_CMD_COPY);
-	reduce_all(&s, s.on_host, 1.0f);
+	core_reduce_all(&s.g, s.on_host, 1.0f);
 	return s;
 }
 
@@ -84,12 +78,12 @@ TEST(test_units_of_both_placements)
 	struct scene s = open_scene(CORE_MIB);
 	for (int window = 0; window < 2; window++) { /* the second one finds what the first one left */
 		core_reducers_begin(&s.g, 3, false);
-		reduce_all(&s, s.on_host, 1.0f);
-		reduce_all(&s, s.other, 3.0f);
-		reduce_all(&s, s.on_device, 1.0f);
+		core_reduce_all(&s.g, s.on_host, 1.0f);
+		core_reduce_all(&s.g, s.other, 3.0f);
+		core_reduce_all(&s.g, s.on_device, 1.0f);
 		core_reducers_end(&s.g);
 		core_reducers_begin(&s.g, 3, true);
-		reduce_all(&s, s.on_host, 1.0f); /* added to what is copied up */
+		core_reduce_all(&s.g, s.on_host, 1.0f); /* added to what is copied up */
 		core_reducers_end(&s.g);
 		check_step(&s, 2.0f, 3.0f, 1.0f);
 	}
@@ -100,7 +94,7 @@ TEST(test_the_rest_is_zeros)
 {
 	struct scene s = open_scene(CORE_MIB);
 	core_reducers_begin(&s.g, 3, true);
-	reduce_all(&s, s.on_device, 1.0f);
+	core_reduce_all(&s.g, s.on_device, 1.0f);
 	core_reducers_end(&s.g);
 	check_step(&s, 0.0f, 0.0f, 1.0f);
 	core_end(s.core);

@@ -165,8 +165,7 @@ static void train(struct core_reducers *g, uint64_t unit, uint64_t offset_numel,
 {
 	const struct zd_reply *step[CORE_TEAM];
 	core_reducers_begin(g, 3, true);
-	for (uint32_t rank = 0; rank < g->team.world_size; rank++)
-		core_reduce(g, rank, unit, 1.0f);
+	core_reduce_all(g, unit, 1.0f);
 	core_reducers_end(g);
 	core_reducers_step(g, step);
 	for (uint32_t rank = 0; rank < g->team.world_size; rank++) {

@@ -2,47 +2,12 @@
 /* test_lent_target.c - places of targets that ranks access before the step. */
 #include "tests/support/core_reduce.h"
 
-#define SLOT_BYTES (16 * CORE_KIB)
-#define NUMEL      250u
-#define NRANKS     2u
+#define NRANKS 2u
 
-struct scene {
-	struct core_driver *core;
-	struct core_reducers g;
-	uint64_t unit;
-};
+#define SCENE_TEST(name)                                                                                     \
+	CORE_RIG_TEST(name, struct core_scene, s, core_scene_open(s, NRANKS, 1, NULL), core_rig_end)
 
-static void open_scene(struct scene *s)
-{
-	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
-
-static uint64_t wait_sum(struct scene *s, uint32_t rank, bool ahead)
-{
-	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT,
-	                       .u.reduce_wait = {.unit = s->unit, .ahead = ahead}};
-	return core_send(s->core, s->g.team.session[rank], &args);
-}
-
-static uint64_t give_back(struct scene *s, uint32_t rank, const struct zd_fence *fence)
-{
-	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN,
-	                       .u.target_return = {.n_units = 1, .units = &s->unit},
-	                       .fences = {fence != NULL, fence}};
-	return core_send(s->core, s->g.team.session[rank], &args);
-}
-
-static void reduce_all(struct scene *s)
-{
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
-}
-
-static bool passed(struct scene *s, uint32_t rank, struct zd_fence fence)
+static bool passed(struct core_scene *s, uint32_t rank, struct zd_fence fence)
 {
 	return core_timeline(s->core, s->g.team.session[rank], fence.timeline) >= fence.value;
 }
@@ -53,7 +18,7 @@ SCENE_TEST(test_the_answer_comes_first)
 	core_reducers_begin(&s->g, 3, true);
 	core_hold(s->core, ZD_CMD_REDUCE);
 	core_reduce(&s->g, 0, s->unit, 1.0f);
-	uint64_t waits = wait_sum(s, 0, true);
+	uint64_t waits = core_wait_sum(&s->g.team, 0, s->unit, true);
 	assert_null(core_reply(s->core, waits));
 	core_expect_waits(s->core, waits, "unit 'w' (rank 1)");
 	core_reduce(&s->g, 1, s->unit, 1.0f);
@@ -63,31 +28,32 @@ SCENE_TEST(test_the_answer_comes_first)
 	core_unhold(s->core, ZD_CMD_REDUCE);
 	assert_true(passed(s, 0, fence));
 	core_reducers_end(&s->g);
-	assert_int_equal(core_expect(s->core, wait_sum(s, 1, true), 0)->fence.value, 0);
+	assert_int_equal(core_expect(s->core, core_wait_sum(&s->g.team, 1, s->unit, true), 0)->fence.value,
+	                 0);
 }
 
 /* A lent place, and one whose readers have not passed, takes no sum; other ranks' slices are stored. */
 SCENE_TEST(test_no_sum_under_a_reader)
 {
 	core_reducers_begin(&s->g, 3, true);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	core_reducers_end(&s->g);
-	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
 	core_reducers_begin(&s->g, 3, true);
 	uint64_t sums = core_count(s->core, ZD_CMD_REDUCE);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 1);
 	const struct zd_fence reader = {1, 7};
-	core_expect(s->core, give_back(s, 0, &reader), 0);
+	core_expect(s->core, core_return_sum(&s->g.team, 0, s->unit, &reader), 0);
 	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 1);
 	core_pass(s->core, s->g.team.session[0], reader.timeline, reader.value);
 	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 2);
-	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
 	core_reducers_end(&s->g);
 	core_reducers_begin(&s->g, 3, true);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 3);
-	core_expect(s->core, give_back(s, 0, NULL), 0);
+	core_expect(s->core, core_return_sum(&s->g.team, 0, s->unit, NULL), 0);
 	assert_int_equal(core_count(s->core, ZD_CMD_REDUCE), sums + 4);
 	core_reducers_end(&s->g);
 }
@@ -96,16 +62,19 @@ SCENE_TEST(test_no_sum_under_a_reader)
 SCENE_TEST(test_a_unit_that_all_skip)
 {
 	core_reducers_begin(&s->g, 3, true);
-	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_STATE, "neither reduced nor skipped");
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s->core, core_skip(&s->g.team, rank, s->unit), 0);
-	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_STATE,
+	                  "neither reduced nor skipped");
+	core_skip_all(&s->g, s->unit);
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_NOT_FOUND,
+	                  "all ranks have skipped it");
 	core_reducers_end(&s->g);
-	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_NOT_FOUND,
+	                  "all ranks have skipped it");
 	core_reducers_begin(&s->g, 3, true);
-	core_expect_error(s->core, wait_sum(s, 1, true), ZEROD_E_NOT_FOUND, "all ranks have skipped it");
-	reduce_all(s);
-	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 1, s->unit, true), ZEROD_E_NOT_FOUND,
+	                  "all ranks have skipped it");
+	core_reduce_all(&s->g, s->unit, 1.0f);
+	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
 	core_reducers_end(&s->g);
 }
 
@@ -114,14 +83,14 @@ SCENE_TEST(test_a_place_of_an_abandoned_window)
 {
 	const struct zd_fence reader = {1, 7};
 	core_reducers_begin(&s->g, 3, true);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	core_reducers_end(&s->g);
-	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
 	uint64_t target_bytes = core_usage(s->core).target_bytes;
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->g.team.group};
 	core_expect(s->core, core_send(s->core, s->g.team.session[1], &args), 0);
 	assert_int_equal(core_usage(s->core).target_bytes, target_bytes / NRANKS);
-	core_expect(s->core, give_back(s, 0, &reader), 0);
+	core_expect(s->core, core_return_sum(&s->g.team, 0, s->unit, &reader), 0);
 	assert_int_equal(core_usage(s->core).target_bytes, 0);
 	assert_int_not_equal(core_quarantine(s->core, 0), 0);
 	core_pass(s->core, s->g.team.session[0], reader.timeline, reader.value);
@@ -129,7 +98,7 @@ SCENE_TEST(test_a_place_of_an_abandoned_window)
 }
 
 /* A step of rank 0 that is given up when its deadline passes. */
-static void give_up_step(struct scene *s, const char *waits_for)
+static void give_up_step(struct core_scene *s, const char *waits_for)
 {
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN, .u.step_begin = {.group = s->g.team.group}};
 	uint64_t step = core_send_until(s->core, s->g.team.session[0], 5, &args);
@@ -140,17 +109,13 @@ static void give_up_step(struct scene *s, const char *waits_for)
 /* It has zeroed what no sum had written. A further backward's first sum is stored there all the same. */
 SCENE_TEST(test_a_sum_behind_zeros)
 {
-	const struct zd_reply *steps[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, true);
 	core_reducers_end(&s->g);
 	give_up_step(s, "rank 1 to begin the step");
 	core_reducers_begin(&s->g, 3, true);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	core_reducers_end(&s->g);
-	core_reducers_step(&s->g, steps);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_check_target(&s->g, rank, steps[rank], 0, 1.0f);
-	core_reducers_step_end(&s->g);
+	core_check_step(&s->g, 1, 1, 1.0f);
 }
 
 /* It still zeroes it: a further backward's sums wait. The unit has no padding that would be zeroed, too. */
@@ -163,7 +128,7 @@ SCENE_TEST(test_no_sum_under_a_fill)
 	give_up_step(s, "zeroed");
 	core_reducers_begin(&s->g, 3, true);
 	uint32_t sums = core_count(s->core, ZD_CMD_REDUCE);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	assert_int_equal(core_pending(s->core, ZD_CMD_REDUCE),
 	                 0); /* rank 1 waits for a piece behind the fill */
 	core_unhold(s->core, ZD_CMD_FILL);
@@ -171,14 +136,14 @@ SCENE_TEST(test_no_sum_under_a_fill)
 	core_reducers_end(&s->g);
 }
 
-static uint64_t begin_step(struct scene *s, uint32_t rank)
+static uint64_t begin_step(struct core_scene *s, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN,
 	                       .u.step_begin = {.group = s->g.team.group, .ahead = true}};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
-static void end_backward(struct scene *s)
+static void end_backward(struct core_scene *s)
 {
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		(void)core_backward_end(&s->g.team, rank);
@@ -189,9 +154,9 @@ SCENE_TEST(test_a_sum_in_a_step)
 {
 	core_reducers_begin(&s->g, 3, true);
 	core_hold(s->core, ZD_CMD_REDUCE);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	end_backward(s);
-	uint64_t step = begin_step(s, 0), waits = wait_sum(s, 0, false);
+	uint64_t step = begin_step(s, 0), waits = core_wait_sum(&s->g.team, 0, s->unit, false);
 	core_expect_waits(s->core, waits, "rank 1 to begin the step");
 	core_unhold(s->core, ZD_CMD_REDUCE);
 	assert_null(core_reply(s->core, waits));
@@ -200,32 +165,32 @@ SCENE_TEST(test_a_sum_in_a_step)
 	const struct zd_location *target = &core_expect(s->core, step, 0)->target;
 	assert_int_equal(lent.segment, target->segment);
 	assert_int_equal(lent.offset, target->offset);
-	core_expect(s->core, wait_sum(s, 1, false), 0); /* the step is taken */
+	core_expect(s->core, core_wait_sum(&s->g.team, 1, s->unit, false), 0); /* the step is taken */
 	uint64_t unit = s->unit;
-	s->unit = core_reducers_unit(&s->g, "later", NUMEL);
-	core_expect_error(s->core, wait_sum(s, 1, false), ZEROD_E_STATE,
+	s->unit = core_reducers_unit(&s->g, "later", CORE_NUMEL);
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 1, s->unit, false), ZEROD_E_STATE,
 	                  "the step of rank 1 has no sum of unit 'later'");
 	s->unit = unit;
 	core_reducers_step_end(&s->g);
-	core_expect_error(s->core, wait_sum(s, 1, false), ZEROD_E_STATE, "neither reduced nor skipped");
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 1, s->unit, false), ZEROD_E_STATE,
+	                  "neither reduced nor skipped");
 }
 
 /* All have begun the step: a sum is there before another one is. */
 SCENE_TEST(test_a_sum_before_the_last)
 {
 	uint64_t other = s->unit, step = 0;
-	s->unit = core_reducers_unit(&s->g, "x", NUMEL);
+	s->unit = core_reducers_unit(&s->g, "x", CORE_NUMEL);
 	core_reducers_begin(&s->g, 3, true);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, other, 1.0f);
+	core_reduce_all(&s->g, other, 1.0f);
 	core_hold(s->core, ZD_CMD_REDUCE);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	end_backward(s);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		step = begin_step(s, rank);
-	uint64_t last = wait_sum(s, 0, false);
+	uint64_t last = core_wait_sum(&s->g.team, 0, s->unit, false);
 	s->unit = other;
-	core_expect(s->core, wait_sum(s, 0, false), 0);
+	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
 	assert_null(core_reply(s->core, last));
 	core_unhold(s->core, ZD_CMD_REDUCE);
 	core_expect(s->core, last, 0);
@@ -237,12 +202,13 @@ SCENE_TEST(test_a_sum_before_the_last)
 SCENE_TEST(test_no_sum_of_an_abandoned_step)
 {
 	core_reducers_begin(&s->g, 3, true);
-	reduce_all(s);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	end_backward(s);
-	uint64_t step = begin_step(s, 0), waits = wait_sum(s, 0, false);
+	uint64_t step = begin_step(s, 0), waits = core_wait_sum(&s->g.team, 0, s->unit, false);
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->g.team.group};
 	core_expect(s->core, core_send(s->core, s->g.team.session[1], &args), 0);
 	core_expect_error(s->core, waits, ZEROD_E_STATE, "rank 1 has abandoned");
 	assert_true(core_expect(s->core, step, 0)->u.step_begin.abandoned);
-	core_expect_error(s->core, wait_sum(s, 0, false), ZEROD_E_STATE, "rank 1 has abandoned");
+	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_STATE,
+	                  "rank 1 has abandoned");
 }

@@ -221,8 +221,7 @@ ENGINE_TEST(test_reductions_by_outcome)
 	expect_count(core, ZD_COUNT_REDUCTIONS_COMPLETE, 2);
 	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "it broke");
 	core_reducers_begin(&g, 3, true);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_reduce(&g, rank, unit, 1.0f);
+	core_reduce_all(&g, unit, 1.0f);
 	expect_count(core, ZD_COUNT_REDUCTIONS_FAILED, 1);
 	core_reduce(&g, 0, other, 1.0f);
 	core_close(core, g.team.session[1]);

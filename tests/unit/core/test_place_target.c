@@ -21,13 +21,11 @@ struct scene {
 
 static void open_scene(struct scene *s)
 {
-	static const char *const names[NUNITS] = {"a", "b", "c"};
 	*s = (struct scene){.core = core_new(&(struct core_options){.host_arena_bytes = CORE_MIB})};
 	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
-	for (uint32_t u = 0; u < NUNITS; u++) {
-		s->units[u] = core_reducers_unit(&s->g, names[u], NUMEL);
+	core_reducers_units(&s->g, s->units, NUNITS, NUMEL);
+	for (uint32_t u = 0; u < NUNITS; u++)
 		s->offsets[u] = u * SLICE_NUMEL;
-	}
 }
 
 #define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
@@ -66,10 +64,8 @@ static void check_window(struct scene *s, uint64_t device_numel, uint64_t host_n
 {
 	const struct zd_reply *replies[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, true);
-	for (uint32_t u = 0; u < NUNITS; u++) {
-		for (uint32_t rank = 0; rank < NRANKS; rank++)
-			core_reduce(&s->g, rank, s->units[u], (float)(1 << u));
-	}
+	for (uint32_t u = 0; u < NUNITS; u++)
+		core_reduce_all(&s->g, s->units[u], (float)(1 << u));
 	core_reducers_end(&s->g);
 	core_reducers_step(&s->g, replies);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {

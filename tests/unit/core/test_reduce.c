@@ -73,8 +73,7 @@ TEST(test_cuts)
 		struct core_driver *core = core_new(&(struct core_options){.reduction_cut_bytes = 1024});
 		struct core_reducers g;
 		uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 2 * cuts[i].slice_numel);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			core_reduce(&g, rank, unit, 1.0f);
+		core_reduce_all(&g, unit, 1.0f);
 		assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2 * cuts[i].chunks);
 		core_reducers_end(&g);
 		check_step(&g, 1.0f);

@@ -16,8 +16,7 @@ static struct core_driver *open_held(struct core_reducers *g, uint64_t *unit, bo
 	*unit = core_reducers_unit(g, "w", NUMEL);
 	core_reducers_begin(g, 3, boundary);
 	core_hold(core, ZD_CMD_REDUCE);
-	core_reduce(g, 0, *unit, 1.0f);
-	core_reduce(g, 1, *unit, 1.0f);
+	core_reduce_all(g, *unit, 1.0f);
 	return core;
 }
 
@@ -32,15 +31,6 @@ static struct core_driver *open_ahead(struct core_reducers *g, uint64_t *unit, b
 	return core;
 }
 
-static void check_step(struct core_reducers *g, float factor)
-{
-	const struct zd_reply *step[CORE_TEAM];
-	core_reducers_step(g, step);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_check_target(g, rank, step[rank], 0, factor);
-	core_reducers_step_end(g);
-}
-
 TEST(test_own_slice_is_enough)
 {
 	struct core_reducers g;
@@ -53,7 +43,7 @@ TEST(test_own_slice_is_enough)
 	core_expect_waits(core, ends[1], "1 reduction, first unit 'w'");
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, ends[1], 0);
-	check_step(&g, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 	core_end(core);
 }
 
@@ -94,7 +84,7 @@ TEST(test_next_backward_meanwhile)
 	core_reduce(&g, 1, unit, 2.0f);
 	core_expect(core, end, 0);
 	core_expect(core, core_backward_end(&g.team, 1), 0);
-	check_step(&g, 3.0f);
+	core_check_step(&g, 1, 1, 3.0f);
 	core_end(core);
 }
 
@@ -109,7 +99,7 @@ TEST(test_unit_may_not_go)
 	                  ZEROD_E_BUSY, "in use by");
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect(core, late, 0);
-	check_step(&g, 1.0f);
+	core_check_step(&g, 1, 1, 1.0f);
 	core_end(core);
 }
 

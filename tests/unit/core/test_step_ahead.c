@@ -2,62 +2,45 @@
 /* test_step_ahead.c - steps that are asked for while backwards end, and answered with a promise. */
 #include "tests/support/core_reduce.h"
 
-#define SLOT_BYTES (16 * CORE_KIB)
-#define NUMEL      250u
-#define NRANKS     2u
-
-struct scene {
-	struct core_driver *core;
-	struct core_reducers g;
-	uint64_t unit, other, end[NRANKS];
-};
+#define NRANKS 2u
 
 /* All ranks end a backward whose sums are held; the other unit is skipped, so that its place is zeroed. */
-static void open_scene_with(struct scene *s, uint32_t ndevices, uint32_t requests_a_step)
+static void open_scene(struct core_scene *s, const struct core_options *options)
 {
-	s->core = core_new(&(struct core_options){.ndevices = ndevices, .end_step_objects = requests_a_step});
-	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
-	s->other = core_reducers_unit(&s->g, "x", NUMEL);
+	core_scene_open(s, NRANKS, 2, options);
 	core_hold(s->core, ZD_CMD_REDUCE);
 }
 
-static void open_scene(struct scene *s)
-{
-	open_scene_with(s, NRANKS, 0);
-}
+#define SCENE_TEST(name) CORE_RIG_TEST(name, struct core_scene, s, open_scene(s, NULL), core_rig_end)
 
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
-
-static uint64_t end(struct scene *s, uint32_t rank, uint64_t deadline_ns)
+static uint64_t end(struct core_scene *s, uint32_t rank, uint64_t deadline_ns)
 {
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END, .u.backward_end.group = s->g.team.group};
 	return core_send_until(s->core, s->g.team.session[rank], deadline_ns, &args);
 }
 
-static void backward(struct scene *s)
+static void backward(struct core_scene *s)
 {
 	core_reducers_begin(&s->g, 3, true);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		s->end[rank] = end(s, rank, rank == 0 ? 9 : 0);
 }
 
-static uint64_t step(struct scene *s, uint32_t rank, bool ahead, uint64_t deadline_ns)
+static uint64_t step(struct core_scene *s, uint32_t rank, bool ahead, uint64_t deadline_ns)
 {
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN,
 	                       .u.step_begin = {.group = s->g.team.group, .ahead = ahead}};
 	return core_send_until(s->core, s->g.team.session[rank], deadline_ns, &args);
 }
 
-static uint64_t get(struct scene *s, uint32_t rank)
+static uint64_t get(struct core_scene *s, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_STEP_GET, .u.step_get.group = s->g.team.group};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
-static bool passed(struct scene *s, uint32_t rank, uint64_t request)
+static bool passed(struct core_scene *s, uint32_t rank, uint64_t request)
 {
 	const struct zd_reply *reply = core_expect(s->core, request, 0);
 	struct zd_fence fence = reply->fence;
@@ -65,7 +48,7 @@ static bool passed(struct scene *s, uint32_t rank, uint64_t request)
 	return core_timeline(s->core, s->g.team.session[rank], fence.timeline) >= fence.value;
 }
 
-static void promise_all(struct scene *s, uint64_t steps[NRANKS])
+static void promise_all(struct core_scene *s, uint64_t steps[NRANKS])
 {
 	backward(s);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -125,21 +108,17 @@ SCENE_TEST(test_not_before_all_ranks_have_called)
 /* Staging may wait for memory, and so for calls: no promise is made before every slice has its own. */
 TEST(test_not_before_staging_is_there)
 {
-	struct scene s = {.core = core_new(&(struct core_options){.ndevices = NRANKS, .staging_bytes = 1})};
+	struct core_scene s;
 	uint64_t steps[NRANKS], entries[NRANKS][2];
-	s.g = core_reducers_new(s.core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s.unit = core_reducers_unit(&s.g, "w", NUMEL);
-	s.other = core_reducers_unit(&s.g, "x", NUMEL);
+	core_scene_open(&s, NRANKS, 2, &(struct core_options){.staging_bytes = 1});
 	core_reducers_begin(&s.g, 3, true);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		entries[rank][0] = core_put(&s.g, rank, s.unit, 1.0f);
 		entries[rank][1] = core_put(&s.g, rank, s.other, 1.0f);
 	}
 	core_hold(s.core, ZD_CMD_COPY);
-	for (uint32_t i = 0; i < 2 * NRANKS; i++) {
-		struct core_commit commit = {.bucket = s.g.bucket[i % 2], .entry = entries[i % 2][i / 2]};
-		core_expect(s.core, core_bucket_submit(&s.g.team, i % 2, &commit), 0);
-	}
+	for (uint32_t i = 0; i < 2 * NRANKS; i++)
+		core_expect(s.core, core_submit(&s.g, i % 2, entries[i % 2][i / 2], NULL), 0);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		s.end[rank] = end(&s, rank, 0);
 		steps[rank] = step(&s, rank, true, 0);
@@ -210,7 +189,7 @@ SCENE_TEST(test_a_deadline_before_the_answer)
 	core_reducers_step_end(&s->g);
 }
 
-static void expect_failed(struct scene *s, uint64_t promised, int status, const char *text)
+static void expect_failed(struct core_scene *s, uint64_t promised, int status, const char *text)
 {
 	assert_true(passed(s, 0, promised));
 	core_expect_error(s->core, get(s, 0), status, text);
@@ -284,8 +263,8 @@ SCENE_TEST(test_the_group_fails)
 TEST(test_the_step_is_over_before_its_request)
 {
 	for (uint32_t i = 0; i < 48; i++) {
-		struct scene s;
-		open_scene_with(&s, 1, 1);
+		struct core_scene s;
+		open_scene(&s, &(struct core_options){.ndevices = 1, .end_step_objects = 1});
 		backward(&s);
 		uint64_t steps[NRANKS] = {step(&s, 0, true, 0), step(&s, 1, true, 0)};
 		while (core_end_step(s.core, CORE_ALICE))

@@ -2,61 +2,43 @@
 /* test_step_closing.c - windows that begin while the sums of the one before, and its step, are under way. */
 #include "tests/support/core_reduce.h"
 
-#define SLOT_BYTES (16 * CORE_KIB)
-#define NUMEL      250u
-#define NRANKS     2u
-
-struct scene {
-	struct core_driver *core;
-	struct core_reducers g;
-	uint64_t unit, other, end[NRANKS];
-};
+#define NRANKS 2u
 
 /* The requests of a window, by rank. */
 struct asked {
 	uint64_t step[NRANKS], step_end[NRANKS];
 };
 
-static void open_scene(struct scene *s, const struct core_options *options)
+static void open_scene(struct core_scene *s)
 {
-	s->core = core_new(options);
-	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
-	s->other = core_reducers_unit(&s->g, "x", NUMEL);
+	core_scene_open(s, NRANKS, 2, &(struct core_options){.unordered = true});
 	core_hold(s->core, ZD_CMD_REDUCE);
 }
 
-static uint64_t ask(struct scene *s, uint32_t rank, uint32_t kind)
+static uint64_t ask(struct core_scene *s, uint32_t rank, uint32_t kind)
 {
-	struct zd_args args = {.kind = kind};
+	struct zd_args args = {.kind = kind, .u.step_begin.group = s->g.team.group};
 	if (kind == ZD_REQ_STEP_BEGIN)
 		args.u.step_begin.ahead = true;
-	if (kind == ZD_REQ_STEP_GET)
-		args.u.step_get.group = s->g.team.group;
-	else if (kind == ZD_REQ_STEP_BEGIN)
-		args.u.step_begin.group = s->g.team.group;
-	else
-		args.u.step_begin.group = s->g.team.group;
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
-static bool passed(struct scene *s, uint32_t rank, const struct asked *asked)
+static bool passed(struct core_scene *s, uint32_t rank, const struct asked *asked)
 {
 	const struct zd_fence fence = core_expect(s->core, asked->step[rank], 0)->fence;
 	assert_int_not_equal(fence.value, 0);
 	return core_timeline(s->core, s->g.team.session[rank], fence.timeline) >= fence.value;
 }
 
-static void reduce_all(struct scene *s, uint64_t unit, float factor)
+static void reduce_all(struct core_scene *s, uint64_t unit, float factor)
 {
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, unit, factor);
+	core_reduce_all(&s->g, unit, factor);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		s->end[rank] = ask(s, rank, ZD_REQ_BACKWARD_END);
 }
 
 /* Of the window that is running: its step is promised, its end asked for. */
-static void step_all(struct scene *s, struct asked *asked)
+static void step_all(struct core_scene *s, struct asked *asked)
 {
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		asked->step[rank] = ask(s, rank, ZD_REQ_STEP_BEGIN);
@@ -67,7 +49,7 @@ static void step_all(struct scene *s, struct asked *asked)
 	}
 }
 
-static void window(struct scene *s, uint64_t unit, float factor, struct asked *asked)
+static void window(struct core_scene *s, uint64_t unit, float factor, struct asked *asked)
 {
 	core_reducers_begin(&s->g, 3, true);
 	reduce_all(s, unit, factor);
@@ -75,14 +57,14 @@ static void window(struct scene *s, uint64_t unit, float factor, struct asked *a
 }
 
 /* Sums of a first window are held while the second one's backward runs. */
-static void open_second_window(struct scene *s, struct asked *first)
+static void open_second_window(struct core_scene *s, struct asked *first)
 {
-	open_scene(s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
+	open_scene(s);
 	window(s, s->unit, 1.0f, first);
 	core_reducers_begin(&s->g, 3, true);
 }
 
-static void expect_ended(struct scene *s, const struct asked *asked)
+static void expect_ended(struct core_scene *s, const struct asked *asked)
 {
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
 		assert_true(passed(s, rank, asked));
@@ -93,9 +75,9 @@ static void expect_ended(struct scene *s, const struct asked *asked)
 /* Both have a target, and both sums come to theirs. The second step is promised before the first is taken. */
 TEST(test_two_windows)
 {
-	struct scene s;
+	struct core_scene s;
 	struct asked first, second;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
+	open_scene(&s);
 	for (uint64_t number = 1; number <= 3; number += 2) {
 		core_hold(s.core, ZD_CMD_REDUCE);
 		window(&s, s.unit, 1.0f, &first);
@@ -126,7 +108,7 @@ TEST(test_two_windows)
 /* The second has no sums: its step waits for the one before. */
 TEST(test_steps_are_taken_in_order)
 {
-	struct scene s;
+	struct core_scene s;
 	struct asked first, second;
 	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
@@ -146,10 +128,10 @@ TEST(test_steps_are_taken_in_order)
 /* Memory for one target only: the second window's begins when the first one's is free. */
 TEST(test_memory_for_one_target)
 {
-	struct scene s;
+	struct core_scene s;
 	struct asked first;
 	uint64_t begin[NRANKS];
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
+	open_scene(&s);
 	window(&s, s.unit, 1.0f, &first);
 	Zd__Usage usage = core_usage(s.core);
 	zd_engine_set_quota(core_engine(s.core), usage.shard_bytes + usage.bucket_bytes +
@@ -169,11 +151,10 @@ TEST(test_memory_for_one_target)
 TEST(test_the_first_step_fails)
 {
 	const struct zd_reply *replies[CORE_TEAM];
-	struct scene s;
+	struct core_scene s;
 	struct asked first;
 	open_second_window(&s, &first);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s.g, rank, s.other, 2.0f);
+	core_reduce_all(&s.g, s.other, 2.0f);
 	core_fail_next(s.core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
 	core_unhold(s.core, ZD_CMD_REDUCE);
 	expect_ended(&s, &first);
@@ -191,7 +172,7 @@ TEST(test_the_first_step_fails)
 /* After the next backward has ended, its step tells. */
 TEST(test_the_next_step_tells)
 {
-	struct scene s;
+	struct core_scene s;
 	struct asked first;
 	open_second_window(&s, &first);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -208,7 +189,7 @@ TEST(test_the_next_step_tells)
 TEST(test_the_second_window_fails)
 {
 	const struct zd_reply *replies[CORE_TEAM];
-	struct scene s;
+	struct core_scene s;
 	struct asked first;
 	open_second_window(&s, &first);
 	core_reduce(&s.g, 1, s.other, 2.0f);
@@ -216,8 +197,7 @@ TEST(test_the_second_window_fails)
 		core_expect_error(s.core, ask(&s, rank, ZD_REQ_BACKWARD_END), ZEROD_E_MISMATCH,
 		                  "without a gradient or skip for unit 'x'");
 	core_reducers_begin(&s.g, 3, true);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s.g, rank, s.other, 3.0f);
+	core_reduce_all(&s.g, s.other, 3.0f);
 	core_unhold(s.core, ZD_CMD_REDUCE);
 	expect_ended(&s, &first);
 	core_check_target(&s.g, 0, core_reply(s.core, first.step[0]), 0, 1.0f);
@@ -231,7 +211,7 @@ TEST(test_the_second_window_fails)
 /* The streams of those that are left go on, and both targets stay until their steps' ends are through. */
 TEST(test_a_rank_dies)
 {
-	struct scene s;
+	struct core_scene s;
 	struct asked first, second;
 	struct zd_fence fence = {0, 1};
 	open_second_window(&s, &first);
@@ -254,9 +234,9 @@ TEST(test_a_rank_dies)
 /* A rank dies whose survivor has not asked for its step's end. */
 TEST(test_ranks_are_apart)
 {
-	struct scene s;
+	struct core_scene s;
 	uint64_t steps[NRANKS];
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
+	open_scene(&s);
 	core_reducers_begin(&s.g, 3, true);
 	reduce_all(&s, s.unit, 1.0f);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -282,9 +262,9 @@ TEST(test_ranks_are_apart)
 /* Units stay as they are until the last target is gone. */
 TEST(test_units_stay)
 {
-	struct scene s;
+	struct core_scene s;
 	struct asked first;
-	open_scene(&s, &(struct core_options){.ndevices = NRANKS, .unordered = true});
+	open_scene(&s);
 	window(&s, s.unit, 1.0f, &first);
 	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen = {.unit = s.other, .frozen = true}};
 	core_expect_error(s.core, core_send(s.core, s.g.team.session[0], &args), ZEROD_E_STATE,

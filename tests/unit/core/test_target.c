@@ -19,20 +19,12 @@ struct scene {
 
 static void open_scene(struct scene *s)
 {
-	static const char *const names[NUNITS] = {"a", "b", "c"};
 	s->core = core_new(NULL);
 	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	for (uint32_t i = 0; i < NUNITS; i++)
-		s->units[i] = core_reducers_unit(&s->g, names[i], NUMEL);
+	core_reducers_units(&s->g, s->units, NUNITS, NUMEL);
 }
 
 #define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
-
-static void reduce_all(struct scene *s, uint32_t unit)
-{
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->units[unit], 1.0f);
-}
 
 /* A backward with those units of which a bit is set. */
 static void backward(struct scene *s, uint32_t units, bool boundary)
@@ -40,7 +32,7 @@ static void backward(struct scene *s, uint32_t units, bool boundary)
 	core_reducers_begin(&s->g, 3, boundary);
 	for (uint32_t i = 0; i < NUNITS; i++)
 		if (units >> i & 1)
-			reduce_all(s, i);
+			core_reduce_all(&s->g, s->units[i], 1.0f);
 	core_reducers_end(&s->g);
 }
 
@@ -63,8 +55,8 @@ SCENE_TEST(test_first_sums_overwrite)
 {
 	for (int window = 0; window < 3; window++) {
 		core_reducers_begin(&s->g, 3, false);
-		reduce_all(s, 2); /* in another order than they lie in the target */
-		reduce_all(s, 0);
+		core_reduce_all(&s->g, s->units[2], 1.0f); /* in another order than they lie in the target */
+		core_reduce_all(&s->g, s->units[0], 1.0f);
 		core_reducers_end(&s->g);
 		backward(s, 7, true);
 		take_step(s, (const float[]){2, 1, 2});
@@ -76,7 +68,7 @@ SCENE_TEST(test_what_is_reduced_is_not_filled)
 {
 	core_reducers_begin(&s->g, 3, true);
 	for (uint32_t i = 0; i < NUNITS; i++)
-		reduce_all(s, i);
+		core_reduce_all(&s->g, s->units[i], 1.0f);
 	core_hold(s->core, ZD_CMD_FILL); /* entries' paddings were */
 	core_reducers_end(&s->g);
 	take_step(s, (const float[]){1, 1, 1});
@@ -132,10 +124,9 @@ TEST(test_zeros_in_steps)
 SCENE_TEST(test_what_all_skip_is_zeros)
 {
 	core_reducers_begin(&s->g, 3, true);
-	reduce_all(s, 0);
-	reduce_all(s, 2);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(s->core, core_skip(&s->g.team, rank, s->units[1]), 0);
+	core_reduce_all(&s->g, s->units[0], 1.0f);
+	core_reduce_all(&s->g, s->units[2], 1.0f);
+	core_skip_all(&s->g, s->units[1]);
 	core_reducers_end(&s->g);
 	take_step(s, (const float[]){1, 0, 1});
 }

@@ -3,8 +3,6 @@
  * Ranks that went are told: to a member that was silent meanwhile by its next request about the group, once,
  * with their names.
  */
-#include <stdio.h>
-
 #include "tests/support/core_reduce.h"
 
 #define NRANKS 3u
@@ -221,8 +219,7 @@ static void reserve_in_backward(struct scene *s)
 static void submit_all(struct scene *s)
 {
 	begin_backward(s);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 }
 
 static void end_all(struct scene *s)

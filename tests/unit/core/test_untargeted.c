@@ -30,26 +30,6 @@ static void untarget(const struct core_reducers *g, uint64_t unit)
 		core_expect(g->team.core, set_target(g, rank, unit, ZD_TARGET_NONE), 0);
 }
 
-static uint64_t wait_sum(const struct core_reducers *g, uint32_t rank, uint64_t unit)
-{
-	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait.unit = unit};
-	return send(g, rank, &args);
-}
-
-static void give_back(const struct core_reducers *g, uint32_t rank, uint64_t unit)
-{
-	struct zd_args args = {.kind = ZD_REQ_TARGET_RETURN,
-	                       .u.target_return = {.n_units = 1, .units = &unit},
-	                       .fences = {0, NULL}};
-	core_expect(g->team.core, send(g, rank, &args), 0);
-}
-
-static uint64_t submit(struct core_reducers *g, uint32_t rank, uint64_t entry)
-{
-	struct core_commit commit = {.bucket = g->bucket[rank], .entry = entry};
-	return core_bucket_submit(&g->team, rank, &commit);
-}
-
 static uint64_t step_begin(const struct core_reducers *g, uint32_t rank, bool ahead, bool scalars)
 {
 	struct zd_args args = {.kind = ZD_REQ_STEP_BEGIN};
@@ -90,17 +70,17 @@ TEST(test_room_comes_back)
 	for (uint32_t i = 0; i < NUNITS; i++)
 		entry[i] = core_put(&g, 0, unit[i], 1);
 	core_hold(core, ZD_CMD_REDUCE);
-	core_expect(core, submit(&g, 0, entry[0]), 0);
+	core_expect(core, core_submit(&g, 0, entry[0], NULL), 0);
 	fill(&g);
 	do
-		core_expect(core, submit(&g, 0, entry[n]), 0);
+		core_expect(core, core_submit(&g, 0, entry[n], NULL), 0);
 	while (core_pending(core, ZD_CMD_REDUCE) == ++n && n < NUNITS);
 	assert_true(n < NUNITS);
-	uint64_t waits = wait_sum(&g, 0, unit[n - 1]);
+	uint64_t waits = core_wait_sum(&g.team, 0, unit[n - 1], false);
 	assert_null(core_reply(core, waits));
 	core_unhold(core, ZD_CMD_REDUCE);
-	core_expect(core, wait_sum(&g, 0, unit[0]), 0);
-	give_back(&g, 0, unit[0]);
+	core_expect(core, core_wait_sum(&g.team, 0, unit[0], false), 0);
+	core_expect(core, core_return_sum(&g.team, 0, unit[0], NULL), 0);
 	core_expect(core, waits, 0);
 	core_abandon(core);
 }
@@ -115,9 +95,9 @@ TEST(test_room_that_does_not_come_back)
 	untarget(&g, b);
 	core_reducers_begin(&g, 3, true);
 	uint64_t first = core_put(&g, 0, a, 1), second = core_put(&g, 0, b, 1);
-	core_expect(core, submit(&g, 0, first), 0);
+	core_expect(core, core_submit(&g, 0, first, NULL), 0);
 	fill(&g);
-	core_expect(core, submit(&g, 0, second), 0);
+	core_expect(core, core_submit(&g, 0, second, NULL), 0);
 	uint64_t end = core_backward_end(&g.team, 0), step = step_begin(&g, 0, true, false);
 	assert_non_null(core_reply(core, end));
 	core_expect_error(core, step, ZEROD_E_NO_MEMORY, "device 0");
@@ -133,16 +113,15 @@ TEST(test_room_of_a_window_that_a_rank_has_left)
 	         z = core_reducers_unit(&g, "z", NUMEL);
 	core_reducers_begin(&g, 3, true);
 	core_hold(core, ZD_CMD_REDUCE);
-	for (uint32_t rank = 0; rank < 3; rank++)
-		core_reduce(&g, rank, v, 1);
+	core_reduce_all(&g, v, 1);
 	core_run_on(core, ZD_CMD_REDUCE, 1);
 	uint64_t y0 = core_put(&g, 0, y, 1), y2 = core_put(&g, 2, y, 1), z0 = core_put(&g, 0, z, 1);
 	fill(&g);
-	core_expect(core, submit(&g, 0, y0), 0);
-	core_expect(core, submit(&g, 2, y2), 0);
+	core_expect(core, core_submit(&g, 0, y0, NULL), 0);
+	core_expect(core, core_submit(&g, 2, y2, NULL), 0);
 	core_expect(core, core_skip(&g.team, 1, y), 0);
 	core_run_on(core, ZD_CMD_REDUCE, 1);
-	core_expect(core, submit(&g, 0, z0), 0);
+	core_expect(core, core_submit(&g, 0, z0, NULL), 0);
 	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_MISMATCH);
 	core_expect(core, core_step(&g.team, 1), ZEROD_E_MISMATCH);
 	core_abandon(core);
@@ -163,12 +142,12 @@ TEST(test_room_in_host_memory)
 		entry[rank] = core_put(&g, rank, a, 1);
 	core_hold(core, ZD_CMD_SEGMENT_CREATE);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, submit(&g, rank, entry[rank]), 0);
+		core_expect(core, core_submit(&g, rank, entry[rank], NULL), 0);
 	assert_true(core_pending(core, ZD_CMD_SEGMENT_CREATE) > 0);
 	while (core_pending(core, ZD_CMD_SEGMENT_CREATE) > 0)
 		core_run_one(core, ZD_CMD_SEGMENT_CREATE);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, wait_sum(&g, rank, a), 0);
+		core_expect(core, core_wait_sum(&g.team, rank, a, false), 0);
 	core_abandon(core);
 }
 
@@ -184,16 +163,16 @@ TEST(test_a_place_does_not_change_under_a_loan)
 		core_reduce(&g, rank, a, 1);
 		core_reduce(&g, rank, b, 1);
 	}
-	core_expect(core, wait_sum(&g, 0, a), 0);
-	core_expect(core, wait_sum(&g, 0, b), 0);
+	core_expect(core, core_wait_sum(&g.team, 0, a, false), 0);
+	core_expect(core, core_wait_sum(&g.team, 0, b, false), 0);
 	core_close(core, g.team.session[1]);
 	core_expect(core, set_target(&g, 0, a, ZD_TARGET_TAKE), ZEROD_E_PEER_LOST);
 	core_expect_error(core, set_target(&g, 0, a, ZD_TARGET_TAKE), ZEROD_E_STATE,
 	                  "has not returned the sum");
 	core_expect_error(core, set_target(&g, 0, b, ZD_TARGET_NONE), ZEROD_E_STATE,
 	                  "has not returned the sum");
-	give_back(&g, 0, a);
-	give_back(&g, 0, b);
+	core_expect(core, core_return_sum(&g.team, 0, a, NULL), 0);
+	core_expect(core, core_return_sum(&g.team, 0, b, NULL), 0);
 	core_abandon(core);
 }
 
@@ -220,8 +199,8 @@ TEST(test_scalars_behind_sums_that_have_gone)
 	untarget(&g, a);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, a, 1);
-	core_expect(core, wait_sum(&g, 0, a), 0);
-	give_back(&g, 0, a);
+	core_expect(core, core_wait_sum(&g.team, 0, a, false), 0);
+	core_expect(core, core_return_sum(&g.team, 0, a, NULL), 0);
 	core_reducers_end(&g);
 	const struct zd_reply *reply = core_expect(core, step_begin(&g, 0, false, true), 0);
 	assert_int_not_equal(reply->scalars.segment, 0);

@@ -5,49 +5,24 @@
  */
 #include "tests/support/core_reduce.h"
 
-#define SLOT_BYTES (16 * CORE_KIB)
-#define NUMEL      250u
+#define SCENE_TEST(name)                                                                                     \
+	CORE_RIG_TEST(name, struct core_scene, s, core_scene_open(s, 2, 1, NULL), core_rig_end)
 
-struct scene {
-	struct core_driver *core;
-	struct core_reducers g;
-	uint64_t unit;
-};
-
-static void open_scene(struct scene *s, uint32_t nranks)
-{
-	s->core = core_new(&(struct core_options){.ndevices = nranks});
-	s->g = core_reducers_new(s->core, nranks, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s, 2), core_rig_end)
-
-static uint64_t begin(struct scene *s, uint32_t rank)
+static uint64_t begin(struct core_scene *s, uint32_t rank)
 {
 	return core_backward(&s->g.team, rank, 3, false);
 }
 
 /* All ranks run a backward that reduces the unit. */
-static void backward(struct scene *s, float factor)
+static void backward(struct core_scene *s, float factor)
 {
 	core_reducers_begin(&s->g, 3, false);
-	for (uint32_t rank = 0; rank < s->g.team.world_size; rank++)
-		core_reduce(&s->g, rank, s->unit, factor);
+	core_reduce_all(&s->g, s->unit, factor);
 	core_reducers_end(&s->g);
 }
 
-static void take_step(struct scene *s, float factor)
-{
-	const struct zd_reply *replies[CORE_TEAM];
-	core_reducers_step(&s->g, replies);
-	for (uint32_t rank = 0; rank < s->g.team.world_size; rank++)
-		core_check_target(&s->g, rank, replies[rank], 0, factor);
-	core_reducers_step_end(&s->g);
-}
-
 /* An empty backward of one rank. */
-static void pass_through(struct scene *s, uint32_t rank)
+static void pass_through(struct core_scene *s, uint32_t rank)
 {
 	core_expect(s->core, begin(s, rank), 0);
 	core_expect(s->core, core_backward_end(&s->g.team, rank), 0);
@@ -60,7 +35,7 @@ SCENE_TEST(test_the_step_closes_the_window)
 	for (uint32_t count = 1; count <= 4; count++) {
 		for (uint32_t i = 0; i < count; i++)
 			backward(s, 1.0f);
-		take_step(s, (float)count);
+		core_check_step(&s->g, 0, 1, (float)count);
 	}
 	core_expect_error(s->core, core_step(&s->g.team, 1), ZEROD_E_STATE,
 	                  "no backward of rank 1 has ended since its last step");
@@ -80,7 +55,7 @@ SCENE_TEST(test_a_backward_that_cannot_begin)
 	core_expect(s->core, core_backward(&s->g.team, 0, 2, false), ZEROD_E_MISMATCH);
 	core_reducers_begin(&s->g, 3, false);
 	core_reducers_end(&s->g);
-	take_step(s, 0.0f);
+	core_check_step(&s->g, 0, 1, 0.0f);
 }
 
 /* ---- Counts that differ -------------------------------------------------------------------------------- */
@@ -88,8 +63,8 @@ SCENE_TEST(test_a_backward_that_cannot_begin)
 /* The rank with fewer asks for the step first. */
 TEST(test_one_backward_more_than_the_others)
 {
-	struct scene s;
-	open_scene(&s, 3);
+	struct core_scene s;
+	core_scene_open(&s, 3, 1, NULL);
 	backward(&s, 1.0f);
 	uint64_t step = core_step(&s.g.team, 0);
 	core_expect_error(s.core, begin(&s, 1), ZEROD_E_MISMATCH,
@@ -99,15 +74,15 @@ TEST(test_one_backward_more_than_the_others)
 	core_expect_error(s.core, core_step(&s.g.team, 2), ZEROD_E_MISMATCH, "rank 1 runs 2 backwards");
 	assert_int_equal(core_usage(s.core).target_bytes, 0);
 	backward(&s, 2.0f);
-	take_step(&s, 2.0f);
+	core_check_step(&s.g, 0, 1, 2.0f);
 	core_end(s.core);
 }
 
 /* The rank with more is in its backward, and has committed there. */
 TEST(test_one_backward_less_than_the_others)
 {
-	struct scene s;
-	open_scene(&s, 3);
+	struct core_scene s;
+	core_scene_open(&s, 3, 1, NULL);
 	backward(&s, 1.0f);
 	core_expect(s.core, begin(&s, 2), 0);
 	core_reduce(&s.g, 2, s.unit, 1.0f);
@@ -118,7 +93,7 @@ TEST(test_one_backward_less_than_the_others)
 	core_expect(s.core, core_step(&s.g.team, 2), ZEROD_E_MISMATCH);
 	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
 	backward(&s, 2.0f);
-	take_step(&s, 2.0f);
+	core_check_step(&s.g, 0, 1, 2.0f);
 	core_end(s.core);
 }
 
@@ -127,7 +102,7 @@ SCENE_TEST(test_an_entry_of_a_backward_too_many)
 {
 	static const char counts[] = "rank 0 runs 1 backward in this step, rank 1 runs 2";
 	struct core_commit commit = {0};
-	uint64_t other = core_reducers_unit(&s->g, "v", NUMEL);
+	uint64_t other = core_reducers_unit(&s->g, "v", CORE_NUMEL);
 	pass_through(s, 0);
 	pass_through(s, 1);
 	core_expect(s->core, begin(s, 1), 0);
@@ -145,7 +120,7 @@ SCENE_TEST(test_an_entry_of_a_backward_too_many)
 	core_expect(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH);
 	assert_int_equal(core_usage(s->core).bucket_bytes, 0);
 	backward(s, 1.0f);
-	take_step(s, 1.0f);
+	core_check_step(&s->g, 0, 1, 1.0f);
 }
 
 /* Both ask for the step after all of their backwards. */
@@ -162,13 +137,13 @@ SCENE_TEST(test_counts_that_differ_at_the_step)
 	for (uint32_t window = 0; window < 2; window++) { /* numbers of backwards are alike again */
 		backward(s, 1.0f);
 		backward(s, 1.0f);
-		take_step(s, 2.0f);
+		core_check_step(&s->g, 0, 1, 2.0f);
 	}
 }
 
 /* ---- Leaving a window that has failed ------------------------------------------------------------------ */
 
-static void fail_window(struct scene *s)
+static void fail_window(struct core_scene *s)
 {
 	core_expect(s->core, begin(s, 0), 0);
 	core_expect(s->core, begin(s, 1), 0);
@@ -183,14 +158,14 @@ SCENE_TEST(test_the_next_backward_leaves_it)
 	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_MISMATCH);
 	core_expect(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH);
 	backward(s, 2.0f);
-	take_step(s, 2.0f);
+	core_check_step(&s->g, 0, 1, 2.0f);
 }
 
 /* One that had ended its backward before is told by the next one that it asks for, and leaves it after. */
 TEST(test_no_rank_leaves_it_untold)
 {
-	struct scene s;
-	open_scene(&s, 3);
+	struct core_scene s;
+	core_scene_open(&s, 3, 1, NULL);
 	for (uint32_t rank = 0; rank < 3; rank++)
 		pass_through(&s, rank);
 	core_expect(s.core, begin(&s, 0), 0);
@@ -200,9 +175,8 @@ TEST(test_no_rank_leaves_it_untold)
 	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_MISMATCH);
 	core_expect(s.core, begin(&s, 0), 0);
 	core_expect(s.core, begin(&s, 1), 0);
-	for (uint32_t rank = 0; rank < 3; rank++)
-		core_reduce(&s.g, rank, s.unit, 1.0f);
+	core_reduce_all(&s.g, s.unit, 1.0f);
 	core_reducers_end(&s.g);
-	take_step(&s, 1.0f);
+	core_check_step(&s.g, 0, 1, 1.0f);
 	core_end(s.core);
 }

@@ -5,32 +5,17 @@
  */
 #include "tests/support/core_reduce.h"
 
-#define SLOT_BYTES (16 * CORE_KIB)
-#define NUMEL      250u
-#define NRANKS     3u
+#define NRANKS 3u
 
-struct scene {
-	struct core_driver *core;
-	struct core_reducers g;
-	uint64_t unit, other;
-};
+#define SCENE_TEST(name)                                                                                     \
+	CORE_RIG_TEST(name, struct core_scene, s, core_scene_open(s, NRANKS, 2, NULL), core_rig_end)
 
-static void open_scene(struct scene *s)
-{
-	s->core = core_new(&(struct core_options){.ndevices = NRANKS});
-	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->unit = core_reducers_unit(&s->g, "w", NUMEL);
-	s->other = core_reducers_unit(&s->g, "x", NUMEL);
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
-
-static uint64_t begin(struct scene *s, uint32_t rank)
+static uint64_t begin(struct core_scene *s, uint32_t rank)
 {
 	return core_backward(&s->g.team, rank, 3, false);
 }
 
-static uint64_t abandon(struct scene *s, uint32_t rank, const struct zd_fence *fences, uint32_t nfences)
+static uint64_t abandon(struct core_scene *s, uint32_t rank, const struct zd_fence *fences, uint32_t nfences)
 {
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON,
 	                       .u.backward_abandon = {.group = s->g.team.group},
@@ -38,20 +23,14 @@ static uint64_t abandon(struct scene *s, uint32_t rank, const struct zd_fence *f
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
-static uint64_t end_skipping(struct scene *s, uint32_t rank)
+static uint64_t end_skipping(struct core_scene *s, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_BACKWARD_END,
 	                       .u.backward_end = {.group = s->g.team.group, .skip_rest = true}};
 	return core_send(s->core, s->g.team.session[rank], &args);
 }
 
-static uint64_t commit(struct scene *s, uint32_t rank, uint64_t entry)
-{
-	struct core_commit commit = {.bucket = s->g.bucket[rank], .entry = entry};
-	return core_bucket_submit(&s->g.team, rank, &commit);
-}
-
-static void expect_nothing_held(struct scene *s)
+static void expect_nothing_held(struct core_scene *s)
 {
 	assert_int_equal(core_usage(s->core).target_bytes, 0);
 	assert_int_equal(core_usage(s->core).bucket_bytes, 0);
@@ -59,7 +38,7 @@ static void expect_nothing_held(struct scene *s)
 }
 
 /* The rank's step says so, waits for nobody, and ends like any other. */
-static void expect_abandoned(struct scene *s, uint32_t rank, uint32_t by)
+static void expect_abandoned(struct core_scene *s, uint32_t rank, uint32_t by)
 {
 	const struct zd_reply *reply = core_expect(s->core, core_step(&s->g.team, rank), 0);
 	assert_true(reply->u.step_begin.abandoned);
@@ -68,20 +47,12 @@ static void expect_abandoned(struct scene *s, uint32_t rank, uint32_t by)
 	core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
 }
 
-static void train(struct scene *s, uint64_t step)
+static void train(struct core_scene *s, uint64_t step)
 {
-	const struct zd_reply *replies[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, false);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	core_reducers_end(&s->g);
-	core_reducers_step(&s->g, replies);
-	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		assert_false(replies[rank]->u.step_begin.abandoned);
-		assert_int_equal(replies[rank]->u.step_begin.step, step);
-		core_check_target(&s->g, rank, replies[rank], 0, 1.0f);
-	}
-	core_reducers_step_end(&s->g);
+	core_check_step(&s->g, step, 1, 1.0f);
 }
 
 /* ---- Abandoning ---------------------------------------------------------------------------------------- */
@@ -128,8 +99,7 @@ SCENE_TEST(test_after_the_last_commit)
 {
 	core_reducers_begin(&s->g, 3, false);
 	core_hold(s->core, ZD_CMD_REDUCE);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	uint64_t abandoned = abandon(s, 1, NULL, 0), end = core_backward_end(&s->g.team, 0);
 	core_expect_waits(s->core, end, "unit 'w'"); /* its gradient is being read */
 	core_unhold(s->core, ZD_CMD_REDUCE);
@@ -146,8 +116,7 @@ SCENE_TEST(test_after_the_last_commit)
 SCENE_TEST(test_between_backwards)
 {
 	core_reducers_begin(&s->g, 3, false);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	core_reducers_end(&s->g);
 	uint64_t step = core_step(&s->g.team, 0);
 	core_expect_waits(s->core, step, "rank 1 to begin the step");
@@ -174,12 +143,12 @@ SCENE_TEST(test_entries_that_are_not_committed)
 	core_expect_waits(s->core, abandoned, "streams");
 	core_expect_error(s->core, core_reserve(&s->g.team, 1, s->g.bucket[1], s->other), ZEROD_E_STATE,
 	                  "rank 1 has abandoned backward 1");
-	assert_int_equal(core_usage(s->core).bucket_bytes, 2 * SLOT_BYTES);
+	assert_int_equal(core_usage(s->core).bucket_bytes, 2 * CORE_SLOT_BYTES);
 	core_pass(s->core, s->g.team.session[1], 0, 1);
 	core_expect(s->core, abandoned, 0);
-	assert_int_equal(core_usage(s->core).bucket_bytes, SLOT_BYTES);
+	assert_int_equal(core_usage(s->core).bucket_bytes, CORE_SLOT_BYTES);
 	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_STATE);
-	core_expect(s->core, commit(s, 0, entry), 0);
+	core_expect(s->core, core_submit(&s->g, 0, entry, NULL), 0);
 	core_expect(s->core, core_backward_end(&s->g.team, 0), 0);
 	core_expect(s->core, core_backward_end(&s->g.team, 2), 0);
 	expect_nothing_held(s);
@@ -222,8 +191,7 @@ SCENE_TEST(test_a_rank_in_its_step)
 {
 	const struct zd_reply *replies[CORE_TEAM];
 	core_reducers_begin(&s->g, 3, false);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_reduce(&s->g, rank, s->unit, 1.0f);
+	core_reduce_all(&s->g, s->unit, 1.0f);
 	core_reducers_end(&s->g);
 	core_reducers_step(&s->g, replies);
 	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
@@ -293,7 +261,7 @@ SCENE_TEST(test_skip_rest_beside_a_reservation)
 	uint64_t end = end_skipping(s, 2);
 	uint64_t entry = core_put(&s->g, 0, s->unit, 1.0f);
 	core_expect_waits(s->core, end, "rank 0 to end its backward");
-	core_expect(s->core, commit(s, 0, entry), 0);
+	core_expect(s->core, core_submit(&s->g, 0, entry, NULL), 0);
 	uint64_t first = core_backward_end(&s->g.team, 0);
 	core_expect(s->core, core_backward_end(&s->g.team, 1),
 	            ZEROD_E_MISMATCH); /* it did not ask for that */
@@ -307,7 +275,7 @@ SCENE_TEST(test_skip_rest_without_a_place)
 {
 	uint64_t late;
 	core_expect(s->core, core_backward(&s->g.team, 2, 3, false), 0);
-	late = core_reducers_unit(&s->g, "late", NUMEL);
+	late = core_reducers_unit(&s->g, "late", CORE_NUMEL);
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_expect(s->core, core_backward(&s->g.team, rank, 3, false), 0);
 	(void)end_skipping(s, 2);

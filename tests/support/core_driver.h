@@ -281,6 +281,9 @@ struct core_team {
 
 /* All ranks, of uid CORE_ALICE, rank r on device r modulo the devices. */
 void core_team_join(struct core_team *team, struct core_driver *core, const struct core_join *options);
+/* Ranks of the sessions, on device 0. */
+void core_team_enter(struct core_team *team, struct core_driver *core, const uint64_t *sessions,
+                     uint32_t nranks);
 struct core_team core_team_new(struct core_driver *core, const char *job, uint32_t world_size, bool durable);
 /* Registers on all ranks and returns the unit. */
 uint64_t core_team_register(struct core_team *team, const struct core_unit *unit);

@@ -201,6 +201,20 @@ void core_team_join(struct core_team *team, struct core_driver *core, const stru
 		team->group = core_expect(core, request[rank], 0)->u.group_join.group;
 }
 
+void core_team_enter(struct core_team *team, struct core_driver *core, const uint64_t *sessions,
+                     uint32_t nranks)
+{
+	uint64_t request[CORE_TEAM];
+	*team = (struct core_team){.core = core, .world_size = nranks, .nranks = nranks};
+	for (uint32_t rank = 0; rank < nranks; rank++) {
+		team->session[rank] = sessions[rank];
+		request[rank] = core_join(core, sessions[rank],
+		                          &(struct core_join){.world_size = nranks, .rank = rank});
+	}
+	for (uint32_t rank = 0; rank < nranks; rank++)
+		team->group = core_expect(core, request[rank], 0)->u.group_join.group;
+}
+
 struct core_team core_team_new(struct core_driver *core, const char *job, uint32_t world_size, bool durable)
 {
 	struct core_team team;

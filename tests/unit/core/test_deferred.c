@@ -5,56 +5,12 @@
  * streams, and waits for nothing but work that ends by itself.
  */
 #include "core/gather/buffer.h"
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 512ull
 #define NRANKS     2
 
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session; /* rank 0's */
-};
-
-static void start(struct rig *rig, const struct core_options *options)
-{
-	rig->core = core_new(options);
-	rig->team = core_team_new(rig->core, "job", NRANKS, false);
-	rig->session = rig->team.session[0];
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, NULL), core_rig_end)
-
-static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
-{
-	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
-}
-
-/* Released behind a stream of rank 0's. */
-static void release_after(struct rig *rig, uint64_t unit, uint64_t value)
-{
-	const struct zd_fence fence = {.timeline = 3, .value = value};
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, unit, CORE_TAG, &fence, 1), 0);
-}
-
-static void pass(struct rig *rig, uint64_t value)
-{
-	core_pass(rig->core, rig->session, 3, value);
-}
-
-/* Have the reply's fences passed, all of them. */
-static bool is_there(struct rig *rig, const struct zd_reply *reply)
-{
-	assert_true(reply->fences.count > 0);
-	for (uint32_t i = 0; i < reply->fences.count; i++) {
-		const struct zd_fence *fence = &reply->fences.fences[i];
-		uint64_t counter = core_timeline(rig->core, reply->session, fence->timeline);
-		assert_true(counter != (uint64_t)ZD_FENCE_ABORTED);
-		if (!zd_fence_reached(counter, fence->value))
-			return false;
-	}
-	return true;
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, rig_open(rig, NRANKS, 0, NULL), core_rig_end)
 
 static bool is_aborted(struct rig *rig, const struct zd_reply *reply)
 {
@@ -66,13 +22,6 @@ static bool is_aborted(struct rig *rig, const struct zd_reply *reply)
 	return reply->fences.count > 0;
 }
 
-static void expect_same(struct zd_location a, struct zd_location b)
-{
-	assert_int_equal(a.segment, b.segment);
-	assert_int_equal(a.offset, b.offset);
-	assert_int_equal(a.bytes, b.bytes);
-}
-
 static void write_version(struct rig *rig, uint64_t unit, uint32_t rank)
 {
 	core_expect(rig->core, core_update(rig->core, rig->team.session[rank], unit), 0);
@@ -82,7 +31,7 @@ static void write_version(struct rig *rig, uint64_t unit, uint32_t rank)
 /* Rank `rank` publishes behind timeline 5 of its page. */
 static uint64_t publish_after(struct rig *rig, uint64_t unit, uint32_t rank, uint64_t value)
 {
-	const struct zd_fence fence = {.timeline = 5, .value = value};
+	const struct zd_fence fence = {PUBLISHER, value};
 	struct zd_args args = {
 	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &fence}};
 	return core_send(rig->core, rig->team.session[rank], &args);
@@ -118,8 +67,9 @@ RIG_TEST(test_slot_is_promised_again_and_again)
 TEST(test_quarantined_block_is_promised_twice_in_a_row)
 {
 	struct rig rig;
-	start(&rig, &(struct core_options){
-	                    .ndevices = 1, .arena_bytes = 68 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
+	rig_open(&rig, NRANKS, 0,
+	         &(struct core_options){
+	                 .ndevices = 1, .arena_bytes = 68 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
 	uint64_t large = 10 * CORE_KIB; /* there is room for all shards and one copy */
 	uint64_t a = core_team_unit(&rig.team, "a", large), b = core_team_unit(&rig.team, "b", large),
 	         c = core_team_unit(&rig.team, "c", large);
@@ -196,8 +146,9 @@ RIG_TEST(test_held_place_is_not_promised)
 TEST(test_block_of_another_session_is_not_promised)
 {
 	struct rig rig;
-	start(&rig, &(struct core_options){
-	                    .ndevices = 1, .arena_bytes = 36 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
+	rig_open(&rig, NRANKS, 0,
+	         &(struct core_options){
+	                 .ndevices = 1, .arena_bytes = 36 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
 	uint64_t a = core_team_unit(&rig.team, "a", 12 * CORE_KIB);
 	gather_ok(&rig, a);
 	release_after(&rig, a, 1);
@@ -242,10 +193,10 @@ RIG_TEST(test_version_is_promised_while_it_is_published)
 	uint64_t peer = publish_after(rig, unit, 1, 1);
 	const struct zd_reply *reply = core_expect(rig->core, early, 0);
 	assert_int_equal(reply->u.gather.version, 2);
-	core_pass(rig->core, rig->session, 5, 1);
+	core_pass(rig->core, rig->session, PUBLISHER, 1);
 	core_expect(rig->core, own, 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
-	core_pass(rig->core, rig->team.session[1], 5, 1);
+	core_pass(rig->core, rig->team.session[1], PUBLISHER, 1);
 	core_expect(rig->core, peer, 0);
 	assert_true(is_there(rig, reply));
 	core_team_check(&rig->team, reply, 2);
@@ -276,7 +227,7 @@ RIG_TEST(test_publish_keeps_what_was_promised)
 	}
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, unit), 0);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_pass(rig->core, rig->team.session[rank], 5, 1);
+		core_pass(rig->core, rig->team.session[rank], PUBLISHER, 1);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), NRANKS);
 	core_team_check(&rig->team, gather_ok(rig, unit), 2);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), NRANKS);
@@ -323,7 +274,7 @@ RIG_TEST(test_source_dies)
 TEST(test_reader_dies)
 {
 	struct rig rig;
-	start(&rig, &(struct core_options){.sessions_linger = true});
+	rig_open(&rig, NRANKS, 0, &(struct core_options){.sessions_linger = true});
 	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
 	uint64_t c = core_team_unit(&rig.team, "c", UNIT_BYTES);
@@ -339,7 +290,7 @@ TEST(test_reader_dies)
 	gather_ok(&rig, c);
 	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
 	core_close(rig.core, rig.session);
-	core_pass(rig.core, rig.team.session[1], 5, 1);
+	core_pass(rig.core, rig.team.session[1], PUBLISHER, 1);
 	core_gone(rig.core, rig.session);
 	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
 	core_end(rig.core);
@@ -442,8 +393,8 @@ static void refresh_after_a_failed_publish(bool poison)
 	publish_after(&rig, unit, 0, 2);
 	const struct zd_reply *again = gather_second(&rig, unit);
 	expect_same(again->place, at);
-	core_pass(rig.core, rig.session, 5, 2);
-	core_pass(rig.core, rig.team.session[1], 5, 1);
+	core_pass(rig.core, rig.session, PUBLISHER, 2);
+	core_pass(rig.core, rig.team.session[1], PUBLISHER, 1);
 	assert_false(is_there(&rig, again));
 	pass(&rig, 1);
 	assert_true(is_there(&rig, again));

@@ -1,49 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that end normally: the others gather on, and are told when they need the rank itself. */
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define RANKS 3u
 #define BYTES 768u /* of a unit: 256 of each shard */
 
-struct scene {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t unit;
-};
+#define SCENE_TEST(name)                                                                                     \
+	CORE_RIG_TEST(name, struct rig, s,                                                                   \
+	              rig_open(s, RANKS, BYTES, &(struct core_options){.ndevices = RANKS}), core_rig_end)
 
-static void open_scene(struct scene *s)
-{
-	s->core = core_new(&(struct core_options){.ndevices = RANKS});
-	s->team = core_team_new(s->core, "job", RANKS, false);
-	s->unit = core_team_unit(&s->team, "w", BYTES);
-}
-
-#define SCENE_TEST(name) CORE_RIG_TEST(name, struct scene, s, open_scene(s), core_rig_end)
-
-static void end(struct scene *s, uint32_t rank)
+static void end(struct rig *s, uint32_t rank)
 {
 	zd_engine_session_goodbye(core_engine(s->core), s->team.session[rank]);
 	core_close(s->core, s->team.session[rank]);
 }
 
-static uint64_t barrier(struct scene *s, uint32_t rank)
+static uint64_t barrier(struct rig *s, uint32_t rank)
 {
 	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = s->team.group};
 	return core_send(s->core, s->team.session[rank], &args);
 }
 
-static uint64_t gather(struct scene *s, uint32_t rank)
+static uint64_t gather(struct rig *s, uint32_t rank)
 {
 	return core_gather(s->core, s->team.session[rank], s->unit);
 }
 
-static void expect_version(struct scene *s, uint32_t rank, uint64_t version)
+static void expect_version(struct rig *s, uint32_t rank, uint64_t version)
 {
 	core_team_check(&s->team, core_expect(s->core, gather(s, rank), 0), version);
 	core_expect(s->core, core_release(s->core, s->team.session[rank], s->unit), 0);
 }
 
-static void expect_state(struct scene *s, const char *state)
+static void expect_state(struct rig *s, const char *state)
 {
 	struct core_row row;
 	core_row(s->core, ZD__TABLE__GROUPS, s->team.group, &row);
@@ -51,7 +40,7 @@ static void expect_state(struct scene *s, const char *state)
 }
 
 /* Another session takes the rank's place. */
-static void replace(struct scene *s, uint32_t rank)
+static void replace(struct rig *s, uint32_t rank)
 {
 	struct core_join join = {.world_size = RANKS, .rank = rank, .device = (rank + 1) % RANKS};
 	struct core_unit unit = {.name = "w", .numel = BYTES / 4};
@@ -254,7 +243,7 @@ SCENE_TEST(test_an_end_behind_a_death)
 
 TEST(test_a_durable_job_is_read_on)
 {
-	struct scene s = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
+	struct rig s = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
 	s.team = core_team_new(s.core, "job", RANKS, true);
 	s.unit = core_team_unit(&s.team, "w", BYTES);
 	uint64_t commit[RANKS];

@@ -3,26 +3,16 @@
  * test_in_place.c. */
 #include "base/mem.h"
 #include "core/engine/journal.h"
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
-#define SLICE     (8 * CORE_KIB) /* the least that is gathered in place */
-#define RANKS     3u
-#define STREAM    1u /* timelines of the client's page */
-#define PUBLISHER 2u
-
-struct rig {
-	struct core_driver *core;
-	struct core_team team; /* each rank on a device of its own */
-	uint64_t unit;
-};
+#define SLICE (8 * CORE_KIB) /* the least that is gathered in place */
+#define RANKS 3u
 
 static void start(struct rig *rig, const struct core_options *some)
 {
 	struct core_options options = some ? *some : (struct core_options){.ndevices = RANKS};
 	options.ndevices = RANKS;
-	rig->core = core_new(&options);
-	rig->team = core_team_new(rig->core, "job", RANKS, false);
-	rig->unit = core_team_unit(&rig->team, "w", RANKS * SLICE);
+	rig_open(rig, RANKS, RANKS * SLICE, &options);
 }
 
 #define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, NULL), core_rig_end)
@@ -74,26 +64,9 @@ static uint64_t publish_behind(struct rig *rig, uint32_t rank, uint64_t value, u
 	return core_send_until(rig->core, rig->team.session[rank], deadline_ns, &args);
 }
 
-static bool has_passed(struct rig *rig, uint32_t rank, const struct zd_reply *gather)
-{
-	assert_true(gather->fences.count > 0);
-	for (uint32_t i = 0; i < gather->fences.count; i++) {
-		struct zd_fence fence = gather->fences.fences[i];
-		if (!zd_fence_reached(core_timeline(rig->core, rig->team.session[rank], fence.timeline),
-		                      fence.value))
-			return false;
-	}
-	return true;
-}
-
-static bool same(struct zd_location a, struct zd_location b)
-{
-	return a.segment == b.segment && a.offset == b.offset && a.bytes == b.bytes;
-}
-
 static bool same_frames(const struct zd_reply *a, const struct zd_reply *b)
 {
-	return same(a->frames.low, b->frames.low) && same(a->frames.high, b->frames.high);
+	return same_place(a->frames.low, b->frames.low) && same_place(a->frames.high, b->frames.high);
 }
 
 static uint64_t segment_bytes(struct rig *rig, uint32_t segment)
@@ -115,12 +88,12 @@ RIG_TEST(test_frames_of_each_rank)
 		const struct zd_reply *reply = gather(rig, rank);
 		assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + RANKS - 1);
 		assert_int_equal(reply->fences.count, RANKS - 1);
-		assert_false(has_passed(rig, rank, reply));
+		assert_false(is_there(rig, reply));
 		core_unhold(rig->core, ZD_CMD_COPY);
-		assert_true(has_passed(rig, rank, reply));
+		assert_true(is_there(rig, reply));
 		core_team_check(&rig->team, reply, 1);
 		struct zd_location own = reply->frames.own;
-		assert_true(same(own, shard_of(rig, rank, &unit)));
+		assert_true(same_place(own, shard_of(rig, rank, &unit)));
 		struct zd_location parts[] = {reply->frames.low, own, reply->frames.high};
 		uint64_t bytes[] = {rank * SLICE, SLICE, (RANKS - 1 - rank) * SLICE};
 		for (int i = 0; i < 3; i++) {
@@ -258,7 +231,7 @@ TEST(test_gather_ahead_of_the_own_publish)
 		core_pass(rig.core, rig.team.session[0], PUBLISHER, 1);
 		core_expect(rig.core, published, 0);
 		assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + RANKS - 1);
-		assert_true(has_passed(&rig, 0, reply));
+		assert_true(is_there(&rig, reply));
 		core_team_check(&rig.team, reply, 2);
 		if (held) {
 			core_expect(rig.core, update(&rig, 0, false), ZEROD_E_BUSY);
@@ -317,19 +290,19 @@ RIG_TEST(test_slot)
 		        ZEROD_E_SLOT_CONFLICT, "slot 1 holds unit");
 		core_unhold(rig->core, ZD_CMD_COPY);
 		if (i > 0) { /* behind the stream of the former occupant */
-			assert_false(has_passed(rig, 1, reply));
+			assert_false(is_there(rig, reply));
 			core_pass(rig->core, rig->team.session[1], STREAM, i);
 		}
-		assert_true(has_passed(rig, 1, reply));
+		assert_true(is_there(rig, reply));
 		core_team_check(&rig->team, reply, 1);
 		struct zd_frames *place = &first[units[i] == small ? 0 : units[i] == large ? 1 : 2];
 		if (units[i] == copied)
 			place->own = place->own.segment ? place->own : reply->place;
 		else if (!place->own.segment)
 			*place = reply->frames;
-		assert_true(units[i] == copied ? same(place->own, reply->place)
-		                               : same(place->low, reply->frames.low) &&
-		                                         same(place->high, reply->frames.high));
+		assert_true(units[i] == copied ? same_place(place->own, reply->place)
+		                               : same_place(place->low, reply->frames.low) &&
+		                                         same_place(place->high, reply->frames.high));
 		release_of(rig, 1, units[i], i + 1);
 	}
 	assert_true(first[0].low.segment == first[1].low.segment &&
@@ -357,7 +330,7 @@ RIG_TEST(test_persistent)
 	core_pass(rig->core, session, STREAM, 1);
 	core_expect(rig->core, published, 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + RANKS - 1);
-	assert_true(has_passed(rig, 0, next));
+	assert_true(is_there(rig, next));
 	core_team_check(&rig->team, next, 2);
 }
 
@@ -378,9 +351,9 @@ TEST(test_heirs)
 	assert_true(same_frames(again, reply[1]));
 	reply[2] = gather_of(&rig, 1, units[2]);
 	assert_true(same_frames(reply[2], reply[0]));
-	assert_false(has_passed(&rig, 1, again) || has_passed(&rig, 1, reply[2]));
+	assert_false(is_there(&rig, again) || is_there(&rig, reply[2]));
 	core_pass(rig.core, rig.team.session[1], STREAM, 2);
-	assert_true(has_passed(&rig, 1, again) && has_passed(&rig, 1, reply[2]));
+	assert_true(is_there(&rig, again) && is_there(&rig, reply[2]));
 	core_team_check(&rig.team, again, 1);
 	core_team_check(&rig.team, reply[2], 1);
 	uint32_t segments = core_count(rig.core, ZD_CMD_SEGMENT_CREATE);
@@ -492,7 +465,7 @@ RIG_TEST(test_peer_is_lost_while_it_is_read)
 	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), ZEROD_E_PEER_LOST);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
-	assert_true(has_passed(rig, 1, reply));
+	assert_true(is_there(rig, reply));
 	core_team_check(&rig->team, reply, 1);
 	release(rig, 1, 1);
 	core_expect(rig->core,
@@ -544,7 +517,7 @@ TEST(test_restored_units)
 		unit.copied = false;
 		assert_true(core_team_register(&rig.team, &unit) == rig.unit);
 		for (uint32_t rank = 0; rank < RANKS; rank++) {
-			assert_true(same(shard_of(&rig, rank, &unit), shard[rank]));
+			assert_true(same_place(shard_of(&rig, rank, &unit), shard[rank]));
 			const struct zd_reply *reply = gather(&rig, rank);
 			core_team_check(&rig.team, reply, 1);
 			assert_int_equal(reply->frames.own.segment == 0, former);

@@ -2,26 +2,11 @@
 /*
  * Gather and release: transfers, leases, tags, versions, and when a block may be used again.
  */
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 512u
 
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session; /* rank 0's */
-	uint64_t unit;    /* of two ranks, at version 1 */
-};
-
-static void start(struct rig *rig)
-{
-	*rig = (struct rig){.core = core_new(NULL)};
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, rig_open(rig, 2, UNIT_BYTES, NULL), core_rig_end)
 
 static const struct zd_reply *gather_reply(struct rig *rig, const char *tag)
 {
@@ -29,25 +14,15 @@ static const struct zd_reply *gather_reply(struct rig *rig, const char *tag)
 	return core_expect(rig->core, request, 0);
 }
 
-static struct zd_location gather_ok(struct rig *rig, const char *tag)
+static struct zd_location gather_as(struct rig *rig, const char *tag)
 {
 	return gather_reply(rig, tag)->place;
 }
 
-static bool release_ok(struct rig *rig, const char *tag)
+static bool release_as(struct rig *rig, const char *tag)
 {
 	uint64_t request = core_release_tag(rig->core, rig->session, rig->unit, tag, NULL, 0);
 	return core_expect(rig->core, request, 0)->u.release.lease_ended;
-}
-
-static uint64_t gathered_bytes(struct rig *rig)
-{
-	return core_usage(rig->core).gathered_bytes;
-}
-
-static bool same(struct zd_location a, struct zd_location b)
-{
-	return a.segment == b.segment && a.offset == b.offset && a.bytes == b.bytes;
 }
 
 /* ---- Transfers ----------------------------------------------------------------------------------------- */
@@ -93,11 +68,11 @@ RIG_TEST(test_second_gather_joins)
 	struct zd_engine_totals totals;
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
-	struct zd_location first = gather_ok(rig, "plan");
-	struct zd_location second = gather_ok(rig, "eager"); /* while it is under way */
+	struct zd_location first = gather_as(rig, "plan");
+	struct zd_location second = gather_as(rig, "eager"); /* while it is under way */
 	core_unhold(rig->core, ZD_CMD_COPY);
-	struct zd_location third = gather_ok(rig, "context"); /* and when it is there */
-	assert_true(same(first, second) && same(first, third));
+	struct zd_location third = gather_as(rig, "context"); /* and when it is there */
+	assert_true(same_place(first, second) && same_place(first, third));
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
 	zd_engine_totals(core_engine(rig->core), &totals);
 	assert_int_equal(totals.gathers, 1);
@@ -125,7 +100,7 @@ RIG_TEST(test_second_gather_has_the_fences_of_the_first)
 
 RIG_TEST(test_ranks_have_copies_of_their_own)
 {
-	struct zd_location first = gather_ok(rig, "plan");
+	struct zd_location first = gather_as(rig, "plan");
 	const struct zd_reply *second =
 	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
 	assert_int_not_equal(first.segment, second->place.segment);
@@ -148,7 +123,7 @@ RIG_TEST(test_bad_arguments)
 	uint64_t stranger = core_open(core, CORE_ALICE);
 	core_expect_error(core, core_gather(core, stranger, rig->unit), ZEROD_E_NOT_FOUND,
 	                  "has not registered");
-	gather_ok(rig, "plan");
+	gather_as(rig, "plan");
 	core_expect(core,
 	            core_release_tag(core, rig->session, rig->unit, "plan",
 	                             &(struct zd_fence){ZD_TIMELINES, 1}, 1),
@@ -162,8 +137,8 @@ RIG_TEST(test_uses_are_counted_down)
 {
 	struct core_row row;
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 3), 0);
-	assert_false(release_ok(rig, "plan"));
-	assert_false(release_ok(rig, "plan"));
+	assert_false(release_as(rig, "plan"));
+	assert_false(release_as(rig, "plan"));
 	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 	/* a further gather under the same tag adds to the lease */
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
@@ -173,9 +148,9 @@ RIG_TEST(test_uses_are_counted_down)
 	core_expect_error(rig->core,
 	                  core_gather_tag(rig->core, rig->session, rig->unit, "plan", UINT32_MAX - 2),
 	                  ZEROD_E_LIMIT, "tag 'plan' has 3 uses of unit 'w' already");
-	assert_false(release_ok(rig, "plan"));
-	assert_false(release_ok(rig, "plan"));
-	assert_true(release_ok(rig, "plan"));
+	assert_false(release_as(rig, "plan"));
+	assert_false(release_as(rig, "plan"));
+	assert_true(release_as(rig, "plan"));
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 
@@ -184,7 +159,7 @@ RIG_TEST(test_uses_are_counted_down)
 RIG_TEST(test_every_release_of_a_lease_brings_its_streams)
 {
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
-	gather_ok(rig, "eager");
+	gather_as(rig, "eager");
 	core_expect(rig->core,
 	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 9}, 1),
 	            0);
@@ -192,7 +167,7 @@ RIG_TEST(test_every_release_of_a_lease_brings_its_streams)
 	        rig->core,
 	        core_release_tag(rig->core, rig->session, rig->unit, "eager", &(struct zd_fence){2, 9}, 1),
 	        0);
-	release_ok(rig, "plan");
+	release_as(rig, "plan");
 	assert_int_equal(gathered_bytes(rig), 0);
 	core_pass(rig->core, rig->session, 2, 9);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
@@ -204,7 +179,7 @@ RIG_TEST(test_block_is_not_reused_while_a_transfer_writes_it)
 {
 	struct core_row row;
 	core_hold(rig->core, ZD_CMD_COPY);
-	struct zd_location held = gather_ok(rig, "plan");
+	struct zd_location held = gather_as(rig, "plan");
 	core_expect(rig->core,
 	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 1}, 1),
 	            0);
@@ -212,7 +187,7 @@ RIG_TEST(test_block_is_not_reused_while_a_transfer_writes_it)
 	assert_string_equal(row.row->buffer->waits_for, "2 transfers, streams of 1 release");
 	assert_int_equal(gathered_bytes(rig), 0);
 	/* gathered again meanwhile: another block, another transfer */
-	assert_false(same(held, gather_ok(rig, "plan")));
+	assert_false(same_place(held, gather_as(rig, "plan")));
 	core_pass(rig->core, rig->session, 1, 1);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
 	core_unhold(rig->core, ZD_CMD_COPY);
@@ -221,14 +196,14 @@ RIG_TEST(test_block_is_not_reused_while_a_transfer_writes_it)
 
 RIG_TEST(test_fences_compare_cyclically)
 {
-	gather_ok(rig, "plan");
+	gather_as(rig, "plan");
 	core_pass(rig->core, rig->session, 3, 5);
 	core_expect(rig->core,
 	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){3, 5}, 1),
 	            0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_WATCH), 0);
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
-	gather_ok(rig, "plan");
+	gather_as(rig, "plan");
 	core_expect(rig->core,
 	            core_release_tag(rig->core, rig->session, rig->unit, "plan",
 	                             &(struct zd_fence){3, INT64_MAX - 1}, 1),
@@ -350,7 +325,7 @@ RIG_TEST(test_prefetch_is_joined)
 	assert_false(row.row->buffer->prefetched);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_team_check(&rig->team, gather, 1);
-	release_ok(rig, CORE_TAG);
+	release_as(rig, CORE_TAG);
 	assert_int_equal(gathered_bytes(rig), 0);
 }
 

@@ -1,25 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gathered buffers that are the shard itself: in_place.c. */
 #include "tests/support/core_net.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 4096ull
-#define STREAM     1u /* timelines of the client's page */
-#define PUBLISHER  2u
-
-struct rig {
-	struct core_driver *core;
-	struct core_team team; /* one rank, alone */
-	uint64_t session, unit;
-};
 
 /* The budget has no room for a copy. */
 static void start(struct rig *rig, bool sessions_linger)
 {
-	rig->core = core_new(
-	        &(struct core_options){.gather_budget_bytes = 1, .sessions_linger = sessions_linger});
-	rig->team = core_team_new(rig->core, "job", 1, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	rig_open(rig, 1, UNIT_BYTES,
+	         &(struct core_options){.gather_budget_bytes = 1, .sessions_linger = sessions_linger});
 }
 
 #define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, false), core_rig_end)
@@ -33,9 +23,7 @@ static struct zd_location shard_of(struct rig *rig, const struct core_unit *unit
 
 static void expect_place(const struct zd_reply *gather, struct zd_location shard)
 {
-	assert_int_equal(gather->place.segment, shard.segment);
-	assert_int_equal(gather->place.offset, shard.offset);
-	assert_int_equal(gather->place.bytes, shard.bytes);
+	expect_same(gather->place, shard);
 	assert_int_equal(gather->fences.count, 0);
 }
 
@@ -104,7 +92,7 @@ RIG_TEST(test_update_waits_for_past_leases)
 		/* one that is asked for now is for the next version */
 		uint64_t behind = gather(rig);
 		core_expect_waits(rig->core, behind, "rank 0 to publish");
-		core_pass(rig->core, rig->session, 1, persistent + 1);
+		core_pass(rig->core, rig->session, STREAM, persistent + 1);
 		core_expect(rig->core, begun, 0);
 		core_expect(rig->core, publish(rig), 0);
 		assert_int_equal(core_expect(rig->core, behind, 0)->u.gather.version, persistent + 2);
@@ -420,7 +408,7 @@ RIG_TEST(test_unregistered_under_a_consumer)
 	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
 	assert_int_equal(core_usage(rig->core).shard_bytes, 0);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	core_pass(rig->core, rig->session, 1, 1);
+	core_pass(rig->core, rig->session, STREAM, 1);
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 

@@ -2,58 +2,15 @@
 /*
  * Persistent units and slots: gathered copies whose place in memory matters.
  */
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 512ull
 
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session; /* rank 0's */
-	uint64_t unit;    /* of two ranks, at version 1 */
-};
-
-static void start(struct rig *rig)
-{
-	*rig = (struct rig){.core = core_new(NULL)};
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_rig_end)
-
-static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
-{
-	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
-}
-
-static void release_ok(struct rig *rig, uint64_t unit)
-{
-	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
-}
-
-static void release_after(struct rig *rig, uint64_t unit, uint32_t timeline, uint64_t value)
-{
-	const struct zd_fence fence = {timeline, value};
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, unit, CORE_TAG, &fence, 1), 0);
-}
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, rig_open(rig, 2, UNIT_BYTES, NULL), core_rig_end)
 
 static void set_persistent(struct rig *rig, bool persistent)
 {
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, persistent), 0);
-}
-
-static uint64_t gathered_bytes(struct rig *rig)
-{
-	return core_usage(rig->core).gathered_bytes;
-}
-
-static void expect_same(struct zd_location a, struct zd_location b)
-{
-	assert_int_equal(a.segment, b.segment);
-	assert_int_equal(a.offset, b.offset);
-	assert_int_equal(a.bytes, b.bytes);
 }
 
 /* ---- Persistent units ---------------------------------------------------------------------------------- */
@@ -129,10 +86,10 @@ RIG_TEST(test_refresh_waits_for_all_use_of_the_former_version)
 	uint64_t fresh = core_gather_tag(core, rig->session, rig->unit, "next", 1);
 	core_expect_waits(core, fresh, "leases on version 1 of unit 'w'");
 	core_team_check(&rig->team, old, 1);
-	release_after(rig, rig->unit, 4, 2);
+	release_after(rig, rig->unit, 2);
 	const struct zd_reply *reply = core_expect(core, fresh, 0); /* its copies wait for the stream */
 	core_team_check(&rig->team, old, 1);
-	core_pass(core, rig->session, 4, 2);
+	pass(rig, 2);
 	expect_same(reply->place, old->place);
 	core_team_check(&rig->team, reply, 2);
 }
@@ -200,14 +157,14 @@ RIG_TEST(test_slot_waits_for_its_former_unit)
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
 	struct zd_location place = gather_ok(rig, a)->place;
-	release_after(rig, a, 3, 1);
+	release_after(rig, a, 1);
 	assert_int_equal(gathered_bytes(rig), 0);
 	uint64_t next = core_gather(rig->core, rig->session, b);
 	core_expect_waits(rig->core, next, "gather: slot 2, which unit 'a' leaves");
 	/* its own next gather waits just so */
 	uint64_t again = core_gather(rig->core, rig->session, a);
 	core_expect_waits(rig->core, again, "slot 2, which unit 'a' leaves");
-	core_pass(rig->core, rig->session, 3, 1);
+	pass(rig, 1);
 	expect_same(core_expect(rig->core, next, 0)->place, place);
 	core_expect(rig->core, again, ZEROD_E_SLOT_CONFLICT);
 }

@@ -3,37 +3,23 @@
  * test_poison.c - released buffers of poison sessions are filled with NaN patterns: behind their readers,
  * before anything else is in their memory, and nobody else's.
  */
-#include "tests/support/core_driver.h"
 #include "tests/support/core_net.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 512ull
 #define NAN_BYTE   0xff
 
-/* Rank 0 is in poison mode, rank 1 is not. */
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session; /* rank 0's */
-	uint64_t unit;
-	uint32_t fills; /* given when the test began */
-};
+static uint32_t first_fill; /* the number of fills when the test began */
 
+/* Rank 0 is in poison mode, rank 1 is not. */
 static void start_as(struct rig *rig, const struct core_options *options, bool strict)
 {
-	uint64_t request[2];
 	rig->core = core_new(options);
-	rig->team = (struct core_team){.core = rig->core, .world_size = 2, .nranks = 2};
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		struct core_join join = {.world_size = 2, .rank = rank};
-		rig->team.session[rank] = rank == 0 ? core_open_poison(rig->core, CORE_ALICE, strict)
-		                                    : core_open(rig->core, CORE_ALICE);
-		request[rank] = core_join(rig->core, rig->team.session[rank], &join);
-	}
-	for (uint32_t rank = 0; rank < 2; rank++)
-		rig->team.group = core_expect(rig->core, request[rank], 0)->u.group_join.group;
-	rig->session = rig->team.session[0];
+	rig->session = core_open_poison(rig->core, CORE_ALICE, strict);
+	core_team_enter(&rig->team, rig->core,
+	                (const uint64_t[]){rig->session, core_open(rig->core, CORE_ALICE)}, 2);
 	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	rig->fills = core_count(rig->core, ZD_CMD_FILL);
+	first_fill = core_count(rig->core, ZD_CMD_FILL);
 }
 
 static void start(struct rig *rig, const struct core_options *options)
@@ -44,9 +30,9 @@ static void start(struct rig *rig, const struct core_options *options)
 #define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig, NULL), core_rig_end)
 
 /* So many fills have been given since. */
-static void expect_fills(const struct rig *rig, uint32_t fills)
+static void expect_fills(const struct rig *rig, uint32_t more)
 {
-	assert_int_equal(core_count(rig->core, ZD_CMD_FILL) - rig->fills, fills);
+	assert_int_equal(core_count(rig->core, ZD_CMD_FILL) - first_fill, more);
 }
 
 static bool is_filled(struct rig *rig, struct zd_location at)
@@ -59,32 +45,10 @@ static bool is_filled(struct rig *rig, struct zd_location at)
 	return true;
 }
 
-static const struct zd_reply *gather_ok(struct rig *rig, uint64_t unit)
+static void release_other(struct rig *rig, uint64_t value)
 {
-	return core_expect(rig->core, core_gather(rig->core, rig->session, unit), 0);
-}
-
-static void release(struct rig *rig, uint64_t unit)
-{
-	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
-}
-
-/* Behind a stream of rank 0's. */
-static void release_after(struct rig *rig, uint64_t unit, const char *tag, uint64_t value)
-{
-	const struct zd_fence fence = {.timeline = 3, .value = value};
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, unit, tag, &fence, 1), 0);
-}
-
-static void pass(struct rig *rig, uint64_t value)
-{
-	core_pass(rig->core, rig->session, 3, value);
-}
-
-static void expect_same(struct zd_location a, struct zd_location b)
-{
-	assert_int_equal(a.segment, b.segment);
-	assert_int_equal(a.offset, b.offset);
+	const struct zd_fence fence = {STREAM, value};
+	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->unit, "other", &fence, 1), 0);
 }
 
 /* ---- When ---------------------------------------------------------------------------------------------- */
@@ -93,11 +57,11 @@ RIG_TEST(test_behind_the_last_fence_of_every_lease)
 {
 	const struct zd_reply *reply = gather_ok(rig, rig->unit);
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "other", 2), 0);
-	release_after(rig, rig->unit, "other", 2);
-	release(rig, rig->unit);
+	release_other(rig, 2);
+	release_ok(rig, rig->unit);
 	pass(rig, 1);
 	expect_fills(rig, 0); /* a use is left */
-	release_after(rig, rig->unit, "other", 3);
+	release_other(rig, 3);
 	pass(rig, 2);
 	expect_fills(rig, 0);
 	core_team_check(&rig->team, reply, 1);
@@ -112,7 +76,7 @@ RIG_TEST(test_block_is_quarantined_until_filled)
 	struct core_row row;
 	struct zd_location at = gather_ok(rig, rig->unit)->place;
 	core_hold(rig->core, ZD_CMD_FILL);
-	release(rig, rig->unit);
+	release_ok(rig, rig->unit);
 	expect_fills(rig, 1);
 	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
@@ -158,9 +122,9 @@ RIG_TEST(test_promised_slot)
 {
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	rig->fills = core_count(rig->core, ZD_CMD_FILL);
+	first_fill = core_count(rig->core, ZD_CMD_FILL);
 	struct zd_location at = gather_ok(rig, a)->place;
-	release_after(rig, a, CORE_TAG, 1);
+	release_after(rig, a, 1);
 	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
 	const struct zd_reply *next = gather_ok(rig, b);
 	expect_same(next->place, at);
@@ -172,7 +136,7 @@ RIG_TEST(test_promised_slot)
 	core_unhold(rig->core, ZD_CMD_FILL);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 2);
 	core_team_check(&rig->team, next, 1);
-	release(rig, b);
+	release_ok(rig, b);
 	assert_true(is_filled(rig, at));
 }
 
@@ -189,7 +153,7 @@ RIG_TEST(test_slot_before_the_next_bytes)
 	uint64_t publish = core_send(rig->core, rig->team.session[1], &args);
 	core_team_publish_rank(&rig->team, b, 0);
 	struct zd_location at = gather_ok(rig, a)->place;
-	release(rig, a);
+	release_ok(rig, a);
 	const struct zd_reply *next = gather_ok(rig, b);
 	expect_same(next->place, at);
 	assert_true(is_filled(rig, at));
@@ -210,11 +174,11 @@ TEST(test_promised_block)
 		char name[] = {(char)('a' + i), 0};
 		units[i] = core_team_unit(&rig.team, name, 10 * CORE_KIB);
 	}
-	rig.fills = core_count(rig.core, ZD_CMD_FILL);
+	first_fill = core_count(rig.core, ZD_CMD_FILL);
 	for (uint32_t i = 0; i < 3; i++) {
 		replies[i] = gather_ok(&rig, units[i]);
 		expect_same(replies[i]->place, replies[0]->place);
-		release_after(&rig, units[i], CORE_TAG, i + 1);
+		release_after(&rig, units[i], i + 1);
 	}
 	for (uint32_t i = 0; i < 3; i++) {
 		expect_fills(&rig, i);
@@ -235,7 +199,7 @@ TEST(test_strict_waits_for_the_fill)
 	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
 	struct zd_location at = gather_ok(&rig, a)->place;
 	core_hold(rig.core, ZD_CMD_FILL);
-	release(&rig, a);
+	release_ok(&rig, a);
 	uint64_t next = core_gather(rig.core, rig.session, b);
 	core_expect_waits(rig.core, next, "slot 1, which unit 'a' leaves");
 	core_run_one(rig.core, ZD_CMD_FILL);
@@ -250,7 +214,7 @@ RIG_TEST(test_fill_that_fails)
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
 	(void)gather_ok(rig, a);
-	release_after(rig, a, CORE_TAG, 1);
+	release_after(rig, a, 1);
 	const struct zd_reply *next = gather_ok(rig, b);
 	core_fail_next(rig->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "ECC error");
 	pass(rig, 1);
@@ -279,7 +243,7 @@ RIG_TEST(test_prefetched_copies)
 	expect_fills(rig, 0);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	(void)gather_ok(rig, rig->unit);
-	release(rig, rig->unit);
+	release_ok(rig, rig->unit);
 	expect_fills(rig, 1);
 }
 
@@ -289,10 +253,10 @@ RIG_TEST(test_persistent_copies)
 {
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
 	struct zd_location at = gather_ok(rig, rig->unit)->place;
-	release(rig, rig->unit);
+	release_ok(rig, rig->unit);
 	core_team_publish(&rig->team, rig->unit);
 	expect_same(gather_ok(rig, rig->unit)->place, at);
-	release_after(rig, rig->unit, CORE_TAG, 1);
+	release_after(rig, rig->unit, 1);
 	core_team_publish(&rig->team, rig->unit);
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
 	pass(rig, 1);
@@ -306,10 +270,10 @@ RIG_TEST(test_persistent_copies)
 RIG_TEST(test_slot_that_is_left)
 {
 	uint64_t unit = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	rig->fills = core_count(rig->core, ZD_CMD_FILL);
+	first_fill = core_count(rig->core, ZD_CMD_FILL);
 	core_expect(rig->core, core_set_persistent(rig->core, rig->session, unit, true), 0);
 	struct zd_location at = gather_ok(rig, unit)->place;
-	release(rig, unit);
+	release_ok(rig, unit);
 	struct zd_args args = {.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = unit, .slot = ZEROD_NO_SLOT}};
 	core_call(rig->core, rig->session, &args, 0);
 	expect_fills(rig, 1);
@@ -324,10 +288,10 @@ TEST(test_session_ends_before_the_fill)
 		struct rig rig;
 		start(&rig, &(struct core_options){.sessions_linger = lingers});
 		uint64_t other = core_team_unit(&rig.team, "other", UNIT_BYTES);
-		rig.fills = core_count(rig.core, ZD_CMD_FILL);
+		first_fill = core_count(rig.core, ZD_CMD_FILL);
 		(void)gather_ok(&rig, rig.unit);
 		(void)gather_ok(&rig, other);
-		release_after(&rig, rig.unit, CORE_TAG, 1);
+		release_after(&rig, rig.unit, 1);
 		core_close(rig.core, rig.session);
 		if (lingers)
 			core_gone(rig.core, rig.session);
@@ -345,10 +309,10 @@ TEST(test_session_ends_during_the_fill)
 		start(&rig, &(struct core_options){.sessions_linger = lingers});
 		uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
 		uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-		rig.fills = core_count(rig.core, ZD_CMD_FILL);
+		first_fill = core_count(rig.core, ZD_CMD_FILL);
 		(void)gather_ok(&rig, a);
 		core_hold(rig.core, ZD_CMD_FILL);
-		release(&rig, a);
+		release_ok(&rig, a);
 		(void)gather_ok(&rig, b);
 		core_close(rig.core, rig.session);
 		core_unhold(rig.core, ZD_CMD_FILL);
@@ -371,7 +335,7 @@ ENGINE_TEST(test_rank_that_is_alone, .copies = true)
 	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
 	struct zd_location at = gather_ok(&rig, rig.unit)->place;
 	assert_int_equal(core_usage(core).gathered_bytes, UNIT_BYTES);
-	release(&rig, rig.unit);
+	release_ok(&rig, rig.unit);
 	assert_true(is_filled(&rig, at));
 	core_team_check(&rig.team, gather_ok(&rig, rig.unit), 1);
 }

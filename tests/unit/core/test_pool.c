@@ -4,25 +4,17 @@
  */
 #include <stdio.h>
 
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define SMALL 1024ull
 #define LARGE 4096ull
 
 /* One rank, which gathers copies. */
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session;
-};
-
 static void start(struct rig *rig, const struct core_options *options)
 {
 	struct core_options copying = options ? *options : (struct core_options){.ndevices = 0};
 	copying.copies = true;
-	rig->core = core_new(&copying);
-	rig->team = core_team_new(rig->core, "job", 1, false);
-	rig->session = rig->team.session[0];
+	rig_open(rig, 1, 0, &copying);
 }
 
 #define RIG_TEST(name, ...)                                                                                  \
@@ -32,16 +24,6 @@ static void start(struct rig *rig, const struct core_options *options)
 static uint64_t gather(struct rig *rig, uint64_t unit)
 {
 	return core_gather(rig->core, rig->session, unit);
-}
-
-static void release_ok(struct rig *rig, uint64_t unit)
-{
-	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
-}
-
-static uint64_t gathered_bytes(struct rig *rig)
-{
-	return core_usage(rig->core).gathered_bytes;
 }
 
 /* ---- The budget ---------------------------------------------------------------------------------------- */

@@ -2,26 +2,11 @@
 /*
  * Requests as such: ids, limits and deadlines. One that is refused or ends early leaves nothing behind.
  */
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 512u
 
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session; /* rank 0's */
-	uint64_t unit;    /* of two ranks, at version 1 */
-};
-
-static void start(struct rig *rig)
-{
-	*rig = (struct rig){.core = core_new(NULL)};
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->session = rig->team.session[0];
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-}
-
-#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, start(rig), core_rig_end)
+#define RIG_TEST(name) CORE_RIG_TEST(name, struct rig, rig, rig_open(rig, 2, UNIT_BYTES, NULL), core_rig_end)
 
 static struct zd_args future_gather(const struct rig *rig)
 {

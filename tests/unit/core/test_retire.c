@@ -6,25 +6,17 @@
  */
 #include <stdio.h>
 
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define SEGMENT  (64 * CORE_KIB)
 #define UNMAP_NS (30 * UINT64_C(1000000000))
 
-/* One rank and its shards' segment; its sessions map what replies name. */
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t session, other; /* `other` is in no group */
-};
-
+/* One rank and its shards' segment, and a session that is in no group; sessions map what replies name. */
 static void start(struct rig *rig, uint32_t segments)
 {
 	struct core_options options = {
 	        .ndevices = 1, .arena_bytes = segments * SEGMENT, .sessions_map = true, .copies = true};
-	rig->core = core_new(&options);
-	rig->team = core_team_new(rig->core, "job", 1, false);
-	rig->session = rig->team.session[0];
+	rig_open(rig, 1, 0, &options);
 	rig->other = core_open(rig->core, CORE_ALICE);
 }
 

@@ -12,16 +12,9 @@
 /* Rank 0 is strict, rank 1 is not; both on device 0, in the same segments. */
 static void start(struct core_driver *core, struct core_team *team)
 {
-	uint64_t request[2];
-	*team = (struct core_team){.core = core, .world_size = 2, .nranks = 2};
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		struct core_join join = {.world_size = 2, .rank = rank};
-		team->session[rank] = rank == 0 ? core_open_strict(core, CORE_ALICE)
-		                                : core_open(core, CORE_ALICE);
-		request[rank] = core_join(core, team->session[rank], &join);
-	}
-	for (uint32_t rank = 0; rank < 2; rank++)
-		team->group = core_expect(core, request[rank], 0)->u.group_join.group;
+	core_team_enter(team, core,
+	                (const uint64_t[]){core_open_strict(core, CORE_ALICE), core_open(core, CORE_ALICE)},
+	                2);
 }
 
 static struct zd_location gather(struct core_team *team, uint32_t rank, uint64_t unit)

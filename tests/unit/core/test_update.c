@@ -2,21 +2,13 @@
 /*
  * Updates: who may write a shard and when, versions, poisoned sessions, commits.
  */
-#include "tests/support/core_driver.h"
+#include "tests/unit/core/team_rig.h"
 
 #define UNIT_BYTES 512u
 
-struct rig {
-	struct core_driver *core;
-	struct core_team team;
-	uint64_t unit, other; /* two units of two ranks, at version 1 */
-};
-
 static void start(struct rig *rig)
 {
-	*rig = (struct rig){.core = core_new(NULL)};
-	rig->team = core_team_new(rig->core, "job", 2, false);
-	rig->unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
+	rig_open(rig, 2, UNIT_BYTES, NULL);
 	rig->other = core_team_unit(&rig->team, "v", UNIT_BYTES);
 }
 

@@ -86,7 +86,7 @@ void core_reducers_step_end(struct core_reducers *g);
  * ranks' gradients, and zeros behind the unit's true elements. */
 void core_check_target(struct core_reducers *g, uint32_t rank, const struct zd_reply *step,
                        uint64_t offset_numel, float factor);
-/* A whole step of that number, or any if it is 0, with core_check_target() of the first units, which have the same
+/* A whole step of that number, or any if it is 0, with core_check_target() of the first units. They have one
  * size. */
 void core_check_step(struct core_reducers *g, uint64_t number, uint32_t nunits, float factor);
 

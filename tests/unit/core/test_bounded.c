@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "core/engine.h"
+#include "tests/support/core_every.h"
 #include "tests/support/core_reduce.h"
 
 #define NRANKS   3u
@@ -98,8 +99,9 @@ struct scene {
 	uint64_t numel;           /* of units; they are gathered in place from IN_PLACE on */
 	uint64_t units[4 * MOST]; /* that a scene of many units has; the first ones */
 	uint32_t nunits;
-	bool runs;  /* a backward */
-	bool keeps; /* it is in a durable job */
+	bool runs;                   /* a backward */
+	bool keeps;                  /* it is in a durable job */
+	uint64_t ids[CORE_NOBJECTS]; /* of the request to come */
 };
 
 static uint64_t send(const struct scene *s, const struct zd_args *args)
@@ -128,6 +130,8 @@ static void open_scene(struct scene *s)
 	s->session = s->g.team.session[0];
 	s->group = s->g.team.group;
 	s->unit = add_unit(s, "w");
+	s->ids[CORE_GROUP] = s->group;
+	s->ids[CORE_BUCKET] = s->g.bucket[0];
 }
 
 static void begin_backward(struct scene *s)
@@ -334,9 +338,115 @@ static const char *const known[][2] = {
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */
 
-static void ask_session_reset(struct scene *s)
+static void begin_update(struct scene *s)
 {
-	(void)core_simple(s->core, s->session, ZD_REQ_SESSION_RESET, 0);
+	need(s, core_update(s->core, s->session, s->unit));
+}
+
+static void commit(struct scene *s)
+{
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_commit(s->core, s->g.team.session[rank], s->group, 1);
+}
+
+static void allocate(struct scene *s)
+{
+	s->ids[CORE_ALLOCATION] =
+	        need(s, core_alloc(s->core, s->session, "job", 0, CORE_KIB))->u.alloc.allocation;
+}
+
+static void allocate_and_commit(struct scene *s)
+{
+	allocate(s);
+	commit(s);
+}
+
+static void gather(struct scene *s)
+{
+	need(s, core_gather(s->core, s->session, s->unit));
+}
+
+static void new_forward(struct scene *s)
+{
+	uint64_t request = core_forward_begin(s->core, s->session, s->group, 0, NULL, 0);
+	s->ids[CORE_SCOPE] = need(s, request)->u.scope.scope;
+}
+
+static void new_claim(struct scene *s)
+{
+	new_forward(s);
+	(void)core_forward_end(s->core, s->session, s->ids[CORE_SCOPE], true);
+}
+
+static void new_context(struct scene *s)
+{
+	uint64_t request = core_context_begin(s->core, s->session, &s->unit, 1);
+	s->ids[CORE_SCOPE] = need(s, request)->u.scope.scope;
+}
+
+/* Of all ranks but rank 0, whose entry is in ids. */
+static bool reserve(struct scene *s)
+{
+	begin_backward(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;) {
+		uint64_t request = core_reserve(&s->g.team, rank, s->g.bucket[rank], s->unit);
+		const struct zd_reply *reply = core_reply(s->core, request);
+		if (!reply)
+			return false; /* behind all other entries of the rank */
+		s->ids[CORE_ENTRY] = reply->u.bucket_reserve.entry;
+		if (rank > 0)
+			(void)core_submit(&s->g, rank, s->ids[CORE_ENTRY], NULL);
+	}
+	return true;
+}
+
+static void reserve_all(struct scene *s)
+{
+	(void)reserve(s);
+}
+
+static void submit(struct scene *s)
+{
+	if (reserve(s))
+		(void)core_submit(&s->g, 0, s->ids[CORE_ENTRY], NULL);
+}
+
+static void wait_for_sum(struct scene *s)
+{
+	submit(s);
+	(void)core_wait_sum(&s->g.team, 0, s->unit, false);
+}
+
+static void end_backward(struct scene *s)
+{
+	submit(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_backward_end(&s->g.team, rank);
+}
+
+static void begin_step(struct scene *s)
+{
+	end_backward(s);
+	for (uint32_t rank = NRANKS; rank-- > 0;)
+		(void)core_step(&s->g.team, rank);
+}
+
+static void find_job(struct scene *s, const char *name)
+{
+	struct core_row row[8];
+	(void)core_rows_for(s->core, s->session, ZD__TABLE__JOBS, name, row, 1);
+	s->ids[CORE_JOB] = row[0].id;
+}
+
+static void keep_job(struct scene *s)
+{
+	join_durable(s);
+	find_job(s, "kept");
+}
+
+static void own_job(struct scene *s)
+{
+	find_job(s, "job");
 }
 
 static void ask_cancel(struct scene *s)
@@ -345,313 +455,9 @@ static void ask_cancel(struct scene *s)
 	(void)send(s, &(struct zd_args){.kind = ZD_REQ_CANCEL, .u.cancel.request = waits});
 }
 
-static void ask_group_join(struct scene *s)
-{
-	(void)core_join(s->core, s->session, &(struct core_join){.group = "new", .world_size = 2});
-}
-
-static void ask_group_leave(struct scene *s)
-{
-	(void)core_simple(s->core, s->session, ZD_REQ_GROUP_LEAVE, s->group);
-}
-
-static void ask_group_barrier(struct scene *s)
-{
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = s->group});
-}
-
-static void ask_unique_ids(struct scene *s)
-{
-	(void)send(s, &(struct zd_args){
-	                      .kind = ZD_REQ_UNIQUE_IDS,
-	                      .u.unique_ids = {.count = 1, .job = (char *)"job", .group = (char *)"world"}});
-}
-
-static void ask_unit_register(struct scene *s)
-{
-	(void)core_register(s->core, s->session, s->group,
-	                    &(struct core_unit){.name = "new", .numel = s->numel});
-}
-
-static void ask_units_resume(struct scene *s)
-{
-	const uint64_t description = 1;
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNITS_RESUME,
-	                                .u.units_resume = {.group = s->group,
-	                                                   .n_units = 1,
-	                                                   .units = &s->unit,
-	                                                   .n_descriptions = 1,
-	                                                   .descriptions = (uint64_t *)&description}});
-}
-
-static void ask_unit_unregister(struct scene *s)
-{
-	(void)core_simple(s->core, s->session, ZD_REQ_UNIT_UNREGISTER, s->unit);
-}
-
-static void ask_update_begin(struct scene *s)
-{
-	(void)core_update(s->core, s->session, s->unit);
-}
-
-static void ask_publish(struct scene *s)
-{
-	ask_update_begin(s);
-	(void)core_publish(s->core, s->session, s->unit);
-}
-
-static void ask_commit(struct scene *s)
-{
-	for (uint32_t rank = NRANKS; rank-- > 0;)
-		(void)core_commit(s->core, s->g.team.session[rank], s->group, 1);
-}
-
-static void ask_commit_wait(struct scene *s)
-{
-	ask_commit(s);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_COMMIT_WAIT,
-	                                .u.commit_wait = {.job = (char *)"job", .group = (char *)"world"}});
-}
-
-static void ask_unit_read(struct scene *s)
-{
-	uint64_t into = need(s, core_alloc(s->core, s->session, "job", 0, CORE_KIB))->u.alloc.allocation;
-	ask_commit(s);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
-	                                .u.unit_read = {.group = s->group,
-	                                                .unit = (char *)"w",
-	                                                .step = 1,
-	                                                .bytes = CORE_KIB,
-	                                                .allocation = into}});
-}
-
-static void ask_set_persistent(struct scene *s)
-{
-	(void)core_set_persistent(s->core, s->session, s->unit, true);
-}
-
-static void ask_set_slot(struct scene *s)
-{
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_SLOT, .u.set_slot = {.unit = s->unit, .slot = 1}});
-}
-
-static void ask_set_frozen(struct scene *s)
-{
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_SET_FROZEN,
-	                                .u.set_frozen = {.unit = s->unit, .frozen = true}});
-}
-
-static void ask_unit_load(struct scene *s)
-{
-	ask_update_begin(s);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_LOAD, .u.unit_load.unit = s->unit});
-}
-
-static void ask_unit_place(struct scene *s)
-{
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_UNIT_PLACE, .u.unit_place.unit = s->unit});
-}
-
-static void ask_gather(struct scene *s)
-{
-	(void)core_gather(s->core, s->session, s->unit);
-}
-
-static void ask_release(struct scene *s)
-{
-	ask_gather(s);
-	(void)core_release(s->core, s->session, s->unit);
-}
-
-static uint64_t new_scope(struct scene *s)
-{
-	return need(s, core_forward_begin(s->core, s->session, s->group, 0, NULL, 0))->u.scope.scope;
-}
-
-static void ask_forward_begin(struct scene *s)
-{
-	(void)new_scope(s);
-}
-
-static void ask_forward_end(struct scene *s)
-{
-	(void)core_forward_end(s->core, s->session, new_scope(s), true);
-}
-
-static void ask_claim_end(struct scene *s)
-{
-	uint64_t scope = new_scope(s);
-	(void)core_forward_end(s->core, s->session, scope, true);
-	(void)core_scope_end(s->core, s->session, ZD_REQ_CLAIM_END, scope, NULL, 0);
-}
-
-static void ask_scope_abandon(struct scene *s)
-{
-	(void)core_scope_end(s->core, s->session, ZD_REQ_SCOPE_ABANDON, new_scope(s), NULL, 0);
-}
-
-static void ask_context_begin(struct scene *s)
-{
-	(void)core_context_begin(s->core, s->session, &s->unit, 1);
-}
-
-static void ask_context_end(struct scene *s)
-{
-	uint64_t request = core_context_begin(s->core, s->session, &s->unit, 1);
-	(void)core_scope_end(s->core, s->session, ZD_REQ_CONTEXT_END, need(s, request)->u.scope.scope, NULL,
-	                     0);
-}
-
-static void ask_group_agree(struct scene *s)
-{
-	static const double values[ZEROD_MAX_AGREED];
-	const struct zd_args args = {.kind = ZD_REQ_GROUP_AGREE,
-	                             .u.group_agree = {.group = s->group,
-	                                               .op = ZEROD_AGREE_MAX,
-	                                               .n_values = ZEROD_MAX_AGREED,
-	                                               .values = (double *)values}};
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		(void)core_send(s->core, s->g.team.session[rank], &args);
-}
-
-static void ask_backward_begin(struct scene *s)
-{
-	(void)core_backward(&s->g.team, 0, 3, true);
-}
-
-static void ask_bucket_create(struct scene *s)
-{
-	(void)core_bucket(&s->g.team, 0, ZEROD_FLOAT32, CORE_KIB, 2);
-}
-
-static void ask_bucket_destroy(struct scene *s)
-{
-	(void)core_bucket_destroy(&s->g.team, 0, s->g.bucket[0]);
-}
-
-static void ask_bucket_reserve(struct scene *s)
-{
-	begin_backward(s);
-	(void)core_reserve(&s->g.team, 0, s->g.bucket[0], s->unit);
-}
-
-static void ask_bucket_submit(struct scene *s)
-{
-	begin_backward(s);
-	for (uint32_t rank = NRANKS; rank-- > 0;) {
-		uint64_t request = core_reserve(&s->g.team, rank, s->g.bucket[rank], s->unit);
-		const struct zd_reply *reply = core_reply(s->core, request);
-		if (!reply)
-			return; /* behind all other entries of the rank */
-		const struct core_commit entry = {.bucket = s->g.bucket[rank],
-		                                  .entry = reply->u.bucket_reserve.entry};
-		(void)core_bucket_submit(&s->g.team, rank, &entry);
-	}
-}
-
-static void ask_reduce_skip(struct scene *s)
-{
-	begin_backward(s);
-	for (uint32_t rank = NRANKS; rank-- > 0;)
-		(void)core_skip(&s->g.team, rank, s->unit);
-}
-
-static void ask_reduce_wait(struct scene *s)
-{
-	ask_bucket_submit(s);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait.unit = s->unit});
-}
-
-static void ask_target_return(struct scene *s)
-{
-	ask_reduce_wait(s);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_TARGET_RETURN,
-	                                .u.target_return = {.n_units = 1, .units = &s->unit}});
-}
-
-static void ask_backward_end(struct scene *s)
-{
-	ask_bucket_submit(s);
-	for (uint32_t rank = NRANKS; rank-- > 0;)
-		(void)core_backward_end(&s->g.team, rank);
-}
-
-static void ask_backward_abandon(struct scene *s)
-{
-	ask_bucket_submit(s);
-	(void)send(s,
-	           &(struct zd_args){.kind = ZD_REQ_BACKWARD_ABANDON, .u.backward_abandon.group = s->group});
-}
-
-static void ask_step_begin(struct scene *s)
-{
-	ask_backward_end(s);
-	for (uint32_t rank = NRANKS; rank-- > 0;)
-		(void)core_step(&s->g.team, rank);
-}
-
-static void ask_step_get(struct scene *s)
-{
-	ask_step_begin(s);
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_STEP_GET,
-	                                .u.step_get = {.group = s->group, .n_units = 1, .units = &s->unit}});
-}
-
-static void ask_step_end(struct scene *s)
-{
-	ask_step_begin(s);
-	for (uint32_t rank = NRANKS; rank-- > 0;)
-		(void)core_step_end(&s->g.team, rank, NULL, 0);
-}
-
-static void ask_alloc(struct scene *s)
-{
-	(void)core_alloc(s->core, s->session, "job", 0, CORE_KIB);
-}
-
-static void ask_free(struct scene *s)
-{
-	uint64_t allocation =
-	        need(s, core_alloc(s->core, s->session, "job", 0, CORE_KIB))->u.alloc.allocation;
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_FREE, .u.free.allocation = allocation});
-}
-
 static void ask_kill_session(struct scene *s)
 {
 	(void)core_simple(s->core, core_open_admin(s->core), ZD_REQ_KILL_SESSION, s->session);
-}
-
-static void ask_abort_group(struct scene *s)
-{
-	(void)core_simple(s->core, s->session, ZD_REQ_ABORT_GROUP, s->group);
-}
-
-static void ask_end_job(struct scene *s)
-{
-	struct core_row row[8];
-	join_durable(s);
-	(void)core_rows_for(s->core, s->session, ZD__TABLE__JOBS, "kept", row, 1);
-	(void)core_simple(s->core, s->session, ZD_REQ_END_JOB, row[0].id);
-}
-
-static void ask_kill_job(struct scene *s)
-{
-	struct core_row row[8];
-	(void)core_rows_for(s->core, s->session, ZD__TABLE__JOBS, "job", row, 1);
-	(void)core_simple(s->core, s->session, ZD_REQ_KILL_JOB, row[0].id);
-}
-
-static void ask_trim(struct scene *s)
-{
-	(void)send(s, &(struct zd_args){.kind = ZD_REQ_TRIM, .u.trim.device = 0});
-}
-
-static void ask_segments_unmapped(struct scene *s)
-{
-	const uint32_t segment = 1;
-	(void)send(s, &(struct zd_args){
-	                      .kind = ZD_REQ_SEGMENTS_UNMAPPED,
-	                      .u.segments_unmapped = {.n_segments = 1, .segments = (uint32_t *)&segment}});
 }
 
 static void ask_durable(struct scene *s)
@@ -676,17 +482,69 @@ static void ask_deadlines(struct scene *s)
 	core_tick(s->core, 1);
 }
 
-/* A kind without its function does not compile. */
-static const struct ask {
-	const char *name;
-	void (*ask)(struct scene *s);
-} asks[] = {
-#define REQUEST(KIND, name) {#name, ask_##name},
+static const char *const names[] = {
+#define REQUEST(KIND, name) [ZD_REQ_##KIND] = #name,
 #include "core/requests.def"
-        {"a durable alloc", ask_durable},
-        {"an alloc without room", ask_too_much},
-        {"deadlines", ask_deadlines},
 };
+
+/* Rank 0 or all ranks make the request of core_args(), or `ask` makes it. */
+static const struct ask {
+	void (*before)(struct scene *s);
+	bool by_all;
+	void (*ask)(struct scene *s);
+	const char *name; /* NULL: the request's */
+} asks[ZD_NREQUESTS + 3] = {
+        [ZD_REQ_CANCEL] = {.ask = ask_cancel},
+        [ZD_REQ_PUBLISH] = {begin_update},
+        [ZD_REQ_COMMIT] = {.by_all = true},
+        [ZD_REQ_COMMIT_WAIT] = {commit},
+        [ZD_REQ_UNIT_READ] = {allocate_and_commit},
+        [ZD_REQ_UNIT_LOAD] = {begin_update},
+        [ZD_REQ_RELEASE] = {gather},
+        [ZD_REQ_FORWARD_END] = {new_forward},
+        [ZD_REQ_CLAIM_END] = {new_claim},
+        [ZD_REQ_SCOPE_ABANDON] = {new_forward},
+        [ZD_REQ_CONTEXT_END] = {new_context},
+        [ZD_REQ_GROUP_AGREE] = {.by_all = true},
+        [ZD_REQ_BUCKET_RESERVE] = {begin_backward},
+        [ZD_REQ_BUCKET_SUBMIT] = {reserve_all},
+        [ZD_REQ_REDUCE_SKIP] = {begin_backward, .by_all = true},
+        [ZD_REQ_REDUCE_WAIT] = {submit},
+        [ZD_REQ_TARGET_RETURN] = {wait_for_sum},
+        [ZD_REQ_BACKWARD_END] = {submit, .by_all = true},
+        [ZD_REQ_BACKWARD_ABANDON] = {submit},
+        [ZD_REQ_STEP_BEGIN] = {end_backward, .by_all = true},
+        [ZD_REQ_STEP_GET] = {begin_step},
+        [ZD_REQ_STEP_END] = {begin_step, .by_all = true},
+        [ZD_REQ_FREE] = {allocate},
+        [ZD_REQ_KILL_SESSION] = {.ask = ask_kill_session},
+        [ZD_REQ_END_JOB] = {keep_job},
+        [ZD_REQ_KILL_JOB] = {own_job},
+        [ZD_NREQUESTS] = {.ask = ask_durable, .name = "a durable alloc"},
+        {.ask = ask_too_much, .name = "an alloc without room"},
+        {.ask = ask_deadlines, .name = "deadlines"},
+};
+
+static const char *name_of(const struct ask *ask)
+{
+	return ask->name ? ask->name : names[ask - asks];
+}
+
+static void make(struct scene *s, const struct ask *ask)
+{
+	if (ask->ask) {
+		ask->ask(s);
+		return;
+	}
+	s->ids[CORE_UNIT] = s->unit;
+	if (ask->before)
+		ask->before(s);
+	struct zd_args args = core_args((enum zd_request_kind)(ask - asks), s->ids);
+	if (args.kind == ZD_REQ_UNIT_REGISTER)
+		args.u.unit_register.numel = s->numel;
+	for (uint32_t rank = ask->by_all ? NRANKS : 1; rank-- > 0;)
+		(void)core_send(s->core, s->g.team.session[rank], &args);
+}
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
@@ -698,7 +556,7 @@ static uint64_t measure(const struct ask *ask, const struct hold *hold, uint32_t
 	open_scene(&s);
 	hold->fill(&s);
 	longest = 0;
-	ask->ask(&s);
+	make(&s, ask);
 	uint64_t count = longest;
 	core_abandon(s.core);
 	return count;
@@ -707,7 +565,7 @@ static uint64_t measure(const struct ask *ask, const struct hold *hold, uint32_t
 static bool is_known(const struct ask *ask, const struct hold *hold)
 {
 	for (size_t i = 0; i < ZD_ARRAY_LEN(known); i++) {
-		if (strcmp(ask->name, known[i][0]) == 0 && strcmp(hold->name, known[i][1]) == 0)
+		if (strcmp(name_of(ask), known[i][0]) == 0 && strcmp(hold->name, known[i][1]) == 0)
 			return true;
 	}
 	return false;
@@ -730,7 +588,7 @@ TEST(test_no_request_visits_all)
 				count = foresee(&asks[i], &holds[j], 4 * MOST);
 			if ((count > MOST_BLOCKS) == is_known(&asks[i], &holds[j]))
 				continue;
-			print_error("%s beside %llu %s: %llu basic blocks\n", asks[i].name,
+			print_error("%s beside %llu %s: %llu basic blocks\n", name_of(&asks[i]),
 			            (unsigned long long)holds[j].limit, holds[j].name,
 			            (unsigned long long)count);
 			failures++;
@@ -751,7 +609,7 @@ static uint64_t measure_beside_readers(uint32_t n)
 		(void)core_send(s.core, core_open(s.core, CORE_ALICE), &args);
 	}
 	uint64_t before = blocks;
-	ask_publish(&s);
+	make(&s, &asks[ZD_REQ_PUBLISH]);
 	uint64_t count = blocks - before;
 	core_abandon(s.core);
 	return count;

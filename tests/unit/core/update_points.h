@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update_points.h - where the ranks of a group with shadows are in a step when something ends one of them, or all. */
+/* update_points.h - where the ranks of a group with shadows are in a step when one of them ends, or all. */
 #ifndef ZD_TESTS_UPDATE_POINTS_H
 #define ZD_TESTS_UPDATE_POINTS_H
 

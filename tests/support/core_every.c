@@ -1,90 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core_every.h"
 
-/* clang-format off
- * NOLINTBEGIN(bugprone-macro-parentheses): names of fields */
-#define FIELD(KIND, field, object, ...)                                                                      \
-	{                                                                                                    \
-		.kind = ZD_REQ_##KIND, .name = #KIND " " #field, .at = offsetof(struct zd_args, u.field),    \
-		object, __VA_ARGS__                                                                          \
-	}
-#define ID(KIND, field, object)      FIELD(KIND, field, object, .list = false)
-#define ID_OR_0(KIND, field, object) FIELD(KIND, field, object, .optional = true)
-#define IDS(KIND, of, object)        FIELD(KIND, of.units, object, .list = true)
-#define NO_IDS(KIND)                                                                                         \
-	{                                                                                                    \
-		.kind = ZD_REQ_##KIND                                                                        \
-	}
-/* NOLINTEND(bugprone-macro-parentheses)
- * clang-format on */
-
-const struct core_field core_fields[] = {
-        NO_IDS(SESSION_RESET),
-        NO_IDS(CANCEL), /* the id of a request is the session's own: test_request.c */
-        NO_IDS(GROUP_JOIN),
-        NO_IDS(UNIQUE_IDS),
-        NO_IDS(TRIM),
-        NO_IDS(SEGMENTS_UNMAPPED), /* ids that are not the session's are ignored: test_retire.c */
-        ID(GROUP_LEAVE, group_leave.group, CORE_GROUP),
-        ID(GROUP_BARRIER, group_barrier.group, CORE_GROUP),
-        ID(UNIT_REGISTER, unit_register.group, CORE_GROUP),
-        ID(UNITS_RESUME, units_resume.group, CORE_GROUP),
-        IDS(UNITS_RESUME, units_resume, CORE_UNIT),
-        ID(UNIT_UNREGISTER, unit_unregister.unit, CORE_UNIT),
-        IDS(UPDATE_BEGIN, update_begin, CORE_UNIT),
-        IDS(PUBLISH, publish, CORE_UNIT),
-        ID(COMMIT, commit.group, CORE_GROUP),
-        NO_IDS(COMMIT_WAIT),
-        ID(UNIT_READ, unit_read.group, CORE_GROUP),
-        ID(UNIT_READ, unit_read.allocation, CORE_ALLOCATION),
-        ID(SET_PERSISTENT, set_persistent.unit, CORE_UNIT),
-        ID(SET_SLOT, set_slot.unit, CORE_UNIT),
-        ID(SET_FROZEN, set_frozen.unit, CORE_UNIT),
-        ID(UNIT_LOAD, unit_load.unit, CORE_UNIT),
-        ID_OR_0(UNIT_LOAD, unit_load.allocation, CORE_ALLOCATION),
-        ID(UNIT_PLACE, unit_place.unit, CORE_UNIT),
-        ID(GATHER, gather.unit, CORE_UNIT),
-        ID(GATHER, gather.scope, CORE_SCOPE),
-        ID(RELEASE, release.unit, CORE_UNIT),
-        ID(FORWARD_BEGIN, forward_begin.group, CORE_GROUP),
-        ID_OR_0(FORWARD_BEGIN, forward_begin.parent, CORE_SCOPE),
-        ID(FORWARD_END, forward_end.scope, CORE_SCOPE),
-        ID(CLAIM_END, claim_end.scope, CORE_SCOPE),
-        ID(SCOPE_ABANDON, scope_abandon.scope, CORE_SCOPE),
-        IDS(CONTEXT_BEGIN, context_begin, CORE_UNIT),
-        ID(CONTEXT_END, context_end.scope, CORE_SCOPE),
-        ID(GROUP_AGREE, group_agree.group, CORE_GROUP),
-        ID(BACKWARD_BEGIN, backward_begin.group, CORE_GROUP),
-        ID(BUCKET_CREATE, bucket_create.group, CORE_GROUP),
-        ID(BUCKET_DESTROY, bucket_destroy.bucket, CORE_BUCKET),
-        ID(BUCKET_RESERVE, bucket_reserve.bucket, CORE_BUCKET),
-        ID(BUCKET_RESERVE, bucket_reserve.unit, CORE_UNIT),
-        ID(BUCKET_SUBMIT, bucket_submit.bucket, CORE_BUCKET),
-        ID(BUCKET_SUBMIT, bucket_submit.entry, CORE_ENTRY),
-        ID(REDUCE_SKIP, reduce_skip.unit, CORE_UNIT),
-        ID(REDUCE_WAIT, reduce_wait.unit, CORE_UNIT),
-        IDS(TARGET_RETURN, target_return, CORE_UNIT),
-        ID(BACKWARD_END, backward_end.group, CORE_GROUP),
-        ID(BACKWARD_ABANDON, backward_abandon.group, CORE_GROUP),
-        ID(STEP_BEGIN, step_begin.group, CORE_GROUP),
-        ID(STEP_GET, step_get.group, CORE_GROUP),
-        IDS(STEP_GET, step_get, CORE_UNIT),
-        ID(STEP_END, step_end.group, CORE_GROUP),
-        ID_OR_0(ALLOC, alloc.unit, CORE_UNIT),
-        ID(FREE, free.allocation, CORE_ALLOCATION),
-        ID(KILL_SESSION, kill_session.session, CORE_SESSION),
-        ID(ABORT_GROUP, abort_group.group, CORE_GROUP),
-        ID(END_JOB, end_job.job, CORE_JOB),
-        ID(KILL_JOB, kill_job.job, CORE_JOB),
+const struct core_kind core_kinds[ZD_NREQUESTS] = {
+#define REQUEST(KIND, name) [ZD_REQ_##KIND] = {#name, offsetof(struct zd_args, u.name)},
+#include "core/requests.def"
 };
-const size_t core_nfields = sizeof(core_fields) / sizeof(core_fields[0]);
 
-void core_set_field(struct zd_args *args, const struct core_field *field, const uint64_t *id)
+const ProtobufCMessageDescriptor *core_message(enum zd_request_kind kind)
 {
-	if (field->list)
-		memcpy((char *)args + field->at, &id, sizeof(id));
+	return protobuf_c_message_descriptor_get_field_by_name(&zd__request__descriptor,
+	                                                       core_kinds[kind].name)
+	        ->descriptor;
+}
+
+enum core_object core_object_of(const ProtobufCFieldDescriptor *field)
+{
+	static const char *const names[CORE_NOBJECTS] = {"group", "unit",       "bucket",  "entry",
+	                                                 "scope", "allocation", "session", "job"};
+
+	if (field->type != PROTOBUF_C_TYPE_UINT64)
+		return CORE_NOBJECTS;
+	if (strcmp(field->name, "parent") == 0)
+		return CORE_SCOPE;
+	if (strcmp(field->name, "units") == 0)
+		return CORE_UNIT;
+	for (uint32_t i = 0; i < CORE_NOBJECTS; i++) {
+		if (strcmp(field->name, names[i]) == 0)
+			return (enum core_object)i;
+	}
+	return CORE_NOBJECTS;
+}
+
+void core_set_id(struct zd_args *args, const ProtobufCFieldDescriptor *field, const uint64_t *id)
+{
+	char *at = (char *)args + core_kinds[args->kind].at + field->offset;
+
+	if (field->label == PROTOBUF_C_LABEL_REPEATED)
+		memcpy(at, &id, sizeof(id));
 	else
-		memcpy((char *)args + field->at, id, sizeof(*id));
+		memcpy(at, id, sizeof(*id));
+}
+
+/* The requests of core_args() leave it 0. */
+static bool is_optional(enum zd_request_kind kind, const ProtobufCFieldDescriptor *field)
+{
+	return kind == ZD_REQ_ALLOC || strcmp(field->name, "parent") == 0 ||
+	       (kind == ZD_REQ_UNIT_LOAD && strcmp(field->name, "allocation") == 0);
 }
 
 struct zd_args core_args(enum zd_request_kind kind, const uint64_t ids[CORE_NOBJECTS])
@@ -183,9 +144,11 @@ struct zd_args core_args(enum zd_request_kind kind, const uint64_t ids[CORE_NOBJ
 	default:
 		break;
 	}
-	for (size_t i = 0; i < core_nfields; i++) {
-		if (core_fields[i].kind == kind && core_fields[i].name && !core_fields[i].optional)
-			core_set_field(&args, &core_fields[i], &ids[core_fields[i].object]);
+	const ProtobufCMessageDescriptor *message = core_message(kind);
+	for (unsigned i = 0; i < message->n_fields; i++) {
+		enum core_object object = core_object_of(&message->fields[i]);
+		if (object < CORE_NOBJECTS && !is_optional(kind, &message->fields[i]))
+			core_set_id(&args, &message->fields[i], &ids[object]);
 	}
 	return args;
 }

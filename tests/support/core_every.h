@@ -17,19 +17,15 @@ enum core_object {
 	CORE_NOBJECTS
 };
 
-/* The fields of requests that are ids. */
-struct core_field {
-	enum zd_request_kind kind;
-	const char *name; /* NULL: the request has no ids */
-	size_t at;        /* in struct zd_args */
-	enum core_object object;
-	bool list, optional; /* optional: 0 in the requests of core_args() */
-};
-extern const struct core_field core_fields[];
-extern const size_t core_nfields;
-
+extern const struct core_kind {
+	const char *name;
+	size_t at; /* of the message, in struct zd_args */
+} core_kinds[ZD_NREQUESTS];
+const ProtobufCMessageDescriptor *core_message(enum zd_request_kind kind);
+/* The object whose id the field is; CORE_NOBJECTS: it is no id. */
+enum core_object core_object_of(const ProtobufCFieldDescriptor *field);
 /* Sets the field to one id. */
-void core_set_field(struct zd_args *args, const struct core_field *field, const uint64_t *id);
+void core_set_id(struct zd_args *args, const ProtobufCFieldDescriptor *field, const uint64_t *id);
 /* A request that is accepted if its ids are. CANCEL lacks its request. `ids` outlives the arguments. */
 struct zd_args core_args(enum zd_request_kind kind, const uint64_t ids[CORE_NOBJECTS]);
 

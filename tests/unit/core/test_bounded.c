@@ -482,11 +482,6 @@ static void ask_deadlines(struct scene *s)
 	core_tick(s->core, 1);
 }
 
-static const char *const names[] = {
-#define REQUEST(KIND, name) [ZD_REQ_##KIND] = #name,
-#include "core/requests.def"
-};
-
 /* Rank 0 or all ranks make the request of core_args(), or `ask` makes it. */
 static const struct ask {
 	void (*before)(struct scene *s);
@@ -527,7 +522,7 @@ static const struct ask {
 
 static const char *name_of(const struct ask *ask)
 {
-	return ask->name ? ask->name : names[ask - asks];
+	return ask->name ? ask->name : core_kinds[ask - asks].name;
 }
 
 static void make(struct scene *s, const struct ask *ask)

@@ -194,3 +194,36 @@ void contract_backward_end_all(struct contract *c)
 {
 	contract_run(c, end_backward, NULL);
 }
+
+/* ---- A world of two ranks ------------------------------------------------------------------------------ */
+
+void contract_open_world(struct contract_world *w)
+{
+	w->c = contract_open(&(struct contract_options){.world_size = WORLD_RANKS});
+	contract_plain_unit(w->c, "w", WORLD_NUMEL, &w->first);
+	contract_plain_unit(w->c, "v", 3, &w->second);
+	for (uint32_t i = 0; i < WORLD_RANKS; i++) {
+		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
+		w->streams[i] = contract_stream(&w->c->ranks[i]);
+	}
+}
+
+void contract_reduce_all(struct contract_world *w, const struct contract_unit *unit, float factor)
+{
+	for (uint32_t i = 0; i < WORLD_RANKS; i++)
+		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, NULL);
+}
+
+void contract_skip_all(struct contract_world *w, const struct contract_unit *unit)
+{
+	for (uint32_t i = 0; i < WORLD_RANKS; i++)
+		OK(w->c->ranks[i].client, zerod_reduce_skip(unit->at[i], NULL, NULL));
+}
+
+void contract_expect_sums(struct contract_world *w, float first, float second)
+{
+	struct contract_sum sums[] = {{&w->first, CONTRACT_ALL(w->c), first},
+	                              {&w->second, CONTRACT_ALL(w->c), second}};
+
+	contract_expect_step(w->c, sums, 2);
+}

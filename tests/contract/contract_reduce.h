@@ -52,4 +52,21 @@ void contract_backward_end_all(struct contract *c);
 
 #define CONTRACT_ALL(c) ((1u << (c)->world_size) - 1)
 
+/* ---- A world of two ranks ------------------------------------------------------------------------------ */
+
+#define WORLD_NUMEL 1000u
+#define WORLD_RANKS 2u
+
+struct contract_world {
+	struct contract *c;
+	struct contract_unit first, second; /* of WORLD_NUMEL elements, and of 3 */
+	zerod_bucket *buckets[WORLD_RANKS];
+	zerod_stream *streams[WORLD_RANKS];
+};
+void contract_open_world(struct contract_world *w);
+void contract_reduce_all(struct contract_world *w, const struct contract_unit *unit, float factor);
+void contract_skip_all(struct contract_world *w, const struct contract_unit *unit);
+/* contract_expect_step() with the sums of all ranks' gradients times these factors. */
+void contract_expect_sums(struct contract_world *w, float first, float second);
+
 #endif

@@ -12,37 +12,13 @@
 
 #include "base/mem.h"
 
-#define NUMEL 1000u
-#define RANKS 2u
-
-struct world {
-	struct contract *c;
-	struct contract_unit first, second;
-	zerod_bucket *buckets[RANKS];
-};
-
-static void open_world(struct world *w)
+static uint64_t flat_target_bytes(const struct contract_world *w)
 {
-	w->c = contract_open(&(struct contract_options){.world_size = RANKS});
-	contract_plain_unit(w->c, "w", NUMEL, &w->first);
-	contract_plain_unit(w->c, "v", 3, &w->second);
-	for (uint32_t i = 0; i < RANKS; i++)
-		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
-}
-
-static void reduce_all(struct world *w, const struct contract_unit *unit, float factor)
-{
-	for (uint32_t i = 0; i < RANKS; i++)
-		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, NULL);
-}
-
-static uint64_t flat_target_bytes(const struct world *w)
-{
-	return RANKS * (w->first.shard_numel + w->second.shard_numel) * sizeof(float);
+	return WORLD_RANKS * (w->first.shard_numel + w->second.shard_numel) * sizeof(float);
 }
 
 /* Neither targets nor buckets nor staging. */
-static void expect_nothing_held(struct world *w)
+static void expect_nothing_held(struct contract_world *w)
 {
 	struct contract_device all = contract_devices(w->c);
 
@@ -51,34 +27,26 @@ static void expect_nothing_held(struct world *w)
 	assert_int_equal(all.staging_bytes, 0);
 }
 
-static void expect_step(struct world *w, float first, float second)
-{
-	struct contract_sum sums[] = {{&w->first, CONTRACT_ALL(w->c), first},
-	                              {&w->second, CONTRACT_ALL(w->c), second}};
-
-	contract_expect_step(w->c, sums, 2);
-}
-
 /* ---- Between steps ------------------------------------------------------------------------------------- */
 
 CONTRACT_TEST(test_nothing_is_held_between_steps)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	expect_nothing_held(&w);
 	for (uint32_t step = 1; step <= 3; step++) {
 		contract_backward_all(w.c, 3, true);
 		assert_int_equal(contract_devices(w.c).target_bytes, flat_target_bytes(&w));
 		assert_int_equal(contract_devices(w.c).bucket_bytes, 0); /* until an entry needs it */
-		reduce_all(&w, &w.first, (float)step);
+		contract_reduce_all(&w, &w.first, (float)step);
 		assert_int_not_equal(contract_devices(w.c).bucket_bytes, 0);
-		reduce_all(&w, &w.second, 1);
+		contract_reduce_all(&w, &w.second, 1);
 		contract_backward_end_all(w.c);
 		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
 		assert_int_equal(contract_devices(w.c).staging_bytes, 0);
 		assert_int_equal(contract_devices(w.c).target_bytes, flat_target_bytes(&w));
-		expect_step(&w, (float)step, 1);
+		contract_expect_sums(&w, (float)step, 1);
 		expect_nothing_held(&w);
 	}
 	contract_close(w.c);
@@ -103,28 +71,27 @@ static void spoil_and_end(struct contract_rank *rank, void *arg)
 
 CONTRACT_TEST(test_every_window_begins_with_zeros)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	contract_backward_all(w.c, 3, true);
-	reduce_all(&w, &w.first, 3);
-	reduce_all(&w, &w.second, 3);
+	contract_reduce_all(&w, &w.first, 3);
+	contract_reduce_all(&w, &w.second, 3);
 	contract_backward_end_all(w.c);
 	contract_run(w.c, spoil_and_end, &w.first);
 	expect_nothing_held(&w);
 	contract_backward_all(w.c, 3, true);
-	reduce_all(&w, &w.first, 1);
-	for (uint32_t i = 0; i < RANKS; i++)
-		OK(w.c->ranks[i].client, zerod_reduce_skip(w.second.at[i], NULL, NULL));
+	contract_reduce_all(&w, &w.first, 1);
+	contract_skip_all(&w, &w.second);
 	contract_backward_end_all(w.c);
-	expect_step(&w, 1, 0);
+	contract_expect_sums(&w, 1, 0);
 	contract_close(w.c);
 }
 
 /* One flat buffer a rank, each unit's slice at its offset. */
 static void check_layout(struct contract_rank *rank, void *arg)
 {
-	const struct world *w = arg;
+	const struct contract_world *w = arg;
 	struct zerod_target first = ZEROD_INIT(first), second = ZEROD_INIT(second);
 
 	(void)contract_step(rank);
@@ -141,12 +108,12 @@ CONTRACT_TEST(test_target_is_one_flat_buffer)
 	struct zerod_unit_options frozen = ZEROD_INIT(frozen);
 	struct contract_unit unit;
 	struct zerod_target target = ZEROD_INIT(target);
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	frozen.name = "frozen";
 	frozen.dtype = ZEROD_FLOAT32;
-	frozen.numel = NUMEL;
+	frozen.numel = WORLD_NUMEL;
 	frozen.flags = ZEROD_UNIT_FROZEN;
 	contract_unit(w.c, &frozen, &unit);
 	contract_backward_all(w.c, 3, true);
@@ -156,8 +123,8 @@ CONTRACT_TEST(test_target_is_one_flat_buffer)
 	      "unit 'frozen' is frozen");
 	FAILS(w.c->ranks[0].client, zerod_target_get(unit.at[0], &target), ZEROD_E_INVALID, "frozen");
 	FAILS(w.c->ranks[0].client, zerod_target_get(w.first.at[0], &target), ZEROD_E_STATE, "no target");
-	reduce_all(&w, &w.first, 1);
-	reduce_all(&w, &w.second, 1);
+	contract_reduce_all(&w, &w.first, 1);
+	contract_reduce_all(&w, &w.second, 1);
 	contract_backward_end_all(w.c);
 	contract_run(w.c, check_layout, &w);
 	contract_close(w.c);
@@ -167,7 +134,7 @@ CONTRACT_TEST(test_target_is_one_flat_buffer)
  * free. */
 CONTRACT_TEST(test_target_waits_for_its_readers)
 {
-	struct world w;
+	struct contract_world w;
 	struct contract_rank *rank;
 	zerod_stream *stream;
 	struct contract_gate *gate;
@@ -175,12 +142,12 @@ CONTRACT_TEST(test_target_waits_for_its_readers)
 	struct contract_task *task;
 	float seen[3];
 
-	open_world(&w);
+	contract_open_world(&w);
 	rank = &w.c->ranks[0];
 	stream = contract_stream(rank);
 	contract_backward_all(w.c, 3, true);
-	reduce_all(&w, &w.first, 1);
-	reduce_all(&w, &w.second, 1);
+	contract_reduce_all(&w, &w.first, 1);
+	contract_reduce_all(&w, &w.second, 1);
 	contract_backward_end_all(w.c);
 	task = contract_start(&w.c->ranks[1], spoil_and_end, &w.first);
 	(void)contract_step(rank);
@@ -191,37 +158,37 @@ CONTRACT_TEST(test_target_waits_for_its_readers)
 	OK(rank->client, zerod_step_end(rank->group, &stream, 1, NULL));
 	assert_int_equal(contract_device(w.c, contract_memory_of(rank)).target_bytes, 0);
 	assert_int_equal(contract_device(w.c, contract_memory_of(rank)).quarantine_bytes,
-	                 flat_target_bytes(&w) / RANKS);
+	                 flat_target_bytes(&w) / WORLD_RANKS);
 	contract_backward_all(w.c, 3, true); /* zeroes a target of its own */
 	contract_unblock(gate);
 	contract_sync(rank, stream);
 	for (uint64_t i = 0; i < 3; i++)
 		assert_true(seen[i] == contract_gradient(0, i) + contract_gradient(1, i));
-	reduce_all(&w, &w.first, 2);
-	reduce_all(&w, &w.second, 2);
+	contract_reduce_all(&w, &w.first, 2);
+	contract_reduce_all(&w, &w.second, 2);
 	contract_backward_end_all(w.c);
-	expect_step(&w, 2, 2);
+	contract_expect_sums(&w, 2, 2);
 	contract_close(w.c);
 }
 
 /* ---- Parts of a backward that reduce nothing ----------------------------------------------------------- */
 
 /* A part is what one graph does between two breaks: gathers, and perhaps reductions. */
-static void run_part(struct world *w, bool reduces)
+static void run_part(struct contract_world *w, bool reduces)
 {
-	for (uint32_t i = 0; i < RANKS; i++)
+	for (uint32_t i = 0; i < WORLD_RANKS; i++)
 		contract_expect_version(&w->c->ranks[i], &w->first, 1);
 	if (!reduces)
 		return;
-	reduce_all(w, &w->first, 1);
-	reduce_all(w, &w->second, 1);
+	contract_reduce_all(w, &w->first, 1);
+	contract_reduce_all(w, &w->second, 1);
 }
 
 CONTRACT_TEST(test_buckets_go_whichever_part_reduces)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	contract_publish_all(w.c, &w.first);
 	for (uint32_t reducing = 0; reducing < 3; reducing++) {
 		contract_backward_all(w.c, 1, true);
@@ -229,13 +196,13 @@ CONTRACT_TEST(test_buckets_go_whichever_part_reduces)
 			run_part(&w, part == reducing);
 		contract_backward_end_all(w.c);
 		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
-		expect_step(&w, 1, 1);
+		contract_expect_sums(&w, 1, 1);
 		expect_nothing_held(&w);
 	}
 	/* No part at all. */
 	contract_backward_all(w.c, 1, true);
 	contract_backward_end_all(w.c);
-	expect_step(&w, 0, 0);
+	contract_expect_sums(&w, 0, 0);
 	expect_nothing_held(&w);
 	contract_close(w.c);
 }
@@ -245,7 +212,7 @@ CONTRACT_TEST(test_buckets_go_whichever_part_reduces)
 #define MICRO_STEPS 4u
 
 /* Stage 1 sums its micro-steps itself and reduces on the boundary; the others reduce every time. */
-static void accumulate(struct world *w, uint32_t stage)
+static void accumulate(struct contract_world *w, uint32_t stage)
 {
 	struct zerod_entry entry = ZEROD_INIT(entry);
 
@@ -262,8 +229,8 @@ static void accumulate(struct world *w, uint32_t stage)
 			      ZEROD_E_STATE, "stage 1 reduces only in the boundary backward");
 		} else {
 			assert_int_equal(contract_devices(w->c).target_bytes, flat_target_bytes(w));
-			reduce_all(w, &w->first, stage == 1 ? MICRO_STEPS : 1);
-			reduce_all(w, &w->second, stage == 1 ? MICRO_STEPS : 1);
+			contract_reduce_all(w, &w->first, stage == 1 ? MICRO_STEPS : 1);
+			contract_reduce_all(w, &w->second, stage == 1 ? MICRO_STEPS : 1);
 		}
 		contract_backward_end_all(w->c);
 		assert_int_equal(contract_devices(w->c).bucket_bytes, 0);
@@ -272,12 +239,12 @@ static void accumulate(struct world *w, uint32_t stage)
 
 CONTRACT_TEST(test_accumulation_in_every_stage)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	for (uint32_t stage = 1; stage <= 3; stage++) {
 		accumulate(&w, stage);
-		expect_step(&w, MICRO_STEPS, MICRO_STEPS);
+		contract_expect_sums(&w, MICRO_STEPS, MICRO_STEPS);
 		expect_nothing_held(&w);
 	}
 	contract_close(w.c);
@@ -285,12 +252,12 @@ CONTRACT_TEST(test_accumulation_in_every_stage)
 
 CONTRACT_TEST(test_backwards_and_steps_take_turns)
 {
-	struct world w;
+	struct contract_world w;
 	struct contract_rank *rank;
 	struct zerod_step_info info = ZEROD_INIT(info);
 	struct zerod_backward_options other = ZEROD_INIT(other);
 
-	open_world(&w);
+	contract_open_world(&w);
 	rank = &w.c->ranks[0];
 	FAILS(rank->client, zerod_step_begin(rank->group, NULL, &info, NULL), ZEROD_E_STATE,
 	      "no backward of rank 0");
@@ -304,10 +271,10 @@ CONTRACT_TEST(test_backwards_and_steps_take_turns)
 	other.stage = 2;
 	FAILS(rank->client, zerod_backward_begin(rank->group, &other), ZEROD_E_MISMATCH, "in stage 3");
 	contract_backward_all(w.c, 3, false);
-	reduce_all(&w, &w.first, 1);
-	reduce_all(&w, &w.second, 1);
+	contract_reduce_all(&w, &w.first, 1);
+	contract_reduce_all(&w, &w.second, 1);
 	contract_backward_end_all(w.c);
-	expect_step(&w, 1, 1);
+	contract_expect_sums(&w, 1, 1);
 	contract_close(w.c);
 }
 
@@ -319,11 +286,11 @@ static void take_step(struct contract_rank *rank, void *arg)
 	(void)contract_step(rank);
 }
 
-static void begin_step(struct world *w)
+static void begin_step(struct contract_world *w)
 {
 	contract_backward_all(w->c, 3, true);
-	reduce_all(w, &w->first, 1);
-	reduce_all(w, &w->second, 1);
+	contract_reduce_all(w, &w->first, 1);
+	contract_reduce_all(w, &w->second, 1);
 	contract_backward_end_all(w->c);
 	contract_run(w->c, take_step, NULL);
 }
@@ -334,10 +301,10 @@ CONTRACT_TEST(test_a_unit_of_the_next_step)
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_rank *rank;
 	struct zerod_target target = ZEROD_INIT(target);
-	struct world w;
+	struct contract_world w;
 	zerod_unit *late;
 
-	open_world(&w);
+	contract_open_world(&w);
 	rank = &w.c->ranks[0];
 	begin_step(&w);
 	options.name = "late", options.dtype = ZEROD_FLOAT32, options.numel = 100000;
@@ -354,10 +321,10 @@ static void replace(struct contract_rank *rank, void *arg)
 }
 
 /* Rank 0, in a step of its own. */
-static struct contract_rank *open_step(struct world *w, struct zerod_target *target)
+static struct contract_rank *open_step(struct contract_world *w, struct zerod_target *target)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
-	open_world(w);
+	contract_open_world(w);
 	begin_step(w);
 	OK(w->c->ranks[0].client, zerod_target_get(w->first.at[0], SIZED(target)));
 	return &w->c->ranks[0];
@@ -368,7 +335,7 @@ CONTRACT_TEST(test_a_failed_groups_target)
 {
 	struct zerod_target target = ZEROD_INIT(target);
 	struct contract_rank *rank;
-	struct world w;
+	struct contract_world w;
 
 	rank = open_step(&w, &target);
 	contract_leave(&w.c->ranks[1]);
@@ -385,7 +352,7 @@ CONTRACT_TEST(test_a_reset_in_a_step)
 {
 	struct zerod_target target = ZEROD_INIT(target), same = ZEROD_INIT(same);
 	struct contract_rank *rank;
-	struct world w;
+	struct contract_world w;
 
 	rank = open_step(&w, &target);
 	OK(rank->client, zerod_session_reset(rank->client, NULL));

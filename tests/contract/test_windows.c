@@ -8,60 +8,28 @@
  */
 #include "contract_reduce.h"
 
-#define NUMEL 1000u
-#define RANKS 2u
-
-struct world {
-	struct contract *c;
-	struct contract_unit first, second;
-	zerod_bucket *buckets[RANKS];
-};
-
-static void open_world(struct world *w)
-{
-	w->c = contract_open(&(struct contract_options){.world_size = RANKS});
-	contract_plain_unit(w->c, "w", NUMEL, &w->first);
-	contract_plain_unit(w->c, "v", 3, &w->second);
-	for (uint32_t i = 0; i < RANKS; i++)
-		w->buckets[i] = contract_bucket(&w->c->ranks[i], 65536, 2);
-}
-
-static void reduce_all(struct world *w, const struct contract_unit *unit, float factor)
-{
-	for (uint32_t i = 0; i < RANKS; i++)
-		contract_reduce(&w->c->ranks[i], w->buckets[i], unit, factor, NULL);
-}
-
 /* The trainer does not say which backward is the last. */
-static void begin_all(struct world *w)
+static void begin_all(struct contract_world *w)
 {
-	for (uint32_t i = 0; i < RANKS; i++)
+	for (uint32_t i = 0; i < WORLD_RANKS; i++)
 		OK(w->c->ranks[i].client, zerod_backward_begin(w->c->ranks[i].group, NULL));
-}
-
-static void expect_step(struct world *w, float first, float second)
-{
-	struct contract_sum sums[] = {{&w->first, CONTRACT_ALL(w->c), first},
-	                              {&w->second, CONTRACT_ALL(w->c), second}};
-
-	contract_expect_step(w->c, sums, 2);
 }
 
 /* Each loss has a backward of its own, which reaches some units only. */
 CONTRACT_TEST(test_two_losses)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	for (uint32_t step = 1; step <= 3; step++) {
 		begin_all(&w);
-		reduce_all(&w, &w.first, 1);
-		reduce_all(&w, &w.second, (float)step);
+		contract_reduce_all(&w, &w.first, 1);
+		contract_reduce_all(&w, &w.second, (float)step);
 		contract_backward_end_all(w.c);
 		begin_all(&w);
-		reduce_all(&w, &w.first, 2);
+		contract_reduce_all(&w, &w.first, 2);
 		contract_backward_end_all(w.c);
-		expect_step(&w, 3, (float)step);
+		contract_expect_sums(&w, 3, (float)step);
 	}
 	contract_close(w.c);
 }
@@ -69,17 +37,17 @@ CONTRACT_TEST(test_two_losses)
 /* As many backwards through one graph as the trainer likes, another number in each step. */
 CONTRACT_TEST(test_a_graph_that_is_kept)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	for (uint32_t count = 1; count <= 3; count++) {
 		for (uint32_t i = 0; i < count; i++) {
 			begin_all(&w);
-			reduce_all(&w, &w.first, 1);
-			reduce_all(&w, &w.second, 1);
+			contract_reduce_all(&w, &w.first, 1);
+			contract_reduce_all(&w, &w.second, 1);
 			contract_backward_end_all(w.c);
 		}
-		expect_step(&w, (float)count, (float)count);
+		contract_expect_sums(&w, (float)count, (float)count);
 	}
 	contract_close(w.c);
 }
@@ -87,16 +55,16 @@ CONTRACT_TEST(test_a_graph_that_is_kept)
 CONTRACT_TEST(test_a_step_without_a_backward)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	FAILS(w.c->ranks[0].client, zerod_step_begin(w.c->ranks[0].group, NULL, &info, NULL), ZEROD_E_STATE,
 	      "no backward of rank 0 has ended since its last step");
 	begin_all(&w);
 	FAILS(w.c->ranks[0].client, zerod_step_begin(w.c->ranks[0].group, NULL, &info, NULL), ZEROD_E_STATE,
 	      "backward 1 of rank 0 runs");
 	contract_backward_end_all(w.c);
-	expect_step(&w, 0, 0);
+	contract_expect_sums(&w, 0, 0);
 	FAILS(w.c->ranks[1].client, zerod_step_begin(w.c->ranks[1].group, NULL, &info, NULL), ZEROD_E_STATE,
 	      "no backward of rank 1 has ended since its last step");
 	contract_close(w.c);
@@ -124,13 +92,13 @@ static void end_and_step(struct contract_rank *rank, void *arg)
 /* Where the exception is raised on rank 1. */
 enum point { BEFORE_THE_FIRST_SUBMIT, INSIDE, BEHIND_THE_LAST_SUBMIT, BEHIND_THE_END };
 
-static void raise_at(struct world *w, enum point point)
+static void raise_at(struct contract_world *w, enum point point)
 {
 	struct contract_rank *rank = &w->c->ranks[1];
 	struct contract_task *task = NULL;
 
 	begin_all(w);
-	for (uint32_t i = 0; i < RANKS; i++) {
+	for (uint32_t i = 0; i < WORLD_RANKS; i++) {
 		if (i == 0 || point > BEFORE_THE_FIRST_SUBMIT)
 			contract_reduce(&w->c->ranks[i], w->buckets[i], &w->first, 1, NULL);
 		if (i == 0 || point > INSIDE)
@@ -151,55 +119,49 @@ static void raise_at(struct world *w, enum point point)
 CONTRACT_TEST(test_a_rank_raises_anywhere)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	for (enum point point = BEFORE_THE_FIRST_SUBMIT; point <= BEHIND_THE_END; point++) {
 		raise_at(&w, point);
 		assert_int_equal(contract_devices(w.c).target_bytes, 0);
 		assert_int_equal(contract_devices(w.c).bucket_bytes, 0);
 		begin_all(&w);
-		reduce_all(&w, &w.first, 3);
-		reduce_all(&w, &w.second, 2);
+		contract_reduce_all(&w, &w.first, 3);
+		contract_reduce_all(&w, &w.second, 2);
 		contract_backward_end_all(w.c);
-		expect_step(&w, 3, 2);
+		contract_expect_sums(&w, 3, 2);
 	}
 	contract_close(w.c);
 }
 
 /* ---- Skipping ----------------------------------------------------------------------------------------- */
 
-static void skip_all(struct world *w, const struct contract_unit *unit)
-{
-	for (uint32_t i = 0; i < RANKS; i++)
-		OK(w->c->ranks[i].client, zerod_reduce_skip(unit->at[i], NULL, NULL));
-}
-
 /* A unit that every rank skips has a step of zeros, whatever else the window reduces. */
 CONTRACT_TEST(test_units_that_were_only_skipped)
 {
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	for (uint32_t stage = 1; stage <= 3; stage++) {
 		contract_backward_all(w.c, stage, true);
-		skip_all(&w, &w.first);
-		skip_all(&w, &w.second);
+		contract_skip_all(&w, &w.first);
+		contract_skip_all(&w, &w.second);
 		contract_backward_end_all(w.c);
-		expect_step(&w, 0, 0);
+		contract_expect_sums(&w, 0, 0);
 		contract_backward_all(w.c, stage, true);
-		skip_all(&w, &w.first);
-		reduce_all(&w, &w.second, 2);
+		contract_skip_all(&w, &w.first);
+		contract_reduce_all(&w, &w.second, 2);
 		contract_backward_end_all(w.c);
-		expect_step(&w, 0, 2);
+		contract_expect_sums(&w, 0, 2);
 	}
 	begin_all(&w);
-	skip_all(&w, &w.first);
+	contract_skip_all(&w, &w.first);
 	contract_backward_end_all(w.c);
 	begin_all(&w);
-	reduce_all(&w, &w.first, 4);
+	contract_reduce_all(&w, &w.first, 4);
 	contract_backward_end_all(w.c);
-	expect_step(&w, 4, 0);
+	contract_expect_sums(&w, 4, 0);
 	contract_close(w.c);
 }
 
@@ -209,9 +171,9 @@ CONTRACT_TEST(test_skip_rest)
 	struct zerod_backward_end_options options = ZEROD_INIT(options);
 	struct contract_rank *rank;
 	zerod_ticket ticket;
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	rank = &w.c->ranks[1];
 	options.flags = ZEROD_BACKWARD_SKIP_REST;
 	begin_all(&w);
@@ -233,13 +195,13 @@ CONTRACT_TEST(test_a_beginning_that_is_not_awaited)
 {
 	struct zerod_backward_options detached = ZEROD_INIT(detached);
 	struct zerod_skip_options skip = ZEROD_INIT(skip);
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	detached.flags = ZEROD_BACKWARD_DETACHED;
 	skip.flags = ZEROD_SKIP_DETACHED;
 	for (uint32_t step = 1; step <= 2; step++) {
-		for (uint32_t i = 0; i < RANKS; i++) {
+		for (uint32_t i = 0; i < WORLD_RANKS; i++) {
 			struct contract_rank *rank = &w.c->ranks[i];
 
 			zerod_cork(rank->client);
@@ -249,7 +211,7 @@ CONTRACT_TEST(test_a_beginning_that_is_not_awaited)
 			OK(rank->client, zerod_uncork(rank->client));
 		}
 		contract_backward_end_all(w.c);
-		expect_step(&w, (float)step, 0);
+		contract_expect_sums(&w, (float)step, 0);
 	}
 	contract_close(w.c);
 }
@@ -262,13 +224,13 @@ CONTRACT_TEST(test_a_detached_beginning_that_is_refused)
 	struct zerod_reduce_options submit = ZEROD_INIT(submit);
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	struct contract_rank *rank;
-	struct world w;
+	struct contract_world w;
 
-	open_world(&w);
+	contract_open_world(&w);
 	rank = &w.c->ranks[0];
 	begin_all(&w);
 	OK(rank->client, zerod_bucket_reserve(w.buckets[0], w.first.at[0], NULL, &entry));
-	contract_write_gradient(rank, NULL, &entry, 0, NUMEL, 1);
+	contract_write_gradient(rank, NULL, &entry, 0, WORLD_NUMEL, 1);
 	detached.flags = ZEROD_BACKWARD_DETACHED;
 	OK(rank->client, zerod_backward_begin(rank->group, &detached));
 	OK(rank->client, zerod_reduce_skip(w.second.at[0], NULL, NULL)); /* reads both answers */
@@ -279,6 +241,6 @@ CONTRACT_TEST(test_a_detached_beginning_that_is_refused)
 	contract_reduce(&w.c->ranks[1], w.buckets[1], &w.first, 1, NULL);
 	OK(w.c->ranks[1].client, zerod_reduce_skip(w.second.at[1], NULL, NULL));
 	contract_backward_end_all(w.c);
-	expect_step(&w, 1, 0);
+	contract_expect_sums(&w, 1, 0);
 	contract_close(w.c);
 }

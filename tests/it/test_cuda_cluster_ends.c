@@ -181,8 +181,7 @@ static int trainer_main(const char *socket_path, const char *number)
 /* ---- The world ----------------------------------------------------------------------------------------- */
 
 struct trainer {
-	pid_t pid;
-	int to, from;
+	struct case_process process;
 	struct answer answer;
 };
 
@@ -194,45 +193,11 @@ struct world {
 
 static void start_trainer(struct world *world, uint32_t rank)
 {
-	struct trainer *trainer = &world->trainers[rank];
-	char number[16], program[PATH_MAX];
+	char number[16];
 	char *const args[] = {(char *)"trainer", world->daemons[rank / LOCAL].socket_path, number, NULL};
-	int to[2], from[2];
 
 	(void)snprintf(number, sizeof(number), "%u", rank);
-	case_program(program);
-	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
-	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
-	trainer->pid = fork();
-	assert_true(trainer->pid >= 0);
-	if (trainer->pid == 0) {
-		(void)dup2(to[0], STDIN_FILENO);
-		(void)dup2(from[1], STDOUT_FILENO);
-		(void)execv(program, args);
-		_exit(126);
-	}
-	(void)close(to[0]);
-	(void)close(from[1]);
-	trainer->to = to[1];
-	trainer->from = from[0];
-}
-
-/* Its stdin ends, or it was killed. */
-static int end_trainer(struct trainer *trainer)
-{
-	int status = -1;
-
-	(void)close(trainer->to);
-	(void)close(trainer->from);
-	assert_int_equal(waitpid(trainer->pid, &status, 0), trainer->pid);
-	trainer->pid = 0;
-	return status;
-}
-
-static void kill_trainer(struct trainer *trainer)
-{
-	assert_int_equal(kill(trainer->pid, SIGKILL), 0);
-	assert_true(WIFSIGNALED(end_trainer(trainer)));
+	world->trainers[rank].process = case_spawn(args);
 }
 
 static struct world *open_world(const char *collectives)
@@ -256,8 +221,8 @@ static struct world *open_world(const char *collectives)
 static void close_world(struct world *world)
 {
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		if (world->trainers[rank].pid)
-			assert_int_equal(end_trainer(&world->trainers[rank]), 0);
+		if (world->trainers[rank].process.pid && !world->trainers[rank].process.ended)
+			assert_int_equal(case_end(&world->trainers[rank].process), 0);
 	for (uint32_t d = 0; d < DAEMONS; d++)
 		assert_int_equal(zd_daemon_stop(&world->daemons[d]), 0);
 	free(world);
@@ -269,7 +234,7 @@ static void give(struct world *world, uint32_t ranks, const struct order *order)
 {
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		if (ranks & 1u << rank)
-			assert_int_equal(write(world->trainers[rank].to, order, sizeof(*order)),
+			assert_int_equal(write(world->trainers[rank].process.to, order, sizeof(*order)),
 			                 sizeof(*order));
 }
 
@@ -277,7 +242,7 @@ static const struct answer *take_answer(struct world *world, uint32_t rank)
 {
 	struct answer *answer = &world->trainers[rank].answer;
 
-	assert_int_equal(read(world->trainers[rank].from, answer, sizeof(*answer)), sizeof(*answer));
+	assert_int_equal(read(world->trainers[rank].process.from, answer, sizeof(*answer)), sizeof(*answer));
 	return answer;
 }
 
@@ -343,8 +308,8 @@ static void test_killed_inside_a_gather(void **state)
 	(void)state;
 	form(world);
 	order_ok(world, LAST, PLACE_GATHER);
-	(void)snprintf(gone, sizeof(gone), "rank 3 (pid %d)", (int)world->trainers[3].pid);
-	kill_trainer(&world->trainers[3]);
+	(void)snprintf(gone, sizeof(gone), "rank 3 (pid %d)", (int)world->trainers[3].process.pid);
+	case_kill(&world->trainers[3].process);
 	give(world, ALL & ~LAST, &(struct order){.what = GATHER});
 	expect(world, ALL & ~LAST & ~FIRST, ZEROD_E_PEER_LOST, gone);
 	expect(world, FIRST, ZEROD_E_PEER_LOST, "group 'world'");
@@ -359,7 +324,7 @@ static void test_killed_inside_a_reduction(void **state)
 	(void)state;
 	form(world);
 	order_ok(world, ALL & ~FIRST, COMMIT);
-	kill_trainer(&world->trainers[3]);
+	case_kill(&world->trainers[3].process);
 	order_ok(world, FIRST, COMMIT);
 	give(world, ALL & ~LAST, &(struct order){.what = END_BACKWARD});
 	expect(world, ALL & ~LAST & ~FIRST, ZEROD_E_PEER_LOST, "rank 3");
@@ -490,7 +455,7 @@ static void test_dtypes_differ(void **state)
 
 int main(int argc, char **argv)
 {
-	static char dir[] = CASE_DIR, env[64];
+	static char env[64];
 	static const char gpus[] = "ZD_DOUBLE_DEVICES=4";
 	struct a_case cases[] = {
 	        CASE(test_killed_inside_a_gather, env, gpus),
@@ -502,15 +467,8 @@ int main(int argc, char **argv)
 	        CASE(test_sizes_differ, env, gpus),
 	        CASE(test_dtypes_differ, env, gpus),
 	};
-	int failed;
 
 	if (argc == 3 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(argv[1], argv[2]);
-	if (argc == 1 && !mkdtemp(dir))
-		return 1;
-	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
-	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
-	if (argc == 1)
-		case_remove_dir(dir);
-	return failed;
+	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
 }

@@ -14,10 +14,6 @@
 
 #define FORKS "forking "
 
-struct trainer {
-	pid_t pid, child; /* child 0: none */
-};
-
 /* ---- The trainer --------------------------------------------------------------------------------------- */
 
 static int hold_memory(const char *socket_path)
@@ -53,35 +49,14 @@ static int trainer_main(bool forks, const char *socket_path)
 		(void)pause();
 }
 
-static struct trainer start_trainer(const struct zd_daemon *daemon, bool forks)
+static struct case_process start_trainer(const struct zd_daemon *daemon, bool forks)
 {
 	char *const args[] = {(char *)(forks ? FORKS "trainer" : "trainer"), (char *)daemon->socket_path,
 	                      NULL};
-	struct trainer trainer = {.pid = -1};
-	char program[PATH_MAX];
-	int fds[2];
+	struct case_process trainer = case_spawn(args);
 
-	case_program(program);
-	assert_int_equal(pipe(fds), 0);
-	trainer.pid = fork();
-	assert_true(trainer.pid >= 0);
-	if (trainer.pid == 0) {
-		(void)dup2(fds[1], STDOUT_FILENO);
-		(void)close(fds[0]);
-		(void)close(fds[1]);
-		(void)execv(program, args);
-		_exit(126);
-	}
-	(void)close(fds[1]);
-	assert_int_equal(read(fds[0], &trainer.child, sizeof(trainer.child)), sizeof(trainer.child));
-	(void)close(fds[0]);
+	case_await(&trainer);
 	return trainer;
-}
-
-static void kill_trainer(const struct trainer *trainer)
-{
-	assert_int_equal(kill(trainer->pid, SIGKILL), 0);
-	assert_int_equal(waitpid(trainer->pid, NULL, 0), trainer->pid);
 }
 
 /* ---- What zeroctl shows -------------------------------------------------------------------------------- */
@@ -91,7 +66,7 @@ static void abort_next_of_name(const struct zd_daemon *daemon)
 {
 	const char *const args[] = {"zeroctl",     "--socket",  daemon->socket_path,
 	                            "abort-group", "job/world", NULL};
-	struct trainer trainer = start_trainer(daemon, false);
+	struct case_process trainer = start_trainer(daemon, false);
 	struct program zeroctl;
 
 	zeroctl_wait_table(daemon->socket_path, "groups", "OVER", true);
@@ -101,7 +76,7 @@ static void abort_next_of_name(const struct zd_daemon *daemon)
 	assert_int_equal(zeroctl.status, 0);
 	program_free(&zeroctl);
 	zeroctl_wait_table(daemon->socket_path, "groups", "ABORTED", true);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 }
 
 static void start_daemon(struct zd_daemon *daemon)
@@ -115,13 +90,13 @@ static void start_daemon(struct zd_daemon *daemon)
 static void test_killed_trainer(void **state)
 {
 	struct zd_daemon daemon;
-	struct trainer trainer;
+	struct case_process trainer;
 
 	(void)state;
 	start_daemon(&daemon);
 	trainer = start_trainer(&daemon, false);
 	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", true);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", false);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
@@ -129,13 +104,13 @@ static void test_killed_trainer(void **state)
 static void test_forked_child_keeps_the_memory(void **state)
 {
 	struct zd_daemon daemon;
-	struct trainer trainer;
+	struct case_process trainer;
 	char reason[64];
 
 	(void)state;
 	start_daemon(&daemon);
 	trainer = start_trainer(&daemon, true);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	(void)snprintf(reason, sizeof(reason), "process %d to leave device 0", (int)trainer.pid);
 	zeroctl_wait_table(daemon.socket_path, "sessions", reason, true);
 	zeroctl_wait_table(daemon.socket_path, "sessions", "CLOSING", true);
@@ -149,20 +124,13 @@ static void test_forked_child_keeps_the_memory(void **state)
 
 int main(int argc, char **argv)
 {
-	static char dir[] = CASE_DIR, env[64];
+	static char env[64];
 	struct a_case cases[] = {
 	        CASE(test_killed_trainer, env),
 	        CASE(test_forked_child_keeps_the_memory, env),
 	};
-	int failed;
 
 	if (argc == 2 && strstr(argv[0], "trainer"))
 		return trainer_main(strncmp(argv[0], FORKS, strlen(FORKS)) == 0, argv[1]);
-	if (argc == 1 && !mkdtemp(dir))
-		return 1;
-	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
-	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
-	if (argc == 1)
-		case_remove_dir(dir);
-	return failed;
+	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
 }

@@ -325,27 +325,6 @@ static int trainer_main(const char *socket_path)
 		(void)pause();
 }
 
-static pid_t start_trainer(const struct zd_daemon *daemon, int *from)
-{
-	char *const args[] = {(char *)"trainer", (char *)daemon->socket_path, NULL};
-	char program[PATH_MAX];
-	int fds[2];
-	pid_t pid;
-
-	case_program(program);
-	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (pid == 0) {
-		(void)dup2(fds[1], STDOUT_FILENO);
-		(void)execv(program, args);
-		_exit(126);
-	}
-	(void)close(fds[1]);
-	*from = fds[0];
-	return pid;
-}
-
 static void expect_bytes(const struct trainer *t)
 {
 	uint8_t bytes[SCENE_NUMEL * sizeof(float)];
@@ -362,27 +341,24 @@ static void test_a_trainer_is_killed_in_a_pull(void **state)
 	const char *const args[] = {"--backend", "cuda", "--host-arena", "64M", NULL};
 	struct zd_daemon daemon;
 	struct trainer t;
-	int from;
+	struct case_process process;
 	char byte;
-	pid_t pid;
 
 	(void)state;
 	(void)scene_driver();
 	assert_int_equal(setenv("ZD_DOUBLE_COPY_US", "100000", 1), 0); /* of the daemon's */
 	assert_int_equal(zd_daemon_start(&(struct zd_daemon_options){.args = args}, &daemon), 0);
-	pid = start_trainer(&daemon, &from);
+	process = case_spawn((char *const[]){(char *)"trainer", daemon.socket_path, NULL});
 	assert_int_equal(trainer_join(&t, daemon.socket_path, 0), 0);
 	assert_int_equal(trainer_gather(&t), 0);
-	assert_int_equal(read(from, &byte, 1), 1);
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(read(process.from, &byte, 1), 1);
+	case_kill(&process);
 	OK(t.client, zerod_stream_synchronize(t.stream));
 	expect_bytes(&t);
 	zerod_stream_destroy(t.stream);
 	zerod_close(t.client);
 	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", false);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
-	(void)close(from);
 }
 
 int main(int argc, char **argv)

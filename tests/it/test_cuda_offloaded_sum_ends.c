@@ -158,47 +158,19 @@ static int trainer_main(const char *name, const char *socket_path)
 		(void)pause();
 }
 
-struct trainer {
-	pid_t pid, child; /* child 0: none */
-	int to, from;
-};
-
-static void start_trainer(struct trainer *trainer, const struct zd_daemon *daemon, const char *name)
+static struct case_process start_trainer(const struct zd_daemon *daemon, const char *name)
 {
 	char *const args[] = {(char *)name, (char *)daemon->socket_path, NULL};
-	char program[PATH_MAX];
-	int to[2], from[2];
 
-	case_program(program);
-	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
-	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
-	trainer->pid = fork();
-	assert_true(trainer->pid >= 0);
-	if (trainer->pid == 0) {
-		(void)dup2(to[0], STDIN_FILENO);
-		(void)dup2(from[1], STDOUT_FILENO);
-		(void)execv(program, args);
-		_exit(126);
-	}
-	(void)close(to[0]);
-	(void)close(from[1]);
-	trainer->to = to[1];
-	trainer->from = from[0];
+	return case_spawn(args);
 }
 
-/* It has committed, and makes no call. */
-static void await_trainer(struct trainer *trainer)
-{
-	assert_int_equal(read(trainer->from, &trainer->child, sizeof(trainer->child)),
-	                 sizeof(trainer->child));
-}
-
-static void say(const struct trainer *trainer, char letter)
+static void say(const struct case_process *trainer, char letter)
 {
 	assert_int_equal(write(trainer->to, &letter, 1), 1);
 }
 
-static void stop_trainer(const struct trainer *trainer)
+static void stop_trainer(const struct case_process *trainer)
 {
 	int status = 0;
 
@@ -207,21 +179,11 @@ static void stop_trainer(const struct trainer *trainer)
 	assert_true(WIFSTOPPED(status));
 }
 
-static int end_trainer(const struct trainer *trainer)
-{
-	int status = -1;
-
-	(void)close(trainer->to);
-	(void)close(trainer->from);
-	assert_int_equal(waitpid(trainer->pid, &status, 0), trainer->pid);
-	return status;
-}
-
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
 struct scene {
 	struct zd_daemon daemon;
-	struct trainer trainer;
+	struct case_process trainer;
 	struct rank rank; /* 0 */
 };
 
@@ -233,9 +195,9 @@ static void open_scene(struct scene *scene, const char *name, bool stopped)
 
 	*scene = (struct scene){.rank = {.number = 0}};
 	assert_int_equal(zd_daemon_start(&options, &scene->daemon), 0);
-	start_trainer(&scene->trainer, &scene->daemon, name);
+	scene->trainer = start_trainer(&scene->daemon, name);
 	assert_int_equal(open_rank(&scene->rank, scene->daemon.socket_path, "job", 2), 0);
-	await_trainer(&scene->trainer);
+	case_await(&scene->trainer);
 	if (stopped)
 		stop_trainer(&scene->trainer);
 	assert_int_equal(commit(&scene->rank, 3), 0);
@@ -265,7 +227,7 @@ static void test_trainer_that_makes_no_call(void **state)
 	assert_int_equal(zerod_backward_end(scene.rank.group, NULL, NULL), 0);
 	say(&scene.trainer, FINISH);
 	assert_int_equal(look(&scene.rank, 5), 0);
-	assert_int_equal(end_trainer(&scene.trainer), 0);
+	assert_int_equal(case_end(&scene.trainer), 0);
 	close_scene(&scene);
 }
 
@@ -279,7 +241,7 @@ static void test_sum_beside_a_full_queue(void **state)
 	assert_int_equal(zerod_backward_end(scene.rank.group, NULL, NULL), 0);
 	say(&scene.trainer, FINISH);
 	assert_int_equal(look(&scene.rank, 5), 0);
-	assert_int_equal(end_trainer(&scene.trainer), 0);
+	assert_int_equal(case_end(&scene.trainer), 0);
 	close_scene(&scene);
 }
 
@@ -299,14 +261,14 @@ static void test_stopped_trainer(void **state)
 	assert_int_equal(kill(scene.trainer.pid, SIGCONT), 0);
 	say(&scene.trainer, FINISH);
 	assert_int_equal(finish(&scene.rank, 5), 0);
-	assert_int_equal(end_trainer(&scene.trainer), 0);
+	assert_int_equal(case_end(&scene.trainer), 0);
 	close_scene(&scene);
 }
 
 static void expect_lost(struct scene *scene)
 {
 	assert_int_equal(kill(scene->trainer.pid, SIGKILL), 0);
-	assert_true(WIFSIGNALED(end_trainer(&scene->trainer)));
+	assert_true(WIFSIGNALED(case_end(&scene->trainer)));
 	assert_int_equal(zerod_backward_end(scene->rank.group, NULL, NULL), ZEROD_E_PEER_LOST);
 }
 
@@ -366,22 +328,15 @@ static void test_killed_and_not_gone(void **state)
 
 int main(int argc, char **argv)
 {
-	static char dir[] = CASE_DIR, env[64];
+	static char env[64];
 	struct a_case cases[] = {
 	        CASE(test_trainer_that_makes_no_call, env), CASE(test_stopped_trainer, env),
 	        CASE(test_killed_before_it_began, env),     CASE(test_killed_under_its_kernel, env),
 	        CASE(test_closed_under_its_kernel, env),    CASE(test_killed_and_not_gone, env),
 	        CASE(test_sum_beside_a_full_queue, env),
 	};
-	int failed;
 
 	if (argc == 2 && strstr(argv[0], "trainer"))
 		return trainer_main(argv[0], argv[1]);
-	if (argc == 1 && !mkdtemp(dir))
-		return 1;
-	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
-	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
-	if (argc == 1)
-		case_remove_dir(dir);
-	return failed;
+	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
 }

@@ -236,9 +236,8 @@ static void test_the_daemon_is_killed(void **state)
 
 int main(int argc, char **argv)
 {
-	static char dir[] = CASE_DIR, env[64];
+	static char env[64];
 	struct a_case cases[] = {CASE(test_both_are_killed, env), CASE(test_the_daemon_is_killed, env)};
-	int failed;
 
 	if (argc == 4) {
 		nunits = (unsigned)atoi(argv[2]);
@@ -250,11 +249,5 @@ int main(int argc, char **argv)
 		return verify(argv[1]);
 	if (argc >= 2 && strcmp(argv[0], GO_ON) == 0)
 		return go_on(argv[1]);
-	if (argc == 1 && !mkdtemp(dir))
-		return 1;
-	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
-	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
-	if (argc == 1)
-		case_remove_dir(dir);
-	return failed;
+	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
 }

@@ -11,7 +11,9 @@
 #define ZD_TESTS_CASES_H
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -220,6 +222,79 @@ static inline int case_main(struct a_case *cases, size_t count, int argc, char *
 	failed = _cmocka_run_group_tests("cases", tests, count, NULL, NULL);
 	free(tests);
 	return failed;
+}
+
+/* The same with a folder that outlives the cases: `env` becomes "ZD_DOUBLE_DIR=..." for the table. */
+static inline int case_main_in_dir(struct a_case *cases, size_t count, int argc, char **argv, char env[64])
+{
+	static char dir[] = CASE_DIR;
+	int failed;
+
+	if (argc == 1 && !mkdtemp(dir))
+		return 1;
+	(void)snprintf(env, 64, "ZD_DOUBLE_DIR=%s", dir);
+	failed = case_main(cases, count, argc, argv);
+	if (argc == 1)
+		case_remove_dir(dir);
+	return failed;
+}
+
+/* ---- Processes of a case ------------------------------------------------------------------------------- */
+
+struct case_process {
+	pid_t pid, child; /* child 0: none */
+	int to, from;     /* its standard input and output */
+	bool ended;
+};
+
+/* This program, with these arguments from argv[0] on. */
+static inline struct case_process case_spawn(char *const args[])
+{
+	struct case_process process = {.pid = -1};
+	char program[PATH_MAX];
+	int to[2], from[2];
+
+	case_program(program);
+	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+	process.pid = fork();
+	assert_true(process.pid >= 0);
+	if (process.pid == 0) {
+		(void)dup2(to[0], STDIN_FILENO);
+		(void)dup2(from[1], STDOUT_FILENO);
+		(void)execv(program, args);
+		_exit(126);
+	}
+	(void)close(to[0]);
+	(void)close(from[1]);
+	process.to = to[1];
+	process.from = from[0];
+	return process;
+}
+
+/* The process writes the pid of its child, or 0, when it is ready. */
+static inline void case_await(struct case_process *process)
+{
+	assert_int_equal(read(process->from, &process->child, sizeof(process->child)),
+	                 sizeof(process->child));
+}
+
+/* Returns how it ended, after the end of its input if it reads that. */
+static inline int case_end(struct case_process *process)
+{
+	int status = -1;
+
+	(void)close(process->to);
+	(void)close(process->from);
+	assert_int_equal(waitpid(process->pid, &status, 0), process->pid);
+	process->ended = true;
+	return status;
+}
+
+static inline void case_kill(struct case_process *process)
+{
+	assert_int_equal(kill(process->pid, SIGKILL), 0);
+	assert_true(WIFSIGNALED(case_end(process)));
 }
 
 #endif

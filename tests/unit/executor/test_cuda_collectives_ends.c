@@ -437,7 +437,7 @@ static void test_close_with_all_under_way(void **state)
 
 int main(int argc, char **argv)
 {
-	char dir[] = CASE_DIR, lost[PATH_MAX];
+	static char lost[64];
 	struct a_case cases[] = {
 	        CASE(test_abort_under_an_exchange, "ZD_DOUBLE_LEAKS=1"),
 	        CASE(test_reset_before_an_abort_is_over, "ZD_DOUBLE_LEAKS=1"),
@@ -459,13 +459,6 @@ int main(int argc, char **argv)
 	        CASE(test_a_gpu_that_is_lost, lost),
 	        CASE(test_close_with_all_under_way, "ZD_DOUBLE_LEAKS=1"),
 	};
-	int failed;
 	ID_PROGRAM(argc, argv);
-	if (argc == 1 && !mkdtemp(dir))
-		return 1;
-	(void)snprintf(lost, sizeof(lost), "ZD_DOUBLE_DIR=%s", dir);
-	failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
-	if (argc == 1)
-		case_remove_dir(dir);
-	return failed;
+	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, lost);
 }

@@ -16,10 +16,6 @@
 
 /* ---- Trainers ------------------------------------------------------------------------------------------ */
 
-struct trainer {
-	pid_t pid, child; /* child 0: none */
-};
-
 static int trainer_main(bool forks)
 {
 	const struct zd_cuda *cuda;
@@ -39,34 +35,12 @@ static int trainer_main(bool forks)
 		pause();
 }
 
-static struct trainer start_trainer(const char *kind)
+static struct case_process start_trainer(const char *kind)
 {
 	char *const args[] = {(char *)"trainer", (char *)kind, NULL};
-	struct trainer trainer = {.pid = -1};
-	char program[PATH_MAX];
-	int fds[2];
-	case_program(program);
-	assert_int_equal(pipe(fds), 0);
-	trainer.pid = fork();
-	assert_true(trainer.pid >= 0);
-	if (trainer.pid == 0) {
-		(void)dup2(fds[1], STDOUT_FILENO);
-		(void)close(fds[0]);
-		(void)close(fds[1]);
-		(void)execv(program, args);
-		_exit(126);
-	}
-	(void)close(fds[1]);
-	assert_int_equal(read(fds[0], &trainer.child, sizeof(trainer.child)), sizeof(trainer.child));
-	(void)close(fds[0]);
+	struct case_process trainer = case_spawn(args);
+	case_await(&trainer);
 	return trainer;
-}
-
-static void kill_trainer(const struct trainer *trainer)
-{
-	int status;
-	assert_int_equal(kill(trainer->pid, SIGKILL), 0);
-	assert_int_equal(waitpid(trainer->pid, &status, 0), trainer->pid);
 }
 
 /* ---- Sessions of theirs -------------------------------------------------------------------------------- */
@@ -117,7 +91,7 @@ static void let_it_look(struct fixture *f)
 static void test_killed_trainer(void **state)
 {
 	struct fixture *f = open_fixture(state);
-	struct trainer trainer = start_trainer("trainer");
+	struct case_process trainer = start_trainer("trainer");
 	struct zd_fence never = {0, 1};
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION), released = submit(f, watch(1, SESSION, 1, &never));
@@ -126,7 +100,7 @@ static void test_killed_trainer(void **state)
 	let_it_look(f);
 	assert_int_equal(times_completed(f, gone), 0);
 	assert_int_equal(times_completed(f, released), 0);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
 	assert_int_equal(wait_op(f, released).completion.status, ZEROD_E_ABORTED);
 	close_all(state);
@@ -136,10 +110,10 @@ static void test_killed_trainer(void **state)
 static void test_forked_child_keeps_the_context(void **state)
 {
 	struct fixture *f = open_fixture(state);
-	struct trainer trainer = start_trainer("forking trainer");
+	struct case_process trainer = start_trainer("forking trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	ops->session_close(f->backend, SESSION, false);
 	let_it_look(f);
 	assert_int_equal(times_completed(f, gone), 0);
@@ -151,12 +125,12 @@ static void test_forked_child_keeps_the_context(void **state)
 static void test_session_that_ends_in_order(void **state)
 {
 	struct fixture *f = open_fixture(state);
-	struct trainer trainer = start_trainer("trainer");
+	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
 	ops->session_close(f->backend, SESSION, true);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	close_all(state);
 }
 
@@ -164,13 +138,13 @@ static void test_session_that_ends_in_order(void **state)
 static void test_process_that_nobody_lists(void **state)
 {
 	struct fixture *f = open_fixture(state);
-	struct trainer trainer = start_trainer("trainer");
+	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
 	ops->session_close(f->backend, SESSION, false);
 	let_it_look(f);
 	assert_int_equal(times_completed(f, gone), 0);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
 	close_all(state);
 }
@@ -191,13 +165,13 @@ static void test_no_session_without_a_pidfd(void **state)
 static void test_end_with_sessions_that_linger(void **state)
 {
 	struct fixture *f = open_fixture(state);
-	struct trainer trainer = start_trainer("trainer");
+	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
 	ops->session_close(f->backend, SESSION, false);
 	close_backend(f);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_SHUTDOWN);
-	kill_trainer(&trainer);
+	case_kill(&trainer);
 	close_all(state);
 }
 
@@ -220,7 +194,7 @@ static void test_xids(void **state)
 
 int main(int argc, char **argv)
 {
-	static char dir[] = CASE_DIR, env[64];
+	static char env[64];
 	struct a_case cases[] = {
 	        CASE(test_killed_trainer, env),
 	        CASE(test_forked_child_keeps_the_context, env),
@@ -232,11 +206,5 @@ int main(int argc, char **argv)
 	};
 	if (argc > 1 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(strcmp(argv[1], "forking trainer") == 0);
-	if (argc == 1 && !mkdtemp(dir))
-		return 1;
-	(void)snprintf(env, sizeof(env), "ZD_DOUBLE_DIR=%s", dir);
-	int failed = case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
-	if (argc == 1)
-		case_remove_dir(dir);
-	return failed;
+	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
 }

@@ -110,128 +110,32 @@ static void name_id(const struct learned *learned, uint64_t *id)
 		*id = learned->ids[*id - 1];
 }
 
-static void name_units(uint64_t *units, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		name_id(&scene.units, &units[i]);
-}
-
 /* Replaces the small ids in a request by those of things that exist. */
 static void name_ids(Zd__Request *request)
 {
-	switch (request->body_case) {
-	case ZD__REQUEST__BODY_GROUP_LEAVE:
-		name_id(&scene.groups, &request->group_leave->group);
-		break;
-	case ZD__REQUEST__BODY_GROUP_BARRIER:
-		name_id(&scene.groups, &request->group_barrier->group);
-		break;
-	case ZD__REQUEST__BODY_GROUP_AGREE:
-		name_id(&scene.groups, &request->group_agree->group);
-		break;
-	case ZD__REQUEST__BODY_UNIT_REGISTER:
-		name_id(&scene.groups, &request->unit_register->group);
-		break;
-	case ZD__REQUEST__BODY_UNITS_RESUME:
-		name_id(&scene.groups, &request->units_resume->group);
-		name_units(request->units_resume->units, request->units_resume->n_units);
-		break;
-	case ZD__REQUEST__BODY_UNIT_UNREGISTER:
-		name_id(&scene.units, &request->unit_unregister->unit);
-		break;
-	case ZD__REQUEST__BODY_UPDATE_BEGIN:
-		name_units(request->update_begin->units, request->update_begin->n_units);
-		break;
-	case ZD__REQUEST__BODY_PUBLISH:
-		name_units(request->publish->units, request->publish->n_units);
-		break;
-	case ZD__REQUEST__BODY_COMMIT:
-		name_id(&scene.groups, &request->commit->group);
-		break;
-	case ZD__REQUEST__BODY_UNIT_READ:
-		name_id(&scene.groups, &request->unit_read->group);
-		if (request->unit_read->allocation)
-			name_id(&scene.allocations, &request->unit_read->allocation);
-		break;
-	case ZD__REQUEST__BODY_SET_PERSISTENT:
-		name_id(&scene.units, &request->set_persistent->unit);
-		break;
-	case ZD__REQUEST__BODY_SET_SLOT:
-		name_id(&scene.units, &request->set_slot->unit);
-		break;
-	case ZD__REQUEST__BODY_SET_FROZEN:
-		name_id(&scene.units, &request->set_frozen->unit);
-		break;
-	case ZD__REQUEST__BODY_UNIT_LOAD:
-		name_id(&scene.units, &request->unit_load->unit);
-		if (request->unit_load->allocation)
-			name_id(&scene.allocations, &request->unit_load->allocation);
-		break;
-	case ZD__REQUEST__BODY_UNIT_PLACE:
-		name_id(&scene.units, &request->unit_place->unit);
-		break;
-	case ZD__REQUEST__BODY_GATHER:
-		name_id(&scene.units, &request->gather->unit);
-		break;
-	case ZD__REQUEST__BODY_RELEASE:
-		name_id(&scene.units, &request->release->unit);
-		break;
-	case ZD__REQUEST__BODY_FORWARD_BEGIN:
-		name_id(&scene.groups, &request->forward_begin->group);
-		break;
-	case ZD__REQUEST__BODY_CONTEXT_BEGIN:
-		name_units(request->context_begin->units, request->context_begin->n_units);
-		break;
-	case ZD__REQUEST__BODY_BACKWARD_BEGIN:
-		name_id(&scene.groups, &request->backward_begin->group);
-		break;
-	case ZD__REQUEST__BODY_BUCKET_CREATE:
-		name_id(&scene.groups, &request->bucket_create->group);
-		break;
-	case ZD__REQUEST__BODY_BUCKET_DESTROY:
-		name_id(&scene.buckets, &request->bucket_destroy->bucket);
-		break;
-	case ZD__REQUEST__BODY_BUCKET_RESERVE:
-		name_id(&scene.buckets, &request->bucket_reserve->bucket);
-		name_id(&scene.units, &request->bucket_reserve->unit);
-		break;
-	case ZD__REQUEST__BODY_BUCKET_SUBMIT:
-		name_id(&scene.buckets, &request->bucket_submit->bucket);
-		name_id(&scene.entries, &request->bucket_submit->entry);
-		break;
-	case ZD__REQUEST__BODY_REDUCE_SKIP:
-		name_id(&scene.units, &request->reduce_skip->unit);
-		break;
-	case ZD__REQUEST__BODY_REDUCE_WAIT:
-		name_id(&scene.units, &request->reduce_wait->unit);
-		break;
-	case ZD__REQUEST__BODY_TARGET_RETURN:
-		name_units(request->target_return->units, request->target_return->n_units);
-		break;
-	case ZD__REQUEST__BODY_BACKWARD_END:
-		name_id(&scene.groups, &request->backward_end->group);
-		break;
-	case ZD__REQUEST__BODY_BACKWARD_ABANDON:
-		name_id(&scene.groups, &request->backward_abandon->group);
-		break;
-	case ZD__REQUEST__BODY_STEP_BEGIN:
-		name_id(&scene.groups, &request->step_begin->group);
-		break;
-	case ZD__REQUEST__BODY_STEP_GET:
-		name_id(&scene.groups, &request->step_get->group);
-		name_units(request->step_get->units, request->step_get->n_units);
-		break;
-	case ZD__REQUEST__BODY_STEP_END:
-		name_id(&scene.groups, &request->step_end->group);
-		break;
-	case ZD__REQUEST__BODY_FREE:
-		name_id(&scene.allocations, &request->free->allocation);
-		break;
-	case ZD__REQUEST__BODY_ABORT_GROUP:
-		name_id(&scene.groups, &request->abort_group->group);
-		break;
-	default:
-		break;
+	static const struct {
+		const char *name;
+		const struct learned *learned;
+	} kinds[] = {{"group", &scene.groups},  {"unit", &scene.units},
+	             {"units", &scene.units},   {"bucket", &scene.buckets},
+	             {"entry", &scene.entries}, {"allocation", &scene.allocations}};
+	const ProtobufCMessageDescriptor *message = request->hello->base.descriptor; /* any body's */
+	uint8_t *body = (uint8_t *)request->hello;
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		const ProtobufCFieldDescriptor *field =
+		        protobuf_c_message_descriptor_get_field_by_name(message, kinds[i].name);
+
+		if (!field || field->type != PROTOBUF_C_TYPE_UINT64)
+			continue;
+		uint64_t *ids = (void *)(body + field->offset);
+		size_t count = 1;
+		if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+			count = *(size_t *)(void *)(body + field->quantifier_offset);
+			ids = *(uint64_t **)(void *)ids;
+		}
+		for (size_t n = 0; n < count; n++)
+			name_id(kinds[i].learned, &ids[n]);
 	}
 }
 
@@ -245,7 +149,8 @@ static void number_requests(struct fuzz_client *client, Zd__ClientPacket *packet
 			request->id = ++client->last_id;
 		if (request->id < FUZZ_MAX_OPEN)
 			client->open[request->id]++;
-		name_ids(request);
+		if (request->body_case != ZD__REQUEST__BODY__NOT_SET)
+			name_ids(request);
 	}
 }
 

@@ -58,59 +58,15 @@ size_t fuzz_script_mutate(uint8_t *bytes, size_t nbytes, size_t room, unsigned s
 
 /* The body of any request. */
 union fuzz_body {
-	Zd__Hello hello;
-	Zd__SessionReset session_reset;
-	Zd__Cancel cancel;
-	Zd__GroupJoin group_join;
-	Zd__GroupLeave group_leave;
-	Zd__GroupBarrier group_barrier;
-	Zd__UniqueIds unique_ids;
-	Zd__CommitWait commit_wait;
-	Zd__UnitRead unit_read;
-	Zd__UnitRegister unit_register;
-	Zd__UnitsResume units_resume;
-	Zd__UnitUnregister unit_unregister;
-	Zd__UpdateBegin update_begin;
-	Zd__Publish publish;
-	Zd__Commit commit;
-	Zd__SetPersistent set_persistent;
-	Zd__SetSlot set_slot;
-	Zd__SetFrozen set_frozen;
-	Zd__UnitLoad unit_load;
-	Zd__UnitPlace unit_place;
-	Zd__Gather gather;
-	Zd__Release release;
-	Zd__ForwardBegin forward_begin;
-	Zd__ForwardEnd forward_end;
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a member */
+#define REQUEST(KIND, name) __typeof__(*((Zd__Request *)0)->name) name;
+#include "core/requests.def"
 	Zd__ScopeEnd scope_end; /* of claims, abandoned scopes and contexts */
-	Zd__ContextBegin context_begin;
-	Zd__BackwardBegin backward_begin;
-	Zd__BucketCreate bucket_create;
-	Zd__BucketDestroy bucket_destroy;
-	Zd__BucketReserve bucket_reserve;
-	Zd__BucketSubmit bucket_submit;
-	Zd__ReduceSkip reduce_skip;
-	Zd__ReduceWait reduce_wait;
-	Zd__TargetReturn target_return;
-	Zd__BackwardEnd backward_end;
-	Zd__GroupAgree group_agree;
-	Zd__BackwardAbandon backward_abandon;
-	Zd__StepBegin step_begin;
-	Zd__StepEnd step_end;
-	Zd__StepGet step_get;
-	Zd__Alloc alloc;
-	Zd__Free free;
+	Zd__Hello hello;
 	Zd__List list;
 	Zd__DaemonStatus daemon_status;
-	Zd__Metrics metrics;
 	Zd__Events events;
-	Zd__KillSession kill_session;
-	Zd__AbortGroup abort_group;
-	Zd__EndJob end_job;
-	Zd__KillJob kill_job;
 	Zd__Drain drain;
-	Zd__SegmentsUnmapped segments_unmapped;
-	Zd__Trim trim;
 };
 
 /* Numbers that choose a request of fuzz_sessions.c. */

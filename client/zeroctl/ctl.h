@@ -176,7 +176,17 @@ void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
 uint64_t zd_ctl_process_age_ns(json_int_t pid);
 
 /* Finds the row with this id; NULL: none. */
-json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
+static inline json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
+{
+	size_t i;
+	json_t *row;
+	json_array_foreach((json_t *)rows, i, row)
+	{
+		if (json_integer_value(json_object_get(row, "id")) == id)
+			return row;
+	}
+	return NULL;
+}
 
 /* ---- Names: name.c ------------------------------------------------------------------------------------- */
 

@@ -108,15 +108,3 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 	json_decref(rows);
 	return status;
 }
-
-json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
-{
-	size_t i;
-	json_t *row;
-	json_array_foreach((json_t *)rows, i, row)
-	{
-		if (json_integer_value(json_object_get(row, "id")) == id)
-			return row;
-	}
-	return NULL;
-}

@@ -44,18 +44,6 @@ static void add(struct zd_top_model *model, char *subject, char *text, const cha
 	};
 }
 
-static const json_t *row_of(const json_t *rows, json_int_t id)
-{
-	size_t i;
-	json_t *row;
-	json_array_foreach((json_t *)rows, i, row)
-	{
-		if (json_integer_value(json_object_get(row, "id")) == id)
-			return row;
-	}
-	return NULL;
-}
-
 static bool is_stopped(const json_t *session)
 {
 	return strcmp(string_of(session, "process"), "stopped") == 0;
@@ -76,7 +64,7 @@ static char *with_rank(const struct zd_top_sample *sample, const char *job, cons
 	return zd_ctl_text("%s [rank %u: session %" JSON_INTEGER_FORMAT ", pid %" JSON_INTEGER_FORMAT "%s]",
 	                   text, rank, zd_ctl_number(session),
 	                   json_integer_value(json_object_get(member, "pid")),
-	                   is_stopped(row_of(sample->sessions, session)) ? ", stopped" : "");
+	                   is_stopped(zd_ctl_row_of_id(sample->sessions, session)) ? ", stopped" : "");
 }
 
 /* ---- Sessions ------------------------------------------------------------------------------------------ */

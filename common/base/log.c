@@ -21,7 +21,7 @@ static void stderr_sink(const struct zd_log_line *line);
 static _Atomic(zd_log_sink) current_sink = stderr_sink;
 static _Atomic(enum zd_log_level) current_level = ZD_LOG_INFO;
 
-static const char *level_name(enum zd_log_level level)
+const char *zd_log_level_name(enum zd_log_level level)
 {
 	switch (level) {
 	case ZD_LOG_ERROR:
@@ -42,7 +42,7 @@ static const char *level_name(enum zd_log_level level)
 static void stderr_sink(const struct zd_log_line *line)
 {
 	flockfile(stderr);
-	(void)fprintf(stderr, "%s: %s", level_name(line->level), line->text);
+	(void)fprintf(stderr, "%s: %s", zd_log_level_name(line->level), line->text);
 	for (size_t i = 0; i < line->nfields; i++) {
 		char shown[sizeof(line->fields[i].value) * ZD_TEXT_ESCAPE_GROWTH];
 		(void)zd_text_escape(line->fields[i].value, shown, sizeof(shown));

@@ -37,6 +37,8 @@ typedef void (*zd_log_sink)(const struct zd_log_line *line);
 
 void zd_log_set_sink(zd_log_sink sink);
 void zd_log_set_level(enum zd_log_level level); /* lines above the level are dropped; default INFO */
+/* "error", "warning", ... */
+const char *zd_log_level_name(enum zd_log_level level);
 /* Returns whether lines of this level are written. */
 bool zd_log_has(enum zd_log_level level);
 

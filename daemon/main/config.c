@@ -42,8 +42,8 @@
 
 /* ---- Parsing a value: returns 0, or -1 when it is not as `expected` describes -------------------------- */
 
-static int read_number(const char *text, int base, unsigned long least, unsigned long most,
-                       unsigned long *number)
+int zd_config_read_number(const char *text, int base, unsigned long least, unsigned long most,
+                          unsigned long *number)
 {
 	char *end;
 	unsigned long value;
@@ -60,7 +60,7 @@ static int read_u32(const char *text, unsigned long least, unsigned long most, u
 {
 	unsigned long value;
 
-	if (read_number(text, 10, least, most, &value) != 0)
+	if (zd_config_read_number(text, 10, least, most, &value) != 0)
 		return -1;
 	*number = (uint32_t)value;
 	return 0;
@@ -90,7 +90,7 @@ static int set_socket_mode(struct zd_config *config, const char *text)
 {
 	unsigned long mode;
 
-	if (read_number(text, 8, 0, 0777, &mode) != 0)
+	if (zd_config_read_number(text, 8, 0, 0777, &mode) != 0)
 		return -1;
 	config->socket_mode = (mode_t)mode;
 	return 0;

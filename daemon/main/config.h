@@ -108,6 +108,10 @@ int zd_config_read(struct zd_config *config, const char *path, FILE *errors, str
 int zd_config_set(struct zd_config *config, const char *section, const char *key, const char *value,
                   struct zd_err *err) __attribute__((warn_unused_result));
 
+/* Returns 0, or -1 if the text is no number from `least` to `most`. */
+int zd_config_read_number(const char *text, int base, unsigned long least, unsigned long most,
+                          unsigned long *number);
+
 /* Checks settings against each other. */
 int zd_config_check(const struct zd_config *config, struct zd_err *err) __attribute__((warn_unused_result));
 

@@ -7,7 +7,6 @@
  */
 #include "main/config_sections.h"
 
-#include <errno.h>
 #include <grp.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -26,26 +25,13 @@
 
 /* ---- Parsing a value: returns 0, or -1 ----------------------------------------------------------------- */
 
-static int read_number(const char *text, int base, unsigned long most, unsigned long *number)
-{
-	char *end;
-	unsigned long value;
-
-	errno = 0;
-	value = strtoul(text, &end, base);
-	if (text[0] < '0' || text[0] > '9' || *end || errno || value > most)
-		return -1;
-	*number = value;
-	return 0;
-}
-
 /* The static results of getpwnam() and getgrnam() are safe: one thread at a time reads a configuration. */
 static int read_user(const char *text, uid_t *uid)
 {
 	const struct passwd *user = getpwnam(text);
 	unsigned long number;
 
-	if (!user && read_number(text, 10, MOST_ID, &number) != 0)
+	if (!user && zd_config_read_number(text, 10, 0, MOST_ID, &number) != 0)
 		return -1;
 	*uid = user ? user->pw_uid : (uid_t)number;
 	return 0;
@@ -56,7 +42,7 @@ static int read_group(const char *text, gid_t *gid)
 	const struct group *group = getgrnam(text);
 	unsigned long number;
 
-	if (!group && read_number(text, 10, MOST_ID, &number) != 0)
+	if (!group && zd_config_read_number(text, 10, 0, MOST_ID, &number) != 0)
 		return -1;
 	*gid = group ? group->gr_gid : (gid_t)number;
 	return 0;
@@ -103,7 +89,7 @@ static int set_mode(struct zd_config_socket *at, const char *text)
 {
 	unsigned long mode;
 
-	if (read_number(text, 8, 0777, &mode) != 0)
+	if (zd_config_read_number(text, 8, 0, 0777, &mode) != 0)
 		return -1;
 	at->mode = (mode_t)mode;
 	return 0;

@@ -27,23 +27,6 @@
 
 static struct zd_journal journal;
 
-static const char *level_name(enum zd_log_level level)
-{
-	switch (level) {
-	case ZD_LOG_ERROR:
-		return "error";
-	case ZD_LOG_WARNING:
-		return "warning";
-	case ZD_LOG_NOTICE:
-		return "notice";
-	case ZD_LOG_INFO:
-		return "info";
-	case ZD_LOG_DEBUG:
-		return "debug";
-	}
-	return "?";
-}
-
 struct text {
 	char bytes[LINE_BYTES];
 	size_t used;
@@ -72,7 +55,8 @@ static void add_line(struct text *text, const struct zd_log_line *line)
 	(void)clock_gettime(CLOCK_REALTIME, &now);
 	(void)gmtime_r(&now.tv_sec, &utc);
 	(void)strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &utc);
-	add(text, "%s.%03ldZ %s: %s", when, now.tv_nsec / 1000000, level_name(line->level), line->text);
+	add(text, "%s.%03ldZ %s: %s", when, now.tv_nsec / 1000000, zd_log_level_name(line->level),
+	    line->text);
 	for (size_t i = 0; i < line->nfields; i++) {
 		char shown[sizeof(line->fields[i].value) * ZD_TEXT_ESCAPE_GROWTH];
 		(void)zd_text_escape(line->fields[i].value, shown, sizeof(shown));

@@ -7,26 +7,6 @@
 
 static const struct zc_ticket_type barrier_ticket = {.what = "a barrier"};
 
-static int post(struct zerod_client *client, Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
-{
-	struct zc_op *op;
-	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
-
-	if (rc)
-		return rc;
-	op = zc_op_new_other(client, &barrier_ticket, NULL, NULL, request->deadline_ms, err);
-	if (!op) {
-		pthread_mutex_lock(&client->lock);
-		zc_outstanding_return(client, 1);
-		pthread_mutex_unlock(&client->lock);
-		return ZEROD_E_SYSTEM;
-	}
-	rc = zc_post(client, op, request, err);
-	if (!rc)
-		ticket->id = request->id;
-	return rc;
-}
-
 int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *options, zerod_ticket *ticket)
 {
 	struct zerod_client *client = zc_group_client(group);
@@ -46,6 +26,5 @@ int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *opt
 	request.group_barrier = &barrier;
 	if (!ticket)
 		return zc_call(client, &request, deadline_ms, NULL, NULL);
-	request.deadline_ms = zc_deadline_ms(client, deadline_ms);
-	return post(client, &request, ticket, err);
+	return zc_post_other(client, &barrier_ticket, NULL, NULL, &request, deadline_ms, ticket, err);
 }

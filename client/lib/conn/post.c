@@ -8,7 +8,8 @@
 #include "client/lib/conn/request.h"
 
 int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
-                  Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
+                  struct zc_unit *unit, Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket,
+                  struct zd_err *err)
 {
 	struct zc_op *op;
 	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
@@ -18,7 +19,7 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
 		return rc;
 	}
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
-	op = zc_op_new_other(client, type, data, NULL, request->deadline_ms, err);
+	op = zc_op_new_other(client, type, data, unit, request->deadline_ms, err);
 	if (!op) {
 		free(data);
 		pthread_mutex_lock(&client->lock);

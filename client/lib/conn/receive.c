@@ -148,7 +148,7 @@ static int take_reply(struct zerod_client *client, struct zc_packet *packet, con
 	return rc;
 }
 
-static bool has_feature(const Zd__HelloReply *hello, const char *feature)
+bool zc_hello_has_feature(const Zd__HelloReply *hello, const char *feature)
 {
 	for (size_t i = 0; i < hello->n_features; i++)
 		if (strcmp(hello->features[i], feature) == 0)
@@ -169,8 +169,8 @@ static int take_descriptors(struct zerod_client *client, const Zd__DaemonPacket 
 	for (size_t i = 0; i < parsed->n_replies; i++)
 		if (parsed->replies[i]->body_case == ZD__REPLY__BODY_HELLO && !client->client_page) {
 			hello = parsed->replies[i]->hello;
-			work = has_feature(hello, ZD_FEATURE_WORK);
-			rings = has_feature(hello, ZD_FEATURE_RINGS);
+			work = zc_hello_has_feature(hello, ZD_FEATURE_WORK);
+			rings = zc_hello_has_feature(hello, ZD_FEATURE_RINGS);
 			nhello = 2 + (work ? 2 : 0) + rings;
 			client->on_gpus = strcmp(hello->backend, "cuda") == 0;
 		}

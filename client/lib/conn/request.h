@@ -188,6 +188,7 @@ void zc_outstanding_return(struct zerod_client *client, unsigned count);
 
 /* ---- receive.c ----------------------------------------------------------------------------------------- */
 
+bool zc_hello_has_feature(const Zd__HelloReply *hello, const char *feature);
 /* All with the lock held, which they release while they block. */
 
 /* Reads one packet, and returns whether one arrived within the timeout. With `or_writable` also returns when
@@ -315,12 +316,12 @@ ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t 
 
 /* ---- post.c -------------------------------------------------------------------------------------------- */
 
-/* Sends a request without a unit, or puts the request into the thread's batch, and creates its ticket.
+/* Sends a request, or puts it into the thread's batch, and creates its ticket. `unit` can be NULL.
  * `deadline_ms` is the caller's option. Takes ownership of `data` (NULL, or from malloc()), also after an
  * error. Without the lock. */
 int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
-                  Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                  struct zc_unit *unit, Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket,
+                  struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends a request about the unit without a ticket, or puts the request into the thread's batch. After an
  * error the request was not sent. `what`, a string literal, names the request in the text of a later
  * failure. */

@@ -142,7 +142,7 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 		 * backward ended with the loss of a rank. */
 		return rc == ZEROD_E_STATE && zc_detached_report(client, err) ? err->status : rc;
 	}
-	rc = zc_post_other(client, &end_type, NULL, &request, options.deadline_ms, ticket, err);
+	rc = zc_post_other(client, &end_type, NULL, NULL, &request, options.deadline_ms, ticket, err);
 	pthread_mutex_lock(&client->lock);
 	group->backward_ending = rc ? 0 : ticket->id;
 	pthread_mutex_unlock(&client->lock);

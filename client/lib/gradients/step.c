@@ -124,7 +124,7 @@ static int post_step(const struct zerod_group *group, Zd__Request *request, uint
 	if (!id)
 		return zd_err_errno(err, ENOMEM, "making a ticket for a step");
 	*id = group->id;
-	return zc_post_other(group->client, &step_ticket, id, request, deadline_ms, ticket, err);
+	return zc_post_other(group->client, &step_ticket, id, NULL, request, deadline_ms, ticket, err);
 }
 
 int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given, struct zerod_step_info *info,

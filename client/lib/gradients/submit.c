@@ -39,28 +39,13 @@ void zc_reserved_forget(struct zerod_bucket *bucket, uint64_t request)
 int zc_entry_send(struct zerod_client *client, const struct zc_sending *sending, Zd__Request *request,
                   uint32_t deadline_ms, struct zd_err *err)
 {
-	struct zc_op *op;
-	int rc;
-
 	if (!sending->detached && !sending->ticket)
 		return zc_call(client, request, deadline_ms, NULL, NULL);
+	if (!sending->detached)
+		return zc_post_other(client, sending->type, NULL, sending->unit, request, deadline_ms,
+		                     sending->ticket, err);
 	request->deadline_ms = zc_deadline_ms(client, deadline_ms);
-	if (sending->detached)
-		return zc_post_detached(client, sending->unit, sending->word, request, err);
-	rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
-	if (rc)
-		return rc;
-	op = zc_op_new_other(client, sending->type, NULL, sending->unit, request->deadline_ms, err);
-	if (!op) {
-		pthread_mutex_lock(&client->lock);
-		zc_outstanding_return(client, 1);
-		pthread_mutex_unlock(&client->lock);
-		return ZEROD_E_SYSTEM;
-	}
-	rc = zc_post(client, op, request, err);
-	if (!rc)
-		sending->ticket->id = request->id;
-	return rc;
+	return zc_post_detached(client, sending->unit, sending->word, request, err);
 }
 
 int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *bucket, uint64_t entry_id,

@@ -262,14 +262,6 @@ struct greeting {
 	struct zd_err *err;
 };
 
-static bool has_feature(const Zd__HelloReply *hello, const char *feature)
-{
-	for (size_t i = 0; i < hello->n_features; i++)
-		if (strcmp(hello->features[i], feature) == 0)
-			return true;
-	return false;
-}
-
 static int take_hello(const Zd__Reply *reply, void *arg)
 {
 	struct greeting *greeting = arg;
@@ -297,7 +289,7 @@ static int take_hello(const Zd__Reply *reply, void *arg)
 		                  "$ZEROD_POISON) needs");
 	client->session = hello->session;
 	client->ntimelines = hello->timelines;
-	client->collectives = has_feature(hello, ZD_FEATURE_COLLECTIVES);
+	client->collectives = zc_hello_has_feature(hello, ZD_FEATURE_COLLECTIVES);
 	return 0;
 }
 

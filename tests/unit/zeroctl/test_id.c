@@ -31,13 +31,6 @@ int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, 
 	return ZEROD_E_STATE;
 }
 
-json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
-{
-	(void)rows;
-	(void)id;
-	return NULL;
-}
-
 /* 1 and 2 of root, 2 of nobody. */
 static json_t *some_rows(void)
 {

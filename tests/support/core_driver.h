@@ -264,7 +264,11 @@ uint64_t core_context_begin(struct core_driver *core, uint64_t session, const ui
                             uint32_t nunits);
 uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
                     uint64_t bytes);
-/* A request with one id: leave, unregister, abort_group, kill_session, end_job, kill_job, reset (0). */
+uint64_t core_publish_after(struct core_driver *core, uint64_t session, uint64_t unit, struct zd_fence fence);
+/* `fence` may be NULL. */
+uint64_t core_free(struct core_driver *core, uint64_t session, uint64_t allocation,
+                   const struct zd_fence *fence);
+/* A request whose first field is an id, and whose other fields are 0. Of a reset the id is 0, too. */
 uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
 
 /* ---- A team: all ranks of one group -------------------------------------------------------------------- */

@@ -157,27 +157,22 @@ uint64_t core_alloc(struct core_driver *core, uint64_t session, const char *job,
 
 uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id)
 {
-	struct zd_args args = {.kind = kind};
-	switch (kind) {
-	case ZD_REQ_SESSION_RESET:
-		break;
-	case ZD_REQ_GROUP_LEAVE:
-	case ZD_REQ_ABORT_GROUP:
-		args.u.abort_group.group = id;
-		break;
-	case ZD_REQ_UNIT_UNREGISTER:
-		args.u.unit_unregister.unit = id;
-		break;
-	case ZD_REQ_KILL_SESSION:
-		args.u.kill_session.session = id;
-		break;
-	case ZD_REQ_END_JOB:
-	case ZD_REQ_KILL_JOB:
-		args.u.kill_job.job = id;
-		break;
-	default:
-		fail_msg("request %d takes more than one id", kind);
-	}
+	struct zd_args args = {.kind = kind, .u.abort_group.group = id};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_publish_after(struct core_driver *core, uint64_t session, uint64_t unit, struct zd_fence fence)
+{
+	struct zd_args args = {
+	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &fence}};
+	return core_send(core, session, &args);
+}
+
+uint64_t core_free(struct core_driver *core, uint64_t session, uint64_t allocation,
+                   const struct zd_fence *fence)
+{
+	struct zd_args args = {
+	        .kind = ZD_REQ_FREE, .u.free = {.allocation = allocation}, .fences = {fence != NULL, fence}};
 	return core_send(core, session, &args);
 }
 

@@ -145,14 +145,13 @@ SCENE_TEST(test_a_rank_that_goes_on)
 /* So does one that has begun a later backward of the step, or the step after one that it has abandoned. */
 SCENE_TEST(test_a_rank_that_goes_further)
 {
-	struct zd_args abandon = {.kind = ZD_REQ_BACKWARD_ABANDON,
-	                          .u.backward_abandon.group = s->g.team.group};
 	core_reducers_begin(&s->g, 3, false);
 	core_reducers_end(&s->g);
 	uint64_t early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
 	core_expect(s->core, core_backward(&s->g.team, 1, 3, false), 0);
 	core_expect_error(s->core, early, ZEROD_E_MISMATCH, "rank 1 has begun the next backward");
-	core_expect(s->core, core_send(s->core, s->g.team.session[1], &abandon), 0);
+	core_expect(s->core,
+	            core_simple(s->core, s->g.team.session[1], ZD_REQ_BACKWARD_ABANDON, s->g.team.group), 0);
 	early = agree(s, 0, ZEROD_AGREE_SUM, 1, values[0]);
 	core_expect_waits(s->core, early, "rank 1 to agree");
 	core_expect(s->core, core_backward(&s->g.team, 1, 3, false), 0);

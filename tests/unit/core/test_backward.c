@@ -152,12 +152,9 @@ ENGINE_TEST(test_arguments)
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, 77), ZEROD_E_INVALID);
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_INT8), ZEROD_E_UNSUPPORTED);
 	core_expect(core, core_backward_into(&g.team, 0, 3, true, ZEROD_FLOAT8_E5M2), ZEROD_E_UNSUPPORTED);
-	args = (struct zd_args){.kind = ZD_REQ_STEP_BEGIN, .u.step_begin.group = 999};
-	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
-	args = (struct zd_args){.kind = ZD_REQ_STEP_END, .u.step_end = {.group = 999}};
-	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
-	args = (struct zd_args){.kind = ZD_REQ_BACKWARD_END, .u.backward_end.group = 999};
-	core_call(core, g.team.session[0], &args, ZEROD_E_NOT_FOUND);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_STEP_BEGIN, 999), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_STEP_END, 999), ZEROD_E_NOT_FOUND);
+	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_BACKWARD_END, 999), ZEROD_E_NOT_FOUND);
 }
 
 /* ---- What ranks must say alike ------------------------------------------------------------------------- */

@@ -7,8 +7,7 @@
 
 static uint64_t reach(struct core_team *team, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = team->group};
-	return core_send(team->core, team->session[rank], &args);
+	return core_simple(team->core, team->session[rank], ZD_REQ_GROUP_BARRIER, team->group);
 }
 
 static uint64_t reach_until(struct core_team *team, uint32_t rank, uint64_t deadline_ns)

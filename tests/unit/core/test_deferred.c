@@ -31,10 +31,8 @@ static void write_version(struct rig *rig, uint64_t unit, uint32_t rank)
 /* Rank `rank` publishes behind timeline 5 of its page. */
 static uint64_t publish_after(struct rig *rig, uint64_t unit, uint32_t rank, uint64_t value)
 {
-	const struct zd_fence fence = {PUBLISHER, value};
-	struct zd_args args = {
-	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &unit}, .fences = {1, &fence}};
-	return core_send(rig->core, rig->team.session[rank], &args);
+	return core_publish_after(rig->core, rig->team.session[rank], unit,
+	                          (struct zd_fence){PUBLISHER, value});
 }
 
 /* ---- Places that are still read ------------------------------------------------------------------------ */

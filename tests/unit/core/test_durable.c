@@ -90,8 +90,7 @@ ENGINE_TEST(test_allocation_outlives_its_session)
 	core_close(core, session);
 	session = core_open(core, CORE_ALICE);
 	core_expect(core, keep(core, session, "adam", STATE_BYTES), 0);
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}};
-	core_expect(core, core_send(core, session, &args), 0);
+	core_expect(core, core_free(core, session, id, NULL), 0);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 }
 

@@ -17,8 +17,7 @@ static void end(struct rig *s, uint32_t rank)
 
 static uint64_t barrier(struct rig *s, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_GROUP_BARRIER, .u.group_barrier.group = s->team.group};
-	return core_send(s->core, s->team.session[rank], &args);
+	return core_simple(s->core, s->team.session[rank], ZD_REQ_GROUP_BARRIER, s->team.group);
 }
 
 static uint64_t gather(struct rig *s, uint32_t rank)
@@ -139,10 +138,7 @@ SCENE_TEST(test_its_last_publish_is_complete)
 	core_team_publish_rank(&s->team, s->unit, 2);
 	core_expect(s->core, core_update(s->core, s->team.session[1], s->unit), 0);
 	core_team_write(&s->team, s->unit, 1);
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.n_units = 1, .units = &s->unit},
-	                       .fences = {1, &fence}};
-	(void)core_send(s->core, s->team.session[1], &args);
+	(void)core_publish_after(s->core, s->team.session[1], s->unit, fence);
 	const struct zd_reply *ahead = core_expect(s->core, gather(s, 2), 0); /* of the version to come */
 	end(s, 1);
 	core_team_check(&s->team, ahead, 2);

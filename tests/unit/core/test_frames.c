@@ -377,8 +377,7 @@ TEST(test_frames_retire)
 	assert_true(told == reply->frames.low.segment || told == reply->frames.high.segment);
 	core_unmap(rig.core, session);
 	uint64_t allocation = core_expect(rig.core, alloc, 0)->u.alloc.allocation;
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = allocation}};
-	core_call(rig.core, session, &args, 0);
+	core_expect(rig.core, core_free(rig.core, session, allocation, NULL), 0);
 	uint64_t again = core_gather(rig.core, session, rig.unit);
 	while (core_told(rig.core, session))
 		core_unmap(rig.core, session);

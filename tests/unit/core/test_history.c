@@ -390,8 +390,7 @@ static uint64_t alloc(struct core_driver *core, uint64_t session)
 
 static void free_allocation(struct core_driver *core, uint64_t session, uint64_t allocation)
 {
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.allocation = allocation};
-	core_expect(core, core_send(core, session, &args), 0);
+	core_expect(core, core_free(core, session, allocation, NULL), 0);
 }
 
 ENGINE_TEST(test_long_lived_memory_is_kept_longer, .events = 32)

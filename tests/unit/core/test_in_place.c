@@ -318,10 +318,7 @@ RIG_TEST(test_step_ahead_of_its_streams)
 	core_tick(rig->core, 9); /* it is answered: its deadline is over */
 	core_expect(rig->core, update(rig), ZEROD_E_STATE);
 	const struct zd_fence fence = {PUBLISHER, 1};
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.n_units = 1, .units = &rig->unit},
-	                       .fences = {1, &fence}};
-	uint64_t published = core_send(rig->core, rig->session, &args);
+	uint64_t published = core_publish_after(rig->core, rig->session, rig->unit, fence);
 	const struct zd_reply *next = core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, release(rig, 2), 0);
 	assert_false(may_write(rig, granted));

@@ -54,8 +54,7 @@ RIG_TEST(test_device_rows)
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "eager", 1), 0);
 	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
 	                      ->u.alloc.allocation;
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}, .fences = {1, &slow}};
-	core_call(rig->core, rig->session, &args, 0);
+	core_expect(rig->core, core_free(rig->core, rig->session, id, &slow), 0);
 	(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, row, 2), 2);
 	assert_string_equal(row[0].name, "device0");
@@ -392,8 +391,7 @@ RIG_TEST(test_blocks_tile_segments_and_name_owners)
 	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
 	                      ->u.alloc.allocation;
 	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 512), 0);
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = id}, .fences = {1, &slow}};
-	core_call(rig->core, rig->session, &args, 0);
+	core_expect(rig->core, core_free(rig->core, rig->session, id, &slow), 0);
 	struct map all = map_for(rig, 0, 0), own = map_for(rig, rig->session, 0);
 	struct map paged = map_for(rig, rig->session, 1);
 	assert_true(own.nsegments < all.nsegments && own.nrows < all.nrows);
@@ -470,10 +468,11 @@ RIG_TEST(test_page_of_blocks_visits_its_rows_only)
 	struct map segments = {.stop_at = 0};
 	struct zd_engine_totals totals;
 	uint64_t room = core_alloc(rig->core, rig->session, "job", 0, ROWS * 256ull);
-	struct zd_args args = {.kind = ZD_REQ_FREE,
-	                       .u.free = {.allocation = core_expect(rig->core, room, 0)->u.alloc.allocation}};
 	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0); /* the job stays */
-	core_call(rig->core, rig->session, &args, 0);
+	core_expect(
+	        rig->core,
+	        core_free(rig->core, rig->session, core_expect(rig->core, room, 0)->u.alloc.allocation, NULL),
+	        0);
 	for (int i = 0; i < ROWS; i++)
 		query.segment = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
 		                        ->place.segment;
@@ -524,8 +523,7 @@ RIG_TEST(test_pages)
 		query.cursor = last;
 		/* what is made meanwhile comes at the end, what goes does not matter */
 		if (seen == 3) {
-			struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = ids[1]}};
-			core_call(rig->core, rig->session, &args, 0);
+			core_expect(rig->core, core_free(rig->core, rig->session, ids[1], NULL), 0);
 		}
 	} while (last != 0);
 	assert_int_equal(seen, 7);
@@ -553,8 +551,7 @@ RIG_TEST(test_page_visits_its_rows_only)
 	for (int i = 0; i < ROWS; i++)
 		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
 		                 ->u.alloc.allocation;
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free = {.allocation = ids[ROWS / 2]}};
-	core_call(rig->core, rig->session, &args, 0);
+	core_expect(rig->core, core_free(rig->core, rig->session, ids[ROWS / 2], NULL), 0);
 	for (int i = 0; i < ROWS; i += 50) {
 		struct page page = {.n = 0};
 		uint64_t before = visits(rig);

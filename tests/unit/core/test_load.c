@@ -128,9 +128,8 @@ RIG_TEST(test_nothing_else_while_it_loads)
 	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_UNIT_UNREGISTER, rig->unit),
 	            ZEROD_E_BUSY);
 	requests[READER] = load(rig, READER, rig->source);
-	struct zd_args args = {.kind = ZD_REQ_FREE, .u.free.allocation = rig->source};
-	core_expect_error(rig->core, core_send(rig->core, rig->team.session[READER], &args), ZEROD_E_STATE,
-	                  "is being loaded into a unit");
+	core_expect_error(rig->core, core_free(rig->core, rig->team.session[READER], rig->source, NULL),
+	                  ZEROD_E_STATE, "is being loaded into a unit");
 	requests[2] = load(rig, 2, 0);
 	expect_all(rig, requests, 0, NULL);
 	expect_bytes(rig);

@@ -30,11 +30,9 @@ static uint64_t segment_bytes(struct core_driver *core)
 static void free_behind(struct core_driver *core, uint64_t session, uint64_t request,
                         const struct zd_fence *fence)
 {
-	struct zd_args args = {.kind = ZD_REQ_FREE};
+	uint64_t allocation = core_expect(core, request, 0)->u.alloc.allocation;
 
-	args.u.free.allocation = core_expect(core, request, 0)->u.alloc.allocation;
-	args.fences = (struct zd_fence_list){.count = fence ? 1 : 0, .fences = fence};
-	core_call(core, session, &args, 0);
+	core_expect(core, core_free(core, session, allocation, fence), 0);
 }
 
 /* Each job of a few bytes has a segment of its own. */

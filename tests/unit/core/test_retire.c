@@ -31,10 +31,7 @@ static uint64_t alloc(struct rig *rig, uint64_t bytes)
 
 static void free_behind(struct rig *rig, uint64_t allocation, const struct zd_fence *fence)
 {
-	struct zd_args args = {.kind = ZD_REQ_FREE,
-	                       .u.free = {.allocation = allocation},
-	                       .fences = {.count = fence ? 1 : 0, .fences = fence}};
-	core_call(rig->core, rig->other, &args, 0);
+	core_expect(rig->core, core_free(rig->core, rig->other, allocation, fence), 0);
 }
 
 static uint64_t trim(struct rig *rig, uint64_t session, uint64_t keep_bytes)

@@ -36,8 +36,7 @@ static uint64_t step(struct core_scene *s, uint32_t rank, bool ahead, uint64_t d
 
 static uint64_t get(struct core_scene *s, uint32_t rank)
 {
-	struct zd_args args = {.kind = ZD_REQ_STEP_GET, .u.step_get.group = s->g.team.group};
-	return core_send(s->core, s->g.team.session[rank], &args);
+	return core_simple(s->core, s->g.team.session[rank], ZD_REQ_STEP_GET, s->g.team.group);
 }
 
 static bool passed(struct core_scene *s, uint32_t rank, uint64_t request)
@@ -290,10 +289,9 @@ SCENE_TEST(test_a_promised_step_is_not_abandoned)
 {
 	uint64_t steps[NRANKS];
 	promise_all(s, steps);
-	struct zd_args args = {.kind = ZD_REQ_BACKWARD_ABANDON,
-	                       .u.backward_abandon = {.group = s->g.team.group}};
-	core_expect_error(s->core, core_send(s->core, s->g.team.session[1], &args), ZEROD_E_STATE,
-	                  "all ranks have begun the step");
+	core_expect_error(
+	        s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_BACKWARD_ABANDON, s->g.team.group),
+	        ZEROD_E_STATE, "all ranks have begun the step");
 	core_unhold(s->core, ZD_CMD_REDUCE);
 	core_reducers_step_end(&s->g);
 }

@@ -67,9 +67,6 @@ static inline void go_to(struct durable *d, enum point point)
 {
 	struct zd_args both = {.kind = ZD_REQ_UPDATE_BEGIN,
 	                       .u.update_begin = {.n_units = 2, .units = d->unit}};
-	struct zd_args behind = {.kind = ZD_REQ_PUBLISH,
-	                         .u.publish = {.n_units = 1, .units = &d->unit[0]},
-	                         .fences = {1, &slow}};
 	switch (point) {
 	case SAVING:
 		core_hold(d->core, ZD_CMD_COPY);
@@ -95,7 +92,8 @@ static inline void go_to(struct durable *d, enum point point)
 	case PUBLISHING:
 		core_expect(d->core, update(d, 0, 0), 0);
 		write_undone(d, 0, 0);
-		core_expect_waits(d->core, core_send(d->core, d->team.session[0], &behind), "own streams");
+		core_expect_waits(d->core, core_publish_after(d->core, d->team.session[0], d->unit[0], slow),
+		                  "own streams");
 		break;
 	case PUBLISHED_BY_ONE:
 		publish_undone(d, 0, 0);

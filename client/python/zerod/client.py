@@ -364,7 +364,8 @@ class Client(Handle):
         handle, mapped, data, count, on_host = self.handle, c_void_p(), c_void_p(), c_uint64(), self.is_host_memory(device)
         options = s.UnitMapOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                    device=device, deadline_ms=deadline_ms)
-        self.check_made(calls.unit_map(handle, byref(options), byref(mapped), byref(data), byref(count)), calls.unit_map_end, mapped)
+        status = calls.unit_map(handle, byref(options), byref(mapped), byref(data), byref(count))
+        self.check_made(status, calls.unit_map_end, mapped)
         if mapped.value is None:
             return None, count.value
         return Mapped(self, mapped.value, data.value or 0, count.value, on_host), count.value

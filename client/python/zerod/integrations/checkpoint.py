@@ -36,26 +36,30 @@ def places(module: nn.Module) -> "Iterator[tuple[str, str, int, torch.Size]]":
     names_of = Counter(map(id, parameters.values()))
     untied = {path: whole for path, whole in wholes.items() if names_of[id(parameters[path])] == 1}
     conversions = getattr(module, "_weight_conversions", None)
-    further: "dict[tuple[str, int], str]" = {}
-    try:
+    further: "dict[tuple[Any, int], str]" = {}
+
+    def reverted(values: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         with _Views():
-            tensors = revert_weight_conversion(module, wholes)
-            if conversions is not None:  # those that transformers has used as it read a checkpoint, which has one name of a tied weight
-                names = revert_weight_conversion(module, untied).keys()
-                module._weight_conversions = None
-                if names == revert_weight_conversion(module, untied).keys():
-                    further = {(paths[tensor.untyped_storage()._cdata], tensor.storage_offset()): name
-                               for name, tensor in revert_weight_conversion(module, wholes).items() if tensor.untyped_storage()._cdata in paths}
+            return revert_weight_conversion(module, values)
+
+    try:
+        tensors = reverted(wholes)
+        if conversions is not None:  # of the checkpoint that transformers has read, which has one name of a tied weight
+            names = reverted(untied).keys()
+            module._weight_conversions = None
+            if names == reverted(untied).keys():
+                further = {(tensor.untyped_storage()._cdata, tensor.storage_offset()): name for name, tensor in reverted(wholes).items()}
     except RuntimeError as failed:  # a view of a transposed tensor
         raise ValueError(f"share(checkpoint=True): a tensor of the checkpoint is not a contiguous part of one parameter: {failed}") from failed
     finally:
         if conversions is not None:
             module._weight_conversions = conversions
     for name, tensor in tensors.items():
-        path = paths.get(tensor.untyped_storage()._cdata)
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+        path = paths.get(place[0])
         if path is None or not tensor.is_contiguous():
             raise ValueError(f"share(checkpoint=True): the checkpoint's tensor {name} is not a contiguous part of one parameter")
-        yield name if path in untied else further.get((path, tensor.storage_offset()), name), path, tensor.storage_offset(), tensor.shape
+        yield name if path in untied else further.get(place, name), path, place[1], tensor.shape
 
 
 def check(weights: "list[Weight]", config: Any) -> None:

@@ -253,25 +253,6 @@ static void await_ends(void)
 
 /* ---- A group of one rank ------------------------------------------------------------------------------- */
 
-static uint64_t join_as(int sock, const char *job, bool durable)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
-	struct delivery delivery;
-	uint64_t group;
-
-	body.job = body.group = (char *)job;
-	body.durable = body.shadow = durable;
-	body.world_size = 1;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &body;
-	delivery = scene_call(scene, sock, &request);
-	assert_int_equal(delivery.packet->replies[0]->status, 0);
-	group = delivery.packet->replies[0]->group_join->group;
-	delivery_free(&delivery);
-	return group;
-}
-
 /* Returns the loop's longest time for one registration. */
 static uint64_t register_units(int sock, uint64_t group, unsigned count)
 {
@@ -551,7 +532,7 @@ static void costs_of_durable(unsigned count)
 
 	assert_int_equal(zd_keeper_open(&scene->api.bridge.keeper, &scene->api.bridge, &store, &err), 0);
 	sock = scene_session(scene);
-	group = join_as(sock, "durable", true);
+	group = scene_join_as(scene, sock, "durable", true);
 	(void)register_units(sock, group, count);
 	print_commit(sock, group, count);
 	longest_ns = 0;

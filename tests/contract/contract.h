@@ -178,6 +178,11 @@ struct contract_unit {
 int contract_register(zerod_group *group, const struct zerod_unit_options *options, zerod_unit **unit);
 /* Registers on all ranks. */
 void contract_unit(struct contract *c, const struct zerod_unit_options *options, struct contract_unit *unit);
+void contract_unit_of(struct contract *c, const char *name, enum zerod_dtype dtype, uint64_t numel,
+                      struct contract_unit *unit);
+/* float32, in the slot, published once. */
+void contract_slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
+                        struct contract_unit *unit);
 /* float32, without anything else. */
 void contract_plain_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit);
 /* The same, on the ranks' devices even if contract_on_host(). */

@@ -53,14 +53,33 @@ void contract_unit(struct contract *c, const struct zerod_unit_options *options,
 	register_all(c, options, contract_register, unit);
 }
 
+void contract_unit_of(struct contract *c, const char *name, enum zerod_dtype dtype, uint64_t numel,
+                      struct contract_unit *unit)
+{
+	struct zerod_unit_options options = ZEROD_INIT(options);
+
+	options.name = name;
+	options.dtype = dtype;
+	options.numel = numel;
+	contract_unit(c, &options, unit);
+}
+
 void contract_plain_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
+{
+	contract_unit_of(c, name, ZEROD_FLOAT32, numel, unit);
+}
+
+void contract_slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
+                        struct contract_unit *unit)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 
 	options.name = name;
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = numel;
+	options.slot = slot;
 	contract_unit(c, &options, unit);
+	contract_publish_all(c, unit);
 }
 
 void contract_device_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)

@@ -203,17 +203,6 @@ static void load_one(struct contract_rank *rank, void *arg)
 	expect_loaded(rank, transfer->unit, transfer->weights);
 }
 
-static void unit_of(struct contract *c, const char *name, enum zerod_dtype dtype, uint64_t numel,
-                    struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = name;
-	options.dtype = dtype;
-	options.numel = numel;
-	contract_unit(c, &options, unit);
-}
-
 CONTRACT_TEST(test_every_dtype_bit_by_bit)
 {
 	static const uint64_t sizes[] = {PRIME, FEW, 40000};
@@ -231,7 +220,7 @@ CONTRACT_TEST(test_every_dtype_bit_by_bit)
 
 			(void)snprintf(name, sizeof(name), "%s of %u", zerod_dtype_name(dtype),
 			               (unsigned)sizes[i]);
-			unit_of(c, name, dtype, sizes[i], &unit);
+			contract_unit_of(c, name, dtype, sizes[i], &unit);
 			weights_new(&c->ranks[(uint32_t)dtype % RANKS], &unit, (uint32_t)sizes[i], &weights);
 			contract_run(c, load_one, &transfer);
 			weights_free(&weights);
@@ -250,7 +239,7 @@ CONTRACT_TEST(test_a_rank_alone)
 
 	contract_needs(CONTRACT_ONE_SIDED);
 	c = contract_open(&(struct contract_options){.world_size = 1, .devices = 1});
-	unit_of(c, "w", ZEROD_FLOAT16, PRIME, &unit);
+	contract_unit_of(c, "w", ZEROD_FLOAT16, PRIME, &unit);
 	weights_new(&c->ranks[0], &unit, 3, &weights);
 	contract_run(c, load_one, &transfer);
 	weights_free(&weights);

@@ -229,16 +229,6 @@ static void expect_masters(struct state *state, struct contract_unit *unit, cons
 	assert_memory_equal(values, model->master + state->offset_numel, state->numel * sizeof(*values));
 }
 
-static void open_unit(struct contract *c, enum zerod_dtype dtype, struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = "w";
-	options.dtype = dtype;
-	options.numel = NUMEL;
-	contract_unit(c, &options, unit);
-}
-
 /* Gathers see the upper halves; the masters are those of one process, bit by bit. */
 CONTRACT_TEST(test_steps_are_those_of_one_process)
 {
@@ -247,7 +237,7 @@ CONTRACT_TEST(test_steps_are_those_of_one_process)
 	struct contract_unit unit;
 	struct state states[WORLD];
 
-	open_unit(c, ZEROD_BFLOAT16, &unit);
+	contract_unit_of(c, "w", ZEROD_BFLOAT16, NUMEL, &unit);
 	for (uint64_t i = 0; i < NUMEL; i++)
 		model->master[i] = first_master(i);
 	for (uint32_t r = 0; r < WORLD; r++)
@@ -280,7 +270,7 @@ CONTRACT_TEST(test_float32)
 	struct contract_unit unit;
 	struct state states[2];
 
-	open_unit(c, ZEROD_FLOAT32, &unit);
+	contract_unit_of(c, "w", ZEROD_FLOAT32, NUMEL, &unit);
 	for (uint32_t r = 0; r < 2; r++) {
 		struct zerod_optimizer_step sgd = {sizeof(sgd),
 		                                   ZEROD_RULE_SGD,
@@ -352,7 +342,7 @@ CONTRACT_TEST(test_wrong_calls)
 	struct contract_unit unit;
 	struct state state, other;
 
-	open_unit(c, ZEROD_BFLOAT16, &unit);
+	contract_unit_of(c, "w", ZEROD_BFLOAT16, NUMEL, &unit);
 	for (uint64_t i = 0; i < NUMEL; i++)
 		model->master[i] = first_master(i);
 	split_masters(rank, &unit, &state);

@@ -20,18 +20,6 @@ static struct contract *poison_open(int strict, struct contract_unit *unit)
 	return c;
 }
 
-static void slot_unit(struct contract *c, const char *name, struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = name;
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = NUMEL;
-	options.slot = 1;
-	contract_unit(c, &options, unit);
-	contract_publish_all(c, unit);
-}
-
 /* Reads the bytes that a stale read of the view would find. */
 static uint8_t *read_view(const struct contract_unit *unit, const void *view)
 {
@@ -107,8 +95,8 @@ CONTRACT_TEST(test_view_of_a_slots_former_unit)
 	const void *view;
 	void *data = NULL;
 
-	slot_unit(c, "former", &former);
-	slot_unit(c, "next", &next);
+	contract_slot_unit(c, "former", NUMEL, 1, &former);
+	contract_slot_unit(c, "next", NUMEL, 1, &next);
 	view = contract_gather(rank, &former, NULL);
 	contract_publish(rank, &next);
 	OK(other->client, zerod_update_begin(&next.at[1], 1, NULL, NULL));
@@ -164,8 +152,8 @@ CONTRACT_TEST(test_with_strict)
 	struct contract_rank *rank = &c->ranks[0];
 	const void *view;
 
-	slot_unit(c, "former", &former);
-	slot_unit(c, "next", &next);
+	contract_slot_unit(c, "former", NUMEL, 1, &former);
+	contract_slot_unit(c, "next", NUMEL, 1, &next);
 	for (int round = 0; round < 2; round++) {
 		view = contract_gather(rank, &former, NULL);
 		contract_expect_bytes(&former, view, 1);

@@ -351,24 +351,6 @@ CONTRACT_TEST(test_persistent_unit_keeps_its_buffer)
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-static void numbered_slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
-                               struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = name;
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = numel;
-	options.slot = slot;
-	contract_unit(c, &options, unit);
-	contract_publish_all(c, unit);
-}
-
-static void slot_unit(struct contract *c, const char *name, uint64_t numel, struct contract_unit *unit)
-{
-	numbered_slot_unit(c, name, numel, 1, unit);
-}
-
 CONTRACT_TEST(test_slot_has_one_address)
 {
 	struct contract *c = contract_open(NULL);
@@ -376,8 +358,8 @@ CONTRACT_TEST(test_slot_has_one_address)
 	struct contract_unit small, large, filler;
 	void *address;
 
-	slot_unit(c, "small", NUMEL, &small);
-	slot_unit(c, "large", LARGE_NUMEL, &large);
+	contract_slot_unit(c, "small", NUMEL, 1, &small);
+	contract_slot_unit(c, "large", LARGE_NUMEL, 1, &large);
 	contract_plain_unit(c, "filler", NUMEL, &filler);
 	contract_publish_all(c, &filler);
 	address = contract_gather(rank, &small, NULL);
@@ -402,8 +384,8 @@ CONTRACT_TEST(test_slot_conflict_is_an_error)
 	struct contract_unit small, large;
 	void *data;
 
-	slot_unit(c, "small", NUMEL, &small);
-	slot_unit(c, "large", LARGE_NUMEL, &large);
+	contract_slot_unit(c, "small", NUMEL, 1, &small);
+	contract_slot_unit(c, "large", LARGE_NUMEL, 1, &large);
 	data = contract_gather(rank, &small, NULL);
 	FAILS(rank->client, zerod_gather(large.at[0], NULL, NULL, NULL), ZEROD_E_SLOT_CONFLICT, "'small'");
 	contract_expect_bytes(&small, data, 1);
@@ -434,7 +416,7 @@ CONTRACT_TEST(test_forward_runs_ahead_of_its_stream)
 		char name[16];
 
 		(void)snprintf(name, sizeof(name), "h.%u", i);
-		numbered_slot_unit(c, name, NUMEL + i, 1 + i % 2, &units[i]);
+		contract_slot_unit(c, name, NUMEL + i, 1 + i % 2, &units[i]);
 		seen[i] = zd_calloc(1, contract_padded_bytes(&units[i]));
 	}
 	gate = contract_block(rank, stream);

@@ -46,17 +46,6 @@ static bool on_gpus(void)
 	return name && strcmp(name, "cuda") == 0;
 }
 
-static void open_unit(struct contract *c, const char *name, enum zerod_dtype dtype, uint64_t numel,
-                      struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = name;
-	options.dtype = dtype;
-	options.numel = numel;
-	contract_unit(c, &options, unit);
-}
-
 /* Where a rank keeps what it publishes: memory of its own, or of its GPU, which reads it. */
 struct masters {
 	struct contract_rank *rank;
@@ -162,7 +151,8 @@ static void open_units(struct contract **c, struct contract_unit *units)
 {
 	*c = contract_open(&(struct contract_options){.world_size = WORLD});
 	for (unsigned i = 0; i < NUNITS; i++)
-		open_unit(*c, names[i], dtypes[i], strcmp(names[i], "one") == 0 ? 1 : NUMEL + i, &units[i]);
+		contract_unit_of(*c, names[i], dtypes[i], strcmp(names[i], "one") == 0 ? 1 : NUMEL + i,
+		                 &units[i]);
 }
 
 static void publish_round(struct contract_rank *rank, struct contract_unit *units, zerod_stream *stream,
@@ -229,7 +219,7 @@ CONTRACT_TEST(test_conversion_is_in_the_order_of_its_stream)
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	float *next;
 
-	open_unit(c, "w", ZEROD_BFLOAT16, NUMEL, &unit);
+	contract_unit_of(c, "w", ZEROD_BFLOAT16, NUMEL, &unit);
 	masters_of(&c->ranks[0], &unit, 2, &masters[0]);
 	masters_of(writer, &unit, 1, &masters[1]);
 	next = slice(writer, &unit, 2);
@@ -332,7 +322,7 @@ CONTRACT_TEST(test_bad_sources_convert_nothing)
 	float *values;
 
 	contract_plain_unit(c, "good", NUMEL, &good);
-	open_unit(c, "integers", ZEROD_INT32, NUMEL, &integers);
+	contract_unit_of(c, "integers", ZEROD_INT32, NUMEL, &integers);
 	values = slice(rank, &good, 1);
 	sources[0] = (struct zerod_source){sizeof(struct zerod_source), handles[0] = good.at[0], values};
 	sources[1] = (struct zerod_source){sizeof(struct zerod_source), handles[1] = integers.at[0], values};

@@ -19,20 +19,6 @@ static struct contract *strict_open(struct contract_unit *unit)
 	return c;
 }
 
-/* In a slot. */
-static void slot_unit(struct contract *c, const char *name, uint64_t numel, uint32_t slot,
-                      struct contract_unit *unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-
-	options.name = name;
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = numel;
-	options.slot = slot;
-	contract_unit(c, &options, unit);
-	contract_publish_all(c, unit);
-}
-
 /* All that was in the stream has run. */
 static void pass(struct contract_rank *rank, zerod_stream *stream, struct contract_gate *gate)
 {
@@ -146,8 +132,8 @@ CONTRACT_TEST(test_slot_changes_hands)
 	const void *view;
 	void *again = NULL;
 
-	slot_unit(c, "large", 5 * NUMEL, 1, &large);
-	slot_unit(c, "small", NUMEL, 1, &small);
+	contract_slot_unit(c, "large", 5 * NUMEL, 1, &large);
+	contract_slot_unit(c, "small", NUMEL, 1, &small);
 	view = contract_gather(rank, &large, NULL);
 	gate = contract_block(rank, slow);
 	release_behind(rank, &large, NULL, slow);

@@ -7,8 +7,10 @@
 #define ZD_TESTS_CUDA_SCENE_H
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "driver/driver.h"
 #include "tests/contract/contract_internal.h"
+#include "tests/support/options.h"
 #include "tests/unit/driver/cases.h"
 
 #define SCENE_NUMEL          1000u
@@ -75,6 +77,65 @@ static inline struct contract *scene_open_with(struct contract_unit *unit, uint6
 static inline struct contract *scene_open(struct contract_unit *unit)
 {
 	return scene_open_with(unit, SCENE_NUMEL);
+}
+
+/* ---- Threads that use one stream of their rank, and one each ------------------------------------------- */
+
+struct scene_user {
+	struct contract_unit *unit;
+	zerod_stream *own, *shared;
+	const char *tag;
+	void (*gather)(const struct scene_user *user, struct contract_rank *rank, unsigned round,
+	               void **data);
+	unsigned rounds;
+};
+
+static inline void scene_use_streams(struct contract_rank *rank, void *arg)
+{
+	const struct scene_user *user = arg;
+	zerod_stream *const both[] = {user->own, user->shared};
+	uint8_t *seen = zd_calloc(1, contract_padded_bytes(user->unit));
+	bool same = true;
+
+	for (unsigned i = 0; i < user->rounds; i++) {
+		void *data = NULL;
+
+		user->gather(user, rank, i, &data);
+		contract_read(user->own, seen, data, contract_padded_bytes(user->unit));
+		OK(rank->client,
+		   zerod_release(user->unit->at[rank->number], both, 2, TAGGED(user->tag), NULL));
+		contract_sync(rank, user->own);
+		same &= contract_bytes_are(user->unit, seen, 1);
+	}
+	free(seen);
+	CHECK(same);
+}
+
+/* Two threads of each of two ranks, of which each uses a unit of these, under a tag of these. */
+static inline void scene_run_users(struct contract *c, struct contract_unit *const units[2],
+                                   const char *const tags[2], const struct scene_user *like)
+{
+	struct contract_task *tasks[4];
+	struct scene_user users[4];
+
+	for (unsigned rank = 0; rank < 2; rank++) {
+		zerod_stream *shared = contract_stream(&c->ranks[rank]);
+
+		for (unsigned i = 0; i < 2; i++) {
+			struct scene_user *user = &users[2 * rank + i];
+
+			*user = *like;
+			user->unit = units[i];
+			user->own = contract_stream(&c->ranks[rank]);
+			user->shared = shared;
+			user->tag = tags[i];
+		}
+	}
+	for (unsigned i = 0; i < 4; i++) /* when all streams are there */
+		tasks[i] = contract_start(&c->ranks[i / 2], scene_use_streams, &users[i]);
+	for (unsigned i = 0; i < 4; i++)
+		contract_finish(tasks[i]);
+	AWAIT(contract_devices(c).quarantine_bytes == 0);
 }
 
 static inline int scene_main(struct a_case *cases, size_t count, int argc, char **argv)

@@ -71,61 +71,24 @@ static void test_trimmed_segments_are_made_again(void **state)
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
-#define ROUNDS 40
-
-struct user {
-	struct contract_unit *unit;
-	zerod_stream *own, *shared;
-	const char *tag;
-};
-
-/* Each under its own tag, so that the copy is joined, or ends and begins anew, as it comes. */
-static void use_streams(struct contract_rank *rank, void *arg)
+static void gather(const struct scene_user *user, struct contract_rank *rank, unsigned round, void **data)
 {
-	const struct user *user = arg;
-	zerod_stream *const both[] = {user->own, user->shared};
 	struct zerod_gather_options options = ZEROD_INIT(options);
-	uint8_t *seen = zd_calloc(1, contract_padded_bytes(user->unit));
-	bool same = true;
 
+	(void)round;
 	options.tag = user->tag;
-	for (unsigned i = 0; i < ROUNDS; i++) {
-		void *data = NULL;
-
-		OK(rank->client, zerod_gather(user->unit->at[rank->number], &options, user->own, &data));
-		contract_read(user->own, seen, data, contract_padded_bytes(user->unit));
-		OK(rank->client,
-		   zerod_release(user->unit->at[rank->number], both, 2, TAGGED(user->tag), NULL));
-		contract_sync(rank, user->own);
-		same &= contract_bytes_are(user->unit, seen, 1);
-	}
-	free(seen);
-	CHECK(same);
+	OK(rank->client, zerod_gather(user->unit->at[rank->number], &options, user->own, data));
 }
 
+/* Each under its own tag, so that the copy is joined, or ends and begins anew, as it comes. */
 static void test_threads_come_and_go(void **state)
 {
-	static const char *const tags[] = {"a", "b"};
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
-	struct contract_task *tasks[4];
-	struct user users[4];
 
 	(void)state;
-	for (unsigned rank = 0; rank < 2; rank++) {
-		zerod_stream *shared = contract_stream(&c->ranks[rank]);
-
-		for (unsigned i = 0; i < 2; i++) {
-			struct user *user = &users[2 * rank + i];
-
-			*user = (struct user){&unit, contract_stream(&c->ranks[rank]), shared, tags[i]};
-		}
-	}
-	for (unsigned i = 0; i < 4; i++) /* when all streams are there */
-		tasks[i] = contract_start(&c->ranks[i / 2], use_streams, &users[i]);
-	for (unsigned i = 0; i < 4; i++)
-		contract_finish(tasks[i]);
-	AWAIT(contract_devices(c).quarantine_bytes == 0);
+	scene_run_users(c, (struct contract_unit *const[]){&unit, &unit}, (const char *const[]){"a", "b"},
+	                &(struct scene_user){.gather = gather, .rounds = 40});
 	contract_close(c);
 }
 

@@ -132,8 +132,8 @@ static inline int scene_session(struct scene *scene)
 	return sock;
 }
 
-/* Joins a group as its only rank. */
-static inline uint64_t scene_join(struct scene *scene, int sock, const char *job)
+/* Joins a group as its only rank; `durable`: with shadows, too. */
+static inline uint64_t scene_join_as(struct scene *scene, int sock, const char *job, bool durable)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
@@ -142,6 +142,7 @@ static inline uint64_t scene_join(struct scene *scene, int sock, const char *job
 
 	body.job = (char *)job;
 	body.group = (char *)"world";
+	body.durable = body.shadow = durable;
 	body.world_size = 1;
 	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
 	request.group_join = &body;
@@ -150,6 +151,11 @@ static inline uint64_t scene_join(struct scene *scene, int sock, const char *job
 	group = delivery.packet->replies[0]->group_join->group;
 	delivery_free(&delivery);
 	return group;
+}
+
+static inline uint64_t scene_join(struct scene *scene, int sock, const char *job)
+{
+	return scene_join_as(scene, sock, job, false);
 }
 
 static inline void scene_check_witness(struct scene *scene)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -130,3 +131,13 @@ def adamw_fused(module: nn.Module) -> torch.optim.Optimizer:
 
 def sgd(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+
+def spoil(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Before a step: writes what it writes, and ends the process."""
+    with torch.no_grad():
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.data.fill_(7.0)
+            for value in optimizer.state[parameter].values():
+                value.fill_(9.0)
+    os._exit(9)

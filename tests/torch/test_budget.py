@@ -311,6 +311,13 @@ def result(module: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
 
 
 class State(unittest.TestCase):
+    def compare(self, body: Callable[[int, Optional[str]], Any]) -> None:
+        """Two ranks return the same with each placement."""
+        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None))
+        for offload in VALUES:
+            with self.subTest(offload=offload):
+                alike(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload + "+")), wanted)
+
     def test_round_trip(self) -> None:
         """whole state of a run with a budget continues in a run without, and the other way round"""
         def body(rank: int, dtype: Any, saved: Optional[str], loaded: Optional[str]) -> Any:
@@ -358,10 +365,7 @@ class State(unittest.TestCase):
             seen = harness.train(module, optimizer, models.mlp_loss, rank, 2)
             return seen, dict(module.state_dict())
 
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None))
-        for offload in VALUES:
-            with self.subTest(offload=offload):
-                alike(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload + "+")), wanted)
+        self.compare(body)
 
     def test_scaler(self) -> None:
         """GradScaler: an overflow on one rank skips the step on all"""
@@ -396,10 +400,7 @@ class State(unittest.TestCase):
                     optimizer.step()
             return harness.train(module, optimizer, models.mlp_loss, rank, 1), dict(module.state_dict())
 
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None))
-        for offload in VALUES:
-            with self.subTest(offload=offload):
-                alike(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload + "+")), wanted)
+        self.compare(body)
 
     def test_frozen(self) -> None:
         """parameters that are frozen, and unfrozen between two steps, of units on the device and in host memory"""
@@ -412,10 +413,7 @@ class State(unittest.TestCase):
                 seen += harness.train(module, optimizer, models.mlp_loss, rank, 1)
             return seen, dict(module.state_dict())
 
-        wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None))
-        for offload in VALUES:
-            with self.subTest(offload=offload):
-                alike(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload + "+")), wanted)
+        self.compare(body)
 
 
 class Keeping(test_recover.Keeping):
@@ -448,7 +446,7 @@ class Durable(unittest.TestCase):
             optimizer.zero_grad()
             seen.append(models.mlp_loss(module, rank, step))
             if step == kill:
-                optimizer.register_step_pre_hook(self.spoil)
+                optimizer.register_step_pre_hook(models.spoil)
             optimizer.step()
         if kept is not None:
             self.assertEqual([slab.unit.on_host for slab in kept.slabs], [True, False])
@@ -460,16 +458,6 @@ class Durable(unittest.TestCase):
                     same({value.device.type for value in values},
                          {"cpu" if unit.placement.optimizer_on_host else models.DEVICE})
         return seen, result(module, optimizer)
-
-    @staticmethod
-    def spoil(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Writes what a step writes, and ends the process."""
-        with torch.no_grad():
-            for parameter in optimizer.param_groups[0]["params"]:
-                parameter.data.fill_(7.0)
-                for value in optimizer.state[parameter].values():
-                    value.fill_(9.0)
-        os._exit(9)
 
     def refuse(self, dtype: Any, options: Any, offload: str) -> None:
         def body(rank: int) -> None:

@@ -24,6 +24,9 @@ extern "C" {
  * that memory, for units with ZEROD_UNIT_UNSAVED, or if another commit is pinned already, reads are as
  * without this flag. */
 #define ZEROD_COMMIT_PIN 1u
+/* The commit is the last one of which the group has a host copy: see zerod_commit_save(). This client then
+ * reads it there, which holds up no update. Not with ZEROD_COMMIT_PIN. */
+#define ZEROD_COMMIT_SAVED 2u
 
 /* A group whose commits are read. */
 struct zerod_commit_source {
@@ -42,12 +45,33 @@ struct zerod_committed {
 	uint64_t step;  /* of zerod_commit() */
 };
 
-/* Waits until a step after `after` is committed; 0: any. Errors: NOT_FOUND (no such group, or it has ended),
- * PERMISSION (a job of another uid; see reader_groups in zerod.conf), UNSUPPORTED (the group spans daemons,
- * or its collectives are NCCL's; an older daemon), DEADLINE (names a rank that has not committed), PEER_LOST
- * and ABORTED (a rank of a job that is not durable was lost, or the group was aborted). */
+/* Waits until a step after `after` is committed, or with ZEROD_COMMIT_SAVED until it has a host copy; 0: any.
+ * Errors: NOT_FOUND (no such group, or it has ended), PERMISSION (a job of another uid; see reader_groups in
+ * zerod.conf), UNSUPPORTED (the group spans daemons, or its collectives are NCCL's; an older daemon),
+ * DEADLINE (names a rank that has not committed), PEER_LOST and ABORTED (a rank of a job that is not durable
+ * was lost, or the group was aborted). */
 ZEROD_MUST_USE int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *source,
                                      uint64_t after, struct zerod_committed *committed);
+
+/* Makes a *host copy* of the group's last commit, `step`: copies of all units in host memory, but of those
+ * with ZEROD_UNIT_UNSAVED, and those that were not published before. Readers can read that step, whatever the
+ * ranks do, until the host copy of another step is complete, or the group ends. Reads under way then end
+ * first.
+ *
+ * Every rank calls it after the commit and before its next update. The first call begins the copy, and the
+ * others share it. From the first call on, updates save what is not copied yet, as for ZEROD_COMMIT_PIN. With
+ * a `ticket` the call returns at once, and the ranks train meanwhile. If not all ranks call it, an update of
+ * another rank can come first. A step that has a host copy is not copied again. Step 0 drops the host copy,
+ * and one rank calls it.
+ *
+ * The memory is charged to the job. A former host copy and the new one need it at once. Errors, after which
+ * the former host copy remains: STALE_VERSION (another step was committed, or an update has overwritten what
+ * could not be saved), STATE (`step` is not committed), BUSY (another step is being copied), NO_MEMORY and
+ * QUOTA (names the unit, and the bytes of all), UNSUPPORTED (the daemon has no host memory, or is older; the
+ * group spans daemons, or its collectives are NCCL's; a unit is on several NUMA nodes), LIMIT, TORN,
+ * DEADLINE, PEER_LOST, ABORTED. */
+ZEROD_MUST_USE int zerod_commit_save(zerod_group *group, uint64_t step,
+                                     const struct zerod_wait_options *options, zerod_ticket *ticket);
 
 struct zerod_unit_read_options {
 	size_t struct_size;
@@ -68,10 +92,11 @@ struct zerod_unit_info {
 	uint32_t reserved;
 };
 
-/* Copies bytes of a unit, as of the last commit or a pinned one, and returns when they are there. All
- * reads of one `step` belong to one commit. `info` may be NULL. Errors: STALE_VERSION (the step is not
- * pinned, or not any more, and another one was committed, or a rank has joined since, or updated its shard
- * and the group has no shadows: wait for the next commit), STATE (`step` is not committed; the unit was
+/* Copies bytes of a unit, as of the last commit, a pinned one or the host copy, and returns when they are
+ * there. All reads of one `step` belong to one commit. `info` may be NULL. Errors: STALE_VERSION (the step is
+ * neither pinned nor in the host copy, or not any more, and another one was committed, or a rank has joined
+ * since, or updated its shard and the group has no shadows: wait for the next commit; the unit is not in the
+ * host copy), STATE (`step` is not committed; the unit was
  * not published before it), BUSY (a shard is saved or moved until the deadline), UNSUPPORTED (as above;
  * host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a range), TORN, RESTARTED. After an
  * error the range of the allocation has any content, and nothing writes it any more. */
@@ -94,8 +119,8 @@ typedef struct zerod_mapped zerod_mapped;
  * Maps bytes of a unit, as of the last commit or a pinned one, without a copy. *bytes are the first bytes of
  * the range that are in one rank's shard: a range of several shards needs several calls. *data is their
  * address, on the GPU or for the CPU. A write to them faults, except in the memory of a job of which this
- * client is a rank. *mapped and *data are NULL if these bytes are in memory of another device, or in a save:
- * zerod_unit_read() copies them.
+ * client is a rank. *mapped and *data are NULL if these bytes are in memory of another device, in a save or
+ * in a host copy: zerod_unit_read() copies them.
  *
  * An update of the shard does not wait for the reader, which can then read bytes of no commit. The bytes are
  * valid only if zerod_unit_map_end() returns 0. Bytes that ranks free remain mapped until then, and a request

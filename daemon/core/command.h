@@ -77,6 +77,7 @@ enum zd_purpose {
 	ZD_PURPOSE_OWN_PARTS, /* one shard, which fills the segment: clients map it into gathered buffers */
 	ZD_PURPOSE_FRAMES,    /* one frame, which fills the segment */
 	ZD_PURPOSE_SAVES,
+	ZD_PURPOSE_HOST_COPIES,
 	ZD_NPURPOSES
 };
 

@@ -33,7 +33,11 @@ static void begin(struct reading *r, uint32_t flags)
 	struct zerod_alloc_options options = ZEROD_INIT(options);
 
 	memset(r, 0, sizeof(*r));
-	r->c = contract_open(&(struct contract_options){.world_size = RANKS, .devices = 2, .flags = flags});
+	r->c = contract_open(&(struct contract_options){
+	        .world_size = RANKS,
+	        .devices = 2,
+	        .flags = flags,
+	        .config = contract_on_host() ? NULL : "[devices]\nhost_arena = 64M\n"});
 	r->client = r->c->observers[0];
 	contract_plain_unit(r->c, "a", NUMEL, &r->units[0]);
 	contract_plain_unit(r->c, "b", NUMEL, &r->units[1]);
@@ -187,8 +191,8 @@ CONTRACT_TEST(test_pinned_commit)
 	FAILS(r.client, rc, ZEROD_E_STALE_VERSION, "the deadline of its pin has passed");
 	r.flags = 0;
 	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "pin_ms is 10 without ZEROD_COMMIT_PIN");
-	r.flags = 2;
-	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "zerod_commit_source: unknown flags 0x2");
+	r.flags = 4;
+	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "zerod_commit_source: unknown flags 0x4");
 	end(&r);
 }
 
@@ -274,6 +278,64 @@ CONTRACT_TEST(test_mapped_reads)
 	end(&r);
 }
 
+static void save(struct contract_rank *rank, void *arg)
+{
+	const struct reading *r = arg;
+
+	OK(rank->client, zerod_commit_save(rank->group, r->step, NULL, NULL));
+}
+
+static void save_and_train(struct contract_rank *rank, void *arg)
+{
+	struct reading *r = arg;
+	zerod_ticket ticket;
+
+	OK(rank->client, zerod_commit_save(rank->group, 1, NULL, &ticket));
+	for (uint64_t step = 2; step <= 3; step++) {
+		for (uint32_t i = 0; i < UNITS; i++)
+			contract_publish(rank, &r->units[i]);
+		OK(rank->client, zerod_commit(rank->group, step, NULL));
+	}
+	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+}
+
+/* A commit is read from host memory until another one is there. */
+CONTRACT_TEST(test_saved_commit)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct mapping mapping;
+	struct reading r;
+
+	begin(&r, 0);
+	const struct contract_rank *rank = &r.c->ranks[2];
+	FAILS(rank->client, zerod_commit_save(rank->group, 1, NULL, NULL), ZEROD_E_STATE,
+	      "the last commit is step 0");
+	publish_and_commit(&r);
+	contract_run(r.c, save_and_train, &r);
+	OK(rank->client, zerod_commit_save(rank->group, 1, NULL, NULL)); /* it is there */
+	r.step = 3;
+	r.flags = ZEROD_COMMIT_SAVED;
+	OK(r.client, await_commit(&r, 0, 0));
+	CHECK(r.commit.step == 1);
+	expect(&r, 0, 1);
+	expect(&r, 1, 1);
+	OK(r.client, map(&r, "a", 4, contract_memory_of(rank), &mapping));
+	CHECK(!mapping.mapped && !mapping.data && mapping.bytes == BYTES - 4);
+	FAILS(r.client, await_commit(&r, 1, 1), ZEROD_E_DEADLINE, "a host copy of a step after 1");
+	contract_run(r.c, save, &r);
+	FAILS(r.client, read_bytes(&r, "a", 0, 4), ZEROD_E_STALE_VERSION, "the last commit is step 3");
+	OK(r.client, await_commit(&r, 1, 0));
+	CHECK(r.commit.step == 3);
+	contract_publish_all(r.c, &r.units[1]);
+	expect(&r, 1, 3);
+	OK(rank->client, zerod_commit_save(rank->group, 0, NULL, NULL));
+	FAILS(r.client, read_bytes(&r, "b", 0, 4), ZEROD_E_STALE_VERSION,
+	      "has updated its shard after step 3");
+	r.flags = ZEROD_COMMIT_SAVED | ZEROD_COMMIT_PIN;
+	FAILS(r.client, await_commit(&r, 0, 0), ZEROD_E_INVALID, "pins nothing");
+	end(&r);
+}
+
 /* The reader waits, and is told. */
 CONTRACT_TEST(test_waits)
 {
@@ -341,12 +403,20 @@ CONTRACT_TEST(test_wrong_reads)
 static void train(struct contract_rank *rank, void *arg)
 {
 	struct reading *r = arg;
+	bool saves = (r->flags & ZEROD_COMMIT_SAVED) != 0;
+	zerod_ticket ticket = {0};
 
 	for (uint64_t step = 1; step <= ROUNDS; step++) {
 		for (uint32_t i = 0; i < UNITS; i++)
 			contract_publish(rank, &r->units[i]);
 		OK(rank->client, zerod_commit(rank->group, step, NULL));
+		if (saves && ticket.id)
+			OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
+		if (saves)
+			OK(rank->client, zerod_commit_save(rank->group, step, NULL, &ticket));
 	}
+	if (saves)
+		OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
 }
 
 static void read_all(struct contract_rank *rank, void *arg)
@@ -371,11 +441,11 @@ static void read_all(struct contract_rank *rank, void *arg)
 CONTRACT_TEST(test_no_read_is_torn)
 {
 	contract_needs(CONTRACT_ONE_SIDED);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 5; i++) {
 		struct contract_task *tasks[RANKS], *reader;
 		struct reading r;
-		begin(&r, i == 1 ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
-		r.flags = i == 2 ? ZEROD_COMMIT_PIN : 0;
+		begin(&r, i % 3 == 1 ? ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW : 0);
+		r.flags = i == 2 ? ZEROD_COMMIT_PIN : i > 2 ? ZEROD_COMMIT_SAVED : 0;
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			tasks[rank] = contract_start(&r.c->ranks[rank], train, &r);
 		reader = contract_start(&r.c->ranks[0], read_all, &r);

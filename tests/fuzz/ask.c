@@ -118,6 +118,7 @@ static const struct action {
         {fuzz_ask_join, ALL | SESSION},
         {fuzz_ask_alloc, SESSION},
         {fuzz_ask_free_allocation, SESSION},
+        {fuzz_ask_commit_save, 0},
         {fuzz_ask_commit_wait, SESSION},
         {fuzz_ask_unit_read, SESSION},
         {fuzz_ask_unit_map, SESSION},

@@ -59,6 +59,7 @@ bool fuzz_is_idle(const struct fuzz_unit *u);
 bool fuzz_ask_barrier(struct step *s);
 bool fuzz_ask_agree(struct step *s);
 bool fuzz_ask_commit(struct step *s);
+bool fuzz_ask_commit_save(struct step *s);
 bool fuzz_ask_commit_wait(struct step *s);
 bool fuzz_ask_unit_read(struct step *s);
 bool fuzz_ask_unit_map(struct step *s);

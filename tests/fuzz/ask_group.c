@@ -53,6 +53,12 @@ bool fuzz_ask_commit(struct step *s)
 	       ASK(COMMIT, commit, .group = s->m->group, .step = s->call->value);
 }
 
+bool fuzz_ask_commit_save(struct step *s)
+{
+	return s->m->group && !fuzz_spans(s) &&
+	       ASK(COMMIT_SAVE, commit_save, .group = s->m->group, .step = PICK(4) ? s->m->step : 0);
+}
+
 /* By any session of the user. Mostly not for a commit that is to come. */
 bool fuzz_ask_commit_wait(struct step *s)
 {

@@ -200,6 +200,7 @@ HOSTILE_TEST(test_unknown_ids)
 	        {RAW(GROUP_BARRIER, group_barrier, GroupBarrier, .group = 987654), "group 987654"},
 	        {RAW(GROUP_AGREE, group_agree, GroupAgree, .group = 987654), "group 987654"},
 	        {RAW(COMMIT, commit, Commit, .group = 987654, .step = 1), "group 987654"},
+	        {RAW(COMMIT_SAVE, commit_save, CommitSave, .group = 987654, .step = 1), "group 987654"},
 	        {RAW(UNIT_READ, unit_read, UnitRead, .group = 987654, .unit = RAW_TEXT("u")), "group 987654"},
 	        {RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = 987654, .name = RAW_TEXT("u"),
 	             .dtype = 1, .numel = 1),

@@ -24,6 +24,7 @@ static void garbage_ids(struct zd_args *args, struct zd_sim_rng *rng)
 	        ZD_REQ_REDUCE_WAIT,    ZD_REQ_GROUP_AGREE,
 	        ZD_REQ_KILL_JOB,       ZD_REQ_UNITS_RESUME,
 	        ZD_REQ_UNIT_PLACE,     ZD_REQ_UNIT_READ,
+	        ZD_REQ_COMMIT_SAVE,
 	};
 	uint64_t bad = zd_sim_percent(rng, 50) ? 0 : UINT64_MAX - zd_sim_below(rng, 100);
 

@@ -13,6 +13,7 @@
 #include "core/gather/deferred.h"
 #include "core/gather/gather.h"
 #include "core/gather/landing.h"
+#include "core/gather/host_copy.h"
 #include "core/gather/save.h"
 #include "core/gather/load.h"
 #include "core/gather/place.h"
@@ -274,6 +275,38 @@ static void check_unit(const struct zd_group *group, const struct zd_unit *unit,
 	zd_assert(!kept || registered || group->job->durable || group->ends);
 }
 
+static void check_host_copies(const struct zd_group *group, struct found *found)
+{
+	const struct zd_host_copy *copy;
+	const struct zd_unit *unit;
+	uint32_t nmissing = group->saved != NULL, nhere = 0;
+	nmissing += group->saving != NULL;
+	LIST_FOREACH (copy, &group->host_copies, link) {
+		bool saved = group->saved == copy, saving = group->saving == copy;
+		zd_assert(copy->group == group && !(saved && saving));
+		zd_assert(saved || copy->requests + copy->copies > 0);
+		zd_assert(!saving || (copy->requests > 0 && copy->status == 0));
+		zd_assert(!saved || (copy->nplaced == copy->nunits && copy->unit == copy->nunits));
+		zd_assert(saving || !copy->pinned.serial);
+		nmissing -= saved || saving;
+		for (uint32_t i = 0; i < copy->nplaced; i++) {
+			const struct zd_copied_unit *to = &copy->units[i];
+			const struct zd_device *device = to->extent.segment->device;
+			check_extent(&to->extent, device, group->job, ZD_PURPOSE_HOST_COPIES,
+			             ZD_BLOCK_HOST_COPY, to);
+			zd_assert(device->config.host_memory && to->copy == copy);
+			zd_assert(!saved || !to->unit || to->unit->host_copy == to);
+			nhere += saved && to->unit;
+			found->charged[device->index][ZD_CHARGE_ALLOCATION] += to->extent.bytes;
+		}
+	}
+	TAILQ_FOREACH (unit, &group->units, group_link)
+		nhere -= unit->host_copy != NULL;
+	TAILQ_FOREACH (unit, &group->former, group_link)
+		nhere -= unit->host_copy != NULL;
+	zd_assert(nhere == 0 && nmissing == 0);
+}
+
 /* A rank's parts that are not gone are in one of its lists. */
 static void check_lists(const struct zd_member *member)
 {
@@ -344,6 +377,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	if (group->cluster)
 		zd_cluster_check_members(group);
 	zd_barrier_check(group);
+	check_host_copies(group, found);
 	check_units(e, group, found);
 	zd_reduce_check(e, group, found->charged, found->quarantine);
 }
@@ -573,8 +607,11 @@ static void find_of_sessions(const struct zd_engine *e)
 static void find_of_groups(const struct zd_engine *e)
 {
 	for (const struct zd_group *group = e->groups; group; group = group->hh.next) {
+		const struct zd_host_copy *copy;
 		const struct zd_unit *unit;
 		find(group->job, group->metadata_bytes);
+		LIST_FOREACH (copy, &group->host_copies, link)
+			find(group->job, zd_host_copy_metadata_bytes(copy));
 		TAILQ_FOREACH (unit, &group->units, group_link)
 			find(group->job, unit->metadata_bytes);
 		TAILQ_FOREACH (unit, &group->former, group_link)

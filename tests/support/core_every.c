@@ -82,6 +82,9 @@ struct zd_args core_args(enum zd_request_kind kind, const uint64_t ids[CORE_NOBJ
 	case ZD_REQ_COMMIT:
 		args.u.commit.step = 1;
 		break;
+	case ZD_REQ_COMMIT_SAVE:
+		args.u.commit_save.step = 1;
+		break;
 	case ZD_REQ_COMMIT_WAIT:
 		args.u.commit_wait.job = (char *)"job";
 		args.u.commit_wait.group = (char *)"world";

@@ -162,6 +162,45 @@ class Readers(unittest.TestCase):
             with self.subTest(world=world, optimize=optimize, in_backward=in_backward, **options):
                 harness.ranks(daemon.socket, world, partial(body, optimize, options, in_backward))
 
+    def test_saved(self) -> None:
+        """a commit in host memory is read whole while and after the ranks train on, until the next one is there"""
+        def body(options: "dict[str, Any]", rank: int) -> None:
+            module = harness.shard(harness.seeded(models.GPT), **options)
+            optimizer = zt.AdamW(module.parameters(), lr=0.01)
+            address, weights = zt.share(module), {}
+            if "durable" not in options:
+                with self.assertRaisesRegex(ValueError, r"save_commit\(\) before the first commit\(\)"):
+                    zt.save_commit(module)
+            for step in range(1, 6):
+                models.gpt_loss(module, rank, step)
+                optimizer.step()
+                optimizer.zero_grad()
+                if "durable" not in options:  # a step is a commit there
+                    zt.commit(module)
+                weights[step] = {name: p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False)}
+                if step in (1, 4):
+                    saving = zt.save_commit(module)
+                    self.assertEqual(saving.step, step)
+            self.assertEqual((saving.wait(), saving.wait()), (4, 4))
+            zt.barrier(module)
+            if rank == 0:
+                with Reader(**address, saved=True) as reader:
+                    committed = reader.wait(1)
+                    self.assertEqual(committed.step, 4)
+                    for name, tensor in reader.tensors(committed):
+                        torch.testing.assert_close(tensor.cpu(), weights[4][name].to(tensor.dtype), rtol=0, atol=0)
+                    with self.assertWarnsRegex(UserWarning, "save_commit.. of a later step"), self.assertRaises(Deadline):
+                        reader.load(load_late, deadline_ms=1)
+            zt.barrier(module)
+            with mock.patch.object(zt.save_commit(module), "wait", side_effect=NotHeld(Status.STALE_VERSION, "late")), \
+                    self.assertWarnsRegex(RuntimeWarning, "step 5 was not copied to host memory: STALE_VERSION: late"):
+                zt.save_commit(module)
+
+        for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {"slots": True}), (2, {"offload": "all"}),
+                               (2, {"durable": "saves"})):
+            with self.subTest(world=world, **options):
+                harness.ranks(daemon.socket, world, partial(body, options))
+
     def test_mapped(self) -> None:
         """load(maps=True) gives what is on the reader's device as it is there, and repeats what an update has overtaken, also after an exception"""
         def body(world: int, options: "dict[str, Any]", rank: int) -> None:

@@ -22,6 +22,7 @@
 
 struct committed {
 	struct zerod_committed made;
+	bool saved; /* of a host copy */
 	struct zd_err *err;
 };
 
@@ -34,6 +35,9 @@ static int take_committed(const Zd__Reply *reply, void *arg)
 		return rc;
 	committed->made.group = reply->commit_wait->group;
 	committed->made.step = reply->commit_wait->step;
+	if (committed->saved && !reply->commit_wait->saved)
+		return zd_err_set(committed->err, ZEROD_E_UNSUPPORTED,
+		                  "the daemon is older: it has no host copies");
 	return 0;
 }
 
@@ -54,7 +58,8 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *gi
 	if (!rc && !source.job)
 		rc = zd_err_set(result.err, ZEROD_E_INVALID, "job is NULL");
 	if (!rc)
-		rc = zc_flags(source.flags, ZEROD_COMMIT_PIN, "zerod_commit_source", result.err);
+		rc = zc_flags(source.flags, ZEROD_COMMIT_PIN | ZEROD_COMMIT_SAVED, "zerod_commit_source",
+		              result.err);
 	if (!rc && source.pin_ms && !(source.flags & ZEROD_COMMIT_PIN))
 		rc = zd_err_set(result.err, ZEROD_E_INVALID, "pin_ms is %u without ZEROD_COMMIT_PIN",
 		                source.pin_ms);
@@ -66,12 +71,39 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *gi
 	wait.after = after;
 	wait.pin = source.flags & ZEROD_COMMIT_PIN;
 	wait.pin_ms = source.pin_ms;
+	wait.saved = result.saved = (source.flags & ZEROD_COMMIT_SAVED) != 0;
 	request.body_case = ZD__REQUEST__BODY_COMMIT_WAIT;
 	request.commit_wait = &wait;
 	rc = zc_call(client, &request, source.deadline_ms, take_committed, &result);
 	if (!rc)
 		zc_result_fill(committed, &result.made, sizeof(result.made));
 	return rc;
+}
+
+static const struct zc_ticket_type save_type = {.what = "a host copy"};
+
+int zerod_commit_save(zerod_group *group, uint64_t step, const struct zerod_wait_options *options,
+                      zerod_ticket *ticket)
+{
+	struct zerod_client *client = zc_group_client(group);
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__CommitSave save = ZD__COMMIT_SAVE__INIT;
+	uint32_t deadline_ms;
+	struct zd_err *err;
+	ZC_INSIDE(client);
+	int rc = zc_enter_group(group, &err);
+
+	if (!rc)
+		rc = zc_wait_options(options, &deadline_ms, err);
+	if (rc)
+		return rc;
+	save.group = group->id;
+	save.step = step;
+	request.body_case = ZD__REQUEST__BODY_COMMIT_SAVE;
+	request.commit_save = &save;
+	if (!ticket)
+		return zc_call(client, &request, deadline_ms, NULL, NULL);
+	return zc_post_other(client, &save_type, NULL, NULL, &request, deadline_ms, ticket, err);
 }
 
 struct info {

@@ -150,6 +150,14 @@ class Group(Handle):
     def commit(self, step: int, deadline_ms: int = 0) -> None:
         self.client.check(calls.commit(self.handle, step, wait_options(deadline_ms)))
 
+    def commit_save(self, step: int, deadline_ms: int = 0) -> None:
+        """Copies the last commit, `step`, into host memory for readers. 0: drops the copy. NotHeld, OutOfMemory, Busy."""
+        self.client.check(calls.commit_save(self.handle, step, wait_options(deadline_ms), None))
+
+    def commit_save_begin(self, step: int, deadline_ms: int = 0) -> int:
+        """commit_save() that returns a ticket for Client.complete() at once."""
+        return self._ticketed(calls.commit_save, step, wait_options(deadline_ms))
+
     # ---- Scopes ----
 
     def forward_begin(self, parent: int = 0, streams: Streams = None) -> int:
@@ -232,9 +240,9 @@ class Group(Handle):
     def step_end(self, streams: Streams = None, deadline_ms: int = 0) -> None:
         self.client.check(calls.step_end(self.handle, *stream_array(streams), wait_options(deadline_ms)))
 
-    def _ticketed(self, call: Any, options: Any) -> int:
+    def _ticketed(self, call: Any, *arguments: Any) -> int:
         ticket = c_uint64()
-        self.client.check(call(self.handle, options, byref(ticket)))
+        self.client.check(call(self.handle, *arguments, byref(ticket)))
         return ticket.value
 
 

@@ -66,6 +66,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "optimizer_join": (c_int, [POINTER(s.OptimizerPart), c_uint32, c_void_p]),
     "unit_load": (c_int, [c_void_p, c_void_p, c_void_p, _WAIT, _TICKET]),
     "unit_place": (c_int, [c_void_p, c_uint32, _WAIT]),
+    "commit_save": (c_int, [c_void_p, c_uint64, _WAIT, _TICKET]),
     "commit_wait": (c_int, [c_void_p, POINTER(s.CommitSource), c_uint64, POINTER(s.Committed)]),
     "unit_read": (c_int, [c_void_p, POINTER(s.UnitReadOptions), POINTER(s.UnitInfo)]),
     "unit_map": (c_int, [c_void_p, POINTER(s.UnitMapOptions), POINTER(c_void_p), POINTER(c_void_p), POINTER(c_uint64)]),

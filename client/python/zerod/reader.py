@@ -67,15 +67,16 @@ class Reader:
 
     uid: that of the job's user in the daemon, if another user reads (root, or a member of reader_groups). device: the daemon's
     number of the device to whose memory the daemon copies, at most 3 pieces of 128 MiB. None: on GPUs torch's current device.
-    pin_seconds: the maximum time for which the commit is held after a wait(). Choose more than the time of a load.
+    pin_seconds: the maximum time for which the commit is held after a wait(). Choose more than the time of a load. saved: reads
+    the copies in host memory that zerod.torch.save_commit() makes. No commit is pinned, and the next copy replaces the last one.
     ConnectionFailed, after the daemon has ended: make another Reader.
     """
 
     def __init__(self, job: str, group: str = "world", uid: int = 0, device: Optional[int] = None,
-                 socket_path: Optional[str] = None, pin_seconds: float = 10.0) -> None:
+                 socket_path: Optional[str] = None, pin_seconds: float = 10.0, saved: bool = False) -> None:
         if not 0.001 <= pin_seconds < 1 << 22:
             raise ValueError(f"pin_seconds={pin_seconds}: 0.001 to {1 << 22} s")
-        self.pin_seconds = pin_seconds
+        self.pin_seconds, self.saved = pin_seconds, saved
         self.client = Client(socket_path)
         self.source: dict[str, Any] = {"job": job, "group": group, "uid": uid}
         try:
@@ -113,10 +114,11 @@ class Reader:
         """The last commit, if its step is after `after`. NotFound: no such job, or it has ended. Deadline.
 
         From now on updates save it, unless there is no memory, for pin_seconds or until the next wait(), release() or close().
+        With saved=True it is the commit whose copy is in host memory.
         """
+        flags, pin_ms = (s.CommitFlags.SAVED, 0) if self.saved else (s.CommitFlags.PIN, round(1000 * self.pin_seconds))
         try:
-            committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=s.CommitFlags.PIN,
-                                                pin_ms=round(1000 * self.pin_seconds), **self.source)
+            committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=flags, pin_ms=pin_ms, **self.source)
         except ZerodError:
             raise
         except BaseException:  # of a signal handler, perhaps after the pin
@@ -127,6 +129,8 @@ class Reader:
 
     def release(self) -> None:
         """Updates need not save the commit of wait() any more. load() calls this. Harmless when repeated."""
+        if self.saved:
+            return
         with suppress(ZerodError):  # the pinned group replies at once; after an error there is no pin
             self.client.commit_wait(deadline_ms=1, **self.source)
 
@@ -258,8 +262,10 @@ class Reader:
                 self.release()
 
     def begins_again(self, late: NotHeld) -> None:
-        """Warns if a load has lasted longer than pin_seconds, because the next one can as well."""
-        if time.monotonic() - self._pinned >= self.pin_seconds:
+        """Warns if a load has lasted longer than its commit was held, because the next one can as well."""
+        if self.saved:
+            warnings.warn(f"save_commit() of a later step came before the end of a load, which begins again: {late}", stacklevel=3)
+        elif time.monotonic() - self._pinned >= self.pin_seconds:
             warnings.warn(f"a load has lasted longer than pin_seconds={self.pin_seconds}, and begins again: {late}", stacklevel=3)
 
     def _asked(self, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -105,6 +105,7 @@ class WaitFlags(enum.IntFlag):
 
 class CommitFlags(enum.IntFlag):
     PIN = 1
+    SAVED = 2
 
 
 class GatherFlags(enum.IntFlag):

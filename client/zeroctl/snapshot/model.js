@@ -5,7 +5,7 @@
 // set was there when the history begins; one whose `open` is set is there at its end.
 "use strict";
 
-const PURPOSES = ["shard", "shard and shadow", "save", "gathered", "frame", "slot", "bucket", "staging", "target", "allocation"];
+const PURPOSES = ["shard", "shard and shadow", "save", "host copy", "gathered", "frame", "slot", "bucket", "staging", "target", "allocation"];
 const MOST_JOBS = 11; // that have a colour each
 const OTHER_USERS = "other users";
 const OTHER_JOBS = "other jobs";

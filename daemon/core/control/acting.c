@@ -73,6 +73,8 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 		return of_group(e, session, args->u.group_barrier.group);
 	case ZD_REQ_UNIT_REGISTER:
 		return unless_reads_on(of_group(e, session, args->u.unit_register.group));
+	case ZD_REQ_COMMIT_SAVE:
+		return of_group(e, session, args->u.commit_save.group);
 	case ZD_REQ_COMMIT:
 		return of_group(e, session, args->u.commit.group);
 	case ZD_REQ_FORWARD_BEGIN:

@@ -5,11 +5,13 @@
 #include "core/gather/collective.h"
 #include "core/gather/commit.h"
 #include "core/gather/gather.h"
+#include "core/gather/host_copy.h"
 #include "core/gather/save.h"
 #include "core/reduce/reduce.h"
 
 static void group_freed(struct zd_engine *e, struct zd_group *group)
 {
+	zd_host_copy_drop(e, group);
 	zd_cluster_free(group->cluster);
 	zd_norms_group_end(e, group);
 }

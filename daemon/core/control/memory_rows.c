@@ -8,6 +8,7 @@
 
 #include "core/control/control.h"
 #include "core/gather/buffer.h"
+#include "core/gather/host_copy.h"
 #include "core/gather/landing.h"
 #include "core/gather/save.h"
 #include "core/gather/shadow.h"
@@ -24,6 +25,7 @@ static const char *purpose_name(enum zd_purpose purpose)
 	        [ZD_PURPOSE_STRICT] = "strict",           [ZD_PURPOSE_GRADIENTS] = "gradients",
 	        [ZD_PURPOSE_ALLOCATIONS] = "allocations", [ZD_PURPOSE_OWN_PARTS] = "own parts",
 	        [ZD_PURPOSE_FRAMES] = "frames",           [ZD_PURPOSE_SAVES] = "saves",
+	        [ZD_PURPOSE_HOST_COPIES] = "host copies",
 	};
 	return names[purpose];
 }
@@ -163,14 +165,29 @@ void zd_block_row(const struct zd_segment *segment, const struct zd_block *block
 	}
 	case ZD_BLOCK_SAVE: {
 		const struct zd_save *save = block->owner;
-		const struct zd_pin *pin = &save->part->unit->group->pin;
+		const struct zd_group *group = save->part->unit->group;
+		const struct zd_pin *pin = &group->pin;
+		bool is_copied = group->saving && group->saving->pinned.serial == pin->serial;
 		name_member(row, zd_part_member(save->part));
 		row->name = save->part->unit->name;
 		row->state = (char *)(save->copying ? "SAVING" : "SAVED");
 		row->purpose = (char *)"save";
 		if (!save->revoked)
-			(void)snprintf(text, ZD_WAIT_TEXT, "step %llu, pinned by %u session%s",
-			               (unsigned long long)pin->step, pin->sessions, PLURAL(pin->sessions));
+			(void)snprintf(text, ZD_WAIT_TEXT, "step %llu, pinned by %u session%s%s",
+			               (unsigned long long)pin->step, pin->owners - is_copied,
+			               PLURAL(pin->owners - is_copied), is_copied ? " and a host copy" : "");
+		break;
+	}
+	case ZD_BLOCK_HOST_COPY: {
+		const struct zd_copied_unit *unit = block->owner;
+		const struct zd_host_copy *copy = unit->copy;
+		bool saved = copy->group->saved == copy, saving = copy->group->saving == copy;
+		row->name = (saved || saving) && unit->unit ? unit->unit->name : NULL;
+		row->state = (char *)(saved ? "SAVED" : saving ? "SAVING" : "DROPPED");
+		row->purpose = (char *)"host copy"; /* of no rank, and so without a group */
+		(void)snprintf(text, ZD_WAIT_TEXT, "step %llu of group %s, %u cop%s under way",
+		               (unsigned long long)copy->step, copy->group->name, copy->copies,
+		               copy->copies == 1 ? "y" : "ies");
 		break;
 	}
 	case ZD_BLOCK_NOBODY:

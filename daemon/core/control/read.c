@@ -9,8 +9,9 @@
  *
  * A part holds the last commit in its shard until an update is granted, and from then on in its shadow, if it
  * has one (shadow.c). It holds a pinned commit in the same places or, if an update has made one, in its save
- * (save.c). If none of them holds the step, the read is rejected with STALE_VERSION. All reads that name one
- * step are therefore of one commit.
+ * (save.c). If none of them holds the step, it is read from the group's host copy (host_copy.c) or rejected
+ * with STALE_VERSION. All reads that name one step are therefore of one commit. A session that has waited for
+ * a host copy reads the step there from the start, and holds up no update.
  *
  * The daemon itself makes the copies. An update waits for the copies of the shard that are under way, but
  * never for the reader's process: after the update's request no read of the shard starts. Until the shadow or
@@ -27,7 +28,8 @@
 #include "base/text.h"
 #include "core/control/control.h"
 #include "core/gather/commit.h"
-#include "core/gather/save.h"
+#include "core/gather/holder.h"
+#include "core/gather/host_copy.h"
 #include "core/memory/allocation.h"
 
 /* ---- Waits for commits --------------------------------------------------------------------------------- */
@@ -78,6 +80,8 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 {
 	struct zd_group *group;
 	int status = find_named(e, req->session, args, &group, err);
+	if (status == 0 && args->u.commit_wait.pin && args->u.commit_wait.saved)
+		status = zd_err_set(err, ZEROD_E_INVALID, "a commit_wait for a host copy pins nothing");
 	if (status != 0)
 		return status;
 	req->device = zd_commit_waits(e);
@@ -87,120 +91,44 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	req->session->reads.group = group->id;
 	req->u.commit_wait.after = args->u.commit_wait.after;
 	req->u.commit_wait.pin = args->u.commit_wait.pin;
+	req->u.commit_wait.saved = args->u.commit_wait.saved;
 	req->u.commit_wait.pin_ms = args->u.commit_wait.pin_ms;
 	if (req->u.commit_wait.pin || req->session->pinned.group == group->id)
-		zd_unpin(e, req->session);
+		zd_unpin(e, &req->session->pinned);
+	if (req->session->saved.group == group->id)
+		req->session->saved.group = 0;
 	return 0;
 }
 
 static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_group *group = find_group(e, req->session, req->u.commit_wait.group);
+	uint64_t step = 0, after = req->u.commit_wait.after;
+	bool saved = req->u.commit_wait.saved;
 	int status = 0;
+	if (group)
+		step = !saved ? group->committed_step : group->saved ? group->saved->step : 0;
 	if (!group || group->over)
 		status = zd_err_set(err, ZEROD_E_NOT_FOUND, "the group has ended");
-	else if (group->committed_step <= req->u.commit_wait.after && group->state != ZD_GROUP_FORMING &&
-	         !group->job->durable)
+	else if (step <= after && group->state != ZD_GROUP_FORMING && !group->job->durable)
 		status = zd_group_check(group, err);
-	if (status == 0 && group->committed_step <= req->u.commit_wait.after)
-		return zd_wait_for(req, ZD_WAIT_NEXT, 0, req->u.commit_wait.after, group->id);
+	if (status == 0 && step <= after)
+		return zd_wait_for(req, ZD_WAIT_NEXT, saved, after, group->id);
 	if (status != 0)
 		return status;
 	if (req->u.commit_wait.pin)
-		zd_pin(e, req->session, group, req->u.commit_wait.pin_ms);
+		zd_pin_for(e, req->session, group, req->u.commit_wait.pin_ms);
+	if (saved) {
+		req->session->saved.group = group->id;
+		req->session->saved.step = step;
+	}
 	e->reply.u.commit_wait.group = group->id;
-	e->reply.u.commit_wait.step = group->committed_step;
+	e->reply.u.commit_wait.step = step;
+	e->reply.u.commit_wait.saved = saved;
 	return 0;
 }
 
 /* ---- Reads --------------------------------------------------------------------------------------------- */
-
-/* Returns a rank's part with this shard, if possible in memory of the device. Replicas of a hybrid group are
- * equal. */
-static struct zd_part *part_of(const struct zd_unit *unit, uint64_t index, const struct zd_device *device)
-{
-	struct zd_part *found = NULL;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		struct zd_part *part = &unit->parts[rank];
-		if (zd_shard_index(&unit->group->members[rank]) != index)
-			continue;
-		if (part->shard.segment && part->shard.segment->device == device)
-			return part;
-		found = found ? found : part;
-	}
-	return found;
-}
-
-static bool is_pinned(const struct zd_group *group, uint64_t step)
-{
-	return group->pin.serial && group->pin.step == step;
-}
-
-/* Finds a pinned commit, unless an update is about to overwrite it. */
-static int locate_pinned(struct zd_part *part, enum zd_holder *holder, struct zd_err *err)
-{
-	unsigned long long step = part->unit->group->pin.step;
-	*holder = zd_part_find_pin(part);
-	bool closed = part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part);
-	if (*holder == ZD_HOLDER_NONE)
-		return zd_err_set(
-		        err, ZEROD_E_STALE_VERSION, "unit '%s': rank %u's shard of step %llu was not saved%s",
-		        part->unit->name, zd_world_rank(zd_part_member(part)), step,
-		        part->unit->unsaved ? ", since it was registered with ZEROD_UNIT_UNSAVED" : "");
-	if (!closed || *holder == ZD_HOLDER_SAVE ||
-	    (*holder == ZD_HOLDER_SHADOW && part->shadow != ZD_SHADOW_FREE))
-		return 0;
-	return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
-	                  part->unit->name, zd_world_rank(zd_part_member(part)), step);
-}
-
-/* Checks that the part still holds the commit, and returns in which memory. */
-static int locate(struct zd_part *part, uint64_t committed, enum zd_holder *holder, struct zd_err *err)
-{
-	const struct zd_unit *unit = part->unit;
-	enum zd_shadow_state shadow = zd_part_shadow(part);
-	bool in_shadow = shadow == ZD_SHADOW_SAVED || zd_shadow_is_owed(part);
-	unsigned long long step = committed;
-	if (zd_part_is_gone(part) || part->state == ZD_PART_FILLING)
-		return zd_err_set(err, ZEROD_E_STALE_VERSION,
-		                  "unit '%s': rank %u's shard of step %llu has gone", unit->name,
-		                  zd_world_rank(zd_part_member(part)), step);
-	if (part->state == ZD_PART_MOVING)
-		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s' is being moved", unit->name);
-	if (zd_part_committed(part) == part->first &&
-	    zd_part_member(part)->since_commits == unit->group->ncommits)
-		return zd_err_set(err, ZEROD_E_STALE_VERSION,
-		                  "unit '%s': rank %u has joined after step %llu, and its shard of that step "
-		                  "has gone",
-		                  unit->name, zd_world_rank(zd_part_member(part)), step);
-	if (zd_part_committed(part) == part->first)
-		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' was not published before step %llu",
-		                  unit->name, step);
-	if (is_pinned(unit->group, committed))
-		return locate_pinned(part, holder, err);
-	*holder = in_shadow ? ZD_HOLDER_SHADOW : ZD_HOLDER_SHARD;
-	if (!in_shadow && shadow != ZD_SHADOW_NONE && part->state == ZD_PART_UPDATE_WAIT)
-		return zd_err_set(err, ZEROD_E_BUSY, "unit '%s': rank %u's shard of step %llu is being saved",
-		                  unit->name, zd_world_rank(zd_part_member(part)), step);
-	if (!in_shadow && (zd_part_is_written(part) || part->state == ZD_PART_UPDATE_WAIT ||
-	                   part->version != zd_part_committed(part)))
-		return zd_err_set(err, ZEROD_E_STALE_VERSION,
-		                  "unit '%s': rank %u has updated its shard after step %llu, and the group "
-		                  "has no shadows",
-		                  unit->name, zd_world_rank(zd_part_member(part)), step);
-	return 0;
-}
-
-static int check_step(const struct zd_group *group, uint64_t step, struct zd_err *err)
-{
-	if (group->torn)
-		return zd_err_set(err, ZEROD_E_TORN, "group '%s' is torn", group->name);
-	if ((step == group->committed_step && step > 0) || is_pinned(group, step))
-		return 0;
-	return zd_err_set(err, step < group->committed_step ? ZEROD_E_STALE_VERSION : ZEROD_E_STATE,
-	                  "step %llu of group '%s': the last commit is step %llu", (unsigned long long)step,
-	                  group->name, (unsigned long long)group->committed_step);
-}
 
 static int check_range(const struct zd_args *args, const struct zd_unit *unit,
                        const struct zd_allocation *into, struct zd_err *err)
@@ -230,67 +158,50 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 	struct zd_part *part = &unit->parts[op->aux / 4];
 	enum zd_holder holder = op->aux % 4;
 	zd_allocation_op_end(e, req->u.unit_read.into);
-	if (holder == ZD_HOLDER_SAVE)
-		zd_save_reader_done(e, part);
-	else if (holder == ZD_HOLDER_SHADOW)
-		zd_part_shadow_reader_done(e, part);
-	else
-		zd_part_reader_done(e, part);
-	zd_unit_unref(e, unit);
+	if (req->u.unit_read.from) {
+		zd_host_copy_done(e, req->u.unit_read.from);
+		zd_unit_unref(e, unit);
+	} else {
+		zd_holder_done(e, part, holder);
+	}
 	zd_request_op_done(e, op, status, error, result);
 }
 
-/* Returns the memory of the shard, with its shadow, or of the save. */
-static const struct zd_extent *extent_of(const struct zd_part *part, enum zd_holder holder)
+/* Copies bytes of the unit, from the offset `at` on, out of memory of the device `from`. */
+static void submit(struct zd_engine *e, struct zd_request *req, struct zd_location src,
+                   const struct zd_device *from, uint64_t at, uint64_t aux)
 {
-	return holder == ZD_HOLDER_SAVE ? &zd_save_of(part)->extent : &part->shard;
-}
-
-static void add_reader(struct zd_part *part, enum zd_holder holder)
-{
-	struct zd_save *save = zd_save_of(part);
-	if (holder == ZD_HOLDER_SAVE)
-		save->readers++;
-	else if (holder == ZD_HOLDER_SHADOW)
-		part->shadow_readers++;
-	else
-		part->readers++;
+	struct zd_allocation *into = req->u.unit_read.into;
+	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_copy_device(from, into->device)};
+	command.u.copy.src = src;
+	command.u.copy.dst = zd_extent_location(&into->extent);
+	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
+	command.u.copy.dst.bytes = src.bytes;
+	command.u.copy.dst_device = into->device->index;
+	into->pending++;
+	req->pending_ops++;
+	zd_op_submit(e, req->u.unit_read.unit->group->job, &command, copied, req, aux);
 }
 
 /* Copies the bytes from `at` to `end` of the unit, which are of one shard. */
 static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *part, enum zd_holder holder,
                  uint64_t at, uint64_t end)
 {
-	struct zd_allocation *into = req->u.unit_read.into;
-	const struct zd_extent *extent = extent_of(part, holder);
-	uint64_t shard_bytes = zd_unit_shard_bytes(part->unit);
-	struct zd_command command = {.kind = ZD_CMD_COPY,
-	                             .device = zd_copy_device(extent->segment->device, into->device)};
-	command.u.copy.src = zd_extent_location(extent);
-	command.u.copy.src.offset += at % shard_bytes + (holder == ZD_HOLDER_SHADOW ? shard_bytes : 0);
-	command.u.copy.src.bytes = end - at;
-	command.u.copy.dst = zd_extent_location(&into->extent);
-	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
-	command.u.copy.dst.bytes = end - at;
-	command.u.copy.dst_device = into->device->index;
-	add_reader(part, holder);
-	part->unit->refs++;
-	into->pending++;
-	req->pending_ops++;
-	zd_op_submit(e, part->unit->group->job, &command, copied, req, 4 * (uint64_t)part->rank + holder);
+	const struct zd_device *from = zd_holder_extent(part, holder)->segment->device;
+	submit(e, req, zd_holder_read(part, holder, at % zd_unit_shard_bytes(part->unit), end - at), from, at,
+	       4 * (uint64_t)part->rank + holder);
 }
 
 /* Rejects copies between the host memory of two devices' nodes: no processor makes them. */
-static int check_nodes(const struct zd_part *part, enum zd_holder holder, const struct zd_allocation *into,
-                       struct zd_err *err)
+static int check_nodes(const struct zd_unit *unit, const struct zd_device *from,
+                       const struct zd_allocation *into, struct zd_err *err)
 {
-	const struct zd_device *from = extent_of(part, holder)->segment->device;
 	if (!from->config.host_memory || !into->device->config.host_memory || from == into->device)
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_UNSUPPORTED,
 	        "unit '%s' is in the host memory of device %u, and the allocation in that of device %u",
-	        part->unit->name, from->index, into->device->index);
+	        unit->name, from->index, into->device->index);
 }
 
 /* For each shard in the range: checks it, or copies from it. */
@@ -301,18 +212,66 @@ static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies,
 	uint64_t shard_bytes = zd_unit_shard_bytes(unit);
 	int status = 0;
 	for (; at < end && status == 0; at = stop) {
-		struct zd_part *part = part_of(unit, at / shard_bytes, req->device);
+		struct zd_part *part = zd_holder_part(unit, at / shard_bytes, req->device);
 		enum zd_holder holder = ZD_HOLDER_NONE;
 		zd_assert(part != NULL); /* the group does not span daemons */
 		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
-		status = locate(part, req->u.unit_read.step, &holder, err);
+		status = zd_holder_locate(part, req->u.unit_read.step, &holder, err);
 		if (status == 0)
-			status = check_nodes(part, holder, req->u.unit_read.into, err);
+			status = check_nodes(unit, zd_holder_extent(part, holder)->segment->device,
+			                     req->u.unit_read.into, err);
 		if (status == 0 && copies)
 			copy(e, req, part, holder, at, stop);
 	}
 	return status;
 }
+
+/* ---- Reads of host copies ------------------------------------------------------------------------------ */
+
+/* Whether the session reads the step from its host copy although the parts may hold it, too. */
+static bool prefers_copy(const struct zd_request *req)
+{
+	const struct zd_session *session = req->session;
+	return session->saved.group == req->u.unit_read.unit->group->id &&
+	       session->saved.step == req->u.unit_read.step;
+}
+
+/* Returns the unit in the host copy if it is to be read there, after this error of the parts; NULL: it is not
+ * there. Then the error is more exact. */
+static struct zd_copied_unit *find_copy(const struct zd_request *req, int *status, struct zd_err *err)
+{
+	const struct zd_unit *unit = req->u.unit_read.unit;
+	uint64_t step = req->u.unit_read.step;
+	bool is_held = *status == 0 || (*status != ZEROD_E_STALE_VERSION && *status != ZEROD_E_BUSY &&
+	                                *status != ZEROD_E_TORN && *status != ZEROD_E_STATE);
+	struct zd_copied_unit *from = is_held && !prefers_copy(req) ? NULL : zd_host_copy_find(unit, step);
+	if (!from && !is_held && zd_host_copy_is_of(unit->group, step))
+		*status = zd_err_set(err, ZEROD_E_STALE_VERSION,
+		                     "unit '%s' is not in the host copy of step %llu: %s", unit->name,
+		                     (unsigned long long)step,
+		                     unit->unsaved ? "it was registered with ZEROD_UNIT_UNSAVED"
+		                                   : "it was not published before, or registered anew since");
+	return from;
+}
+
+static int copy_from(struct zd_engine *e, struct zd_request *req, const struct zd_copied_unit *from,
+                     struct zd_err *err)
+{
+	const struct zd_device *device = from->extent.segment->device;
+	struct zd_location src = zd_extent_location(&from->extent);
+	int status = check_nodes(req->u.unit_read.unit, device, req->u.unit_read.into, err);
+	if (status != 0)
+		return status;
+	src.offset += req->u.unit_read.offset;
+	src.bytes = req->u.unit_read.bytes;
+	req->u.unit_read.from = from->copy;
+	from->copy->copies++;
+	req->u.unit_read.unit->refs++;
+	submit(e, req, src, device, req->u.unit_read.offset, 0);
+	return 0;
+}
+
+/* ---- Mappings ------------------------------------------------------------------------------------------ */
 
 /* Identifies what is at a part's place. */
 static uint64_t place_serial(const struct zd_part *part, enum zd_holder holder)
@@ -327,12 +286,16 @@ static int map(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 	const struct zd_unit *unit = req->u.unit_read.unit;
 	uint64_t shard_bytes = zd_unit_shard_bytes(unit), mapped = req->u.unit_read.mapped;
 	uint64_t index = req->u.unit_read.offset / shard_bytes, at = req->u.unit_read.offset % shard_bytes;
-	struct zd_part *part = part_of(unit, index, req->device);
+	struct zd_part *part = zd_holder_part(unit, index, req->device);
 	enum zd_holder holder = ZD_HOLDER_NONE;
 	zd_assert(part != NULL); /* the group does not span daemons */
-	int status = check_step(unit->group, req->u.unit_read.step, err);
+	int status = zd_holder_check_step(unit->group, req->u.unit_read.step, err);
 	if (status == 0)
-		status = locate(part, req->u.unit_read.step, &holder, err);
+		status = zd_holder_locate(part, req->u.unit_read.step, &holder, err);
+	if (!mapped && find_copy(req, &status, err)) {
+		e->reply.u.unit_read.mapped_bytes = req->u.unit_read.map_bytes;
+		return 0;
+	}
 	if (status != 0 && !(mapped && status == ZEROD_E_BUSY))
 		return status;
 	bool is_there = status == 0 && holder != ZD_HOLDER_SAVE && part->shard.segment->device == req->device;
@@ -387,8 +350,8 @@ static int read_find(struct zd_engine *e, struct zd_request *req, const struct z
 	if (status == 0 && args->u.unit_read.bytes > 0)
 		status = zd_allocation_find(e, session, args->u.unit_read.allocation, &req->u.unit_read.into,
 		                            err);
-	if (status == 0)
-		status = check_step(group, args->u.unit_read.step, err);
+	if (status == 0 && !zd_host_copy_is_of(group, args->u.unit_read.step))
+		status = zd_holder_check_step(group, args->u.unit_read.step, err);
 	if (status != 0)
 		return status;
 	req->u.unit_read.unit = zd_unit_find_name(group, args->u.unit_read.unit, false);
@@ -452,18 +415,24 @@ static void unit_read_cancel(struct zd_engine *e, struct zd_request *req)
 /* Starts the copies. The request must be queued, because only then it has been admitted. */
 static int unit_read_copy(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	int status = check_step(req->u.unit_read.unit->group, req->u.unit_read.step, err);
-	if (status == 0 && !req->queued && req->u.unit_read.bytes > 0) {
+	int status = zd_holder_check_step(req->u.unit_read.unit->group, req->u.unit_read.step, err);
+	if (status == 0)
+		status = walk_shards(e, req, false, err);
+	const struct zd_copied_unit *from = find_copy(req, &status, err);
+	if (status != 0 && !from)
+		return status;
+	if (req->u.unit_read.bytes == 0)
+		return 0;
+	if (!req->queued) {
 		req->goes_on = true;
 		return zd_wait_for(req, ZD_WAIT_READ, 0, 0, 0);
 	}
-	if (status == 0)
-		status = walk_shards(e, req, false, err);
-	if (status != 0)
-		return status;
-	req->u.unit_read.copied = true;
-	zd_request_drop_deadline(e, req);
-	return walk_shards(e, req, true, err);
+	status = from ? copy_from(e, req, from, err) : walk_shards(e, req, true, err);
+	if (status == 0) {
+		req->u.unit_read.copied = true;
+		zd_request_drop_deadline(e, req);
+	}
+	return status;
 }
 
 static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)

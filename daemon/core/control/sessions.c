@@ -147,7 +147,7 @@ void zd_session_end(struct zd_engine *e, struct zd_session *session, enum zd_eve
 	if (session->clean_exit)
 		zd_publishes_complete(e, session);
 	zd_deferred_teardowns_begin(e, session);
-	zd_unpin(e, session);
+	zd_unpin(e, &session->pinned);
 	zd_requests_drop(e, session, NULL, 0, NULL);
 	zd_deferred_drop(e, session);
 	zd_promises_void(session);

@@ -34,6 +34,7 @@ const char *const zd_wait_names[ZD_NWAITS] = {
         [ZD_WAIT_SOURCE] = "source",       [ZD_WAIT_LOAD] = "load",
         [ZD_WAIT_PLACERS] = "placers",     [ZD_WAIT_MOVE] = "move",
         [ZD_WAIT_READ] = "read",           [ZD_WAIT_NEXT] = "next_commit",
+        [ZD_WAIT_HOST_COPY] = "host_copy",
 };
 
 static bool session_wants_memory(const struct zd_session *session, const struct zd_device *device)
@@ -198,6 +199,9 @@ static int next_commit_text(const struct zd_engine *e, const struct zd_wait *wai
 	HASH_FIND(hh, e->groups, &wait->b, sizeof(wait->b), group);
 	while (group && rank + 1 < group->local_world_size && group->members[rank].committing)
 		rank++;
+	if (wait->rank == 1)
+		return snprintf(out, ZD_WAIT_TEXT, "a host copy of a step after %llu",
+		                (unsigned long long)wait->a);
 	return snprintf(out, ZD_WAIT_TEXT, "rank %u to commit a step after %llu", rank,
 	                (unsigned long long)wait->a);
 }
@@ -292,6 +296,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		break;
 	case ZD_WAIT_NEXT:
 		used = next_commit_text(e, wait, out);
+		break;
+	case ZD_WAIT_HOST_COPY:
+		used = snprintf(out, ZD_WAIT_TEXT, "step %llu to be copied to host memory: %llu bytes", a, b);
 		break;
 	case ZD_WAIT_LOADERS:
 	case ZD_WAIT_SOURCE:

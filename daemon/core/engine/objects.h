@@ -19,6 +19,14 @@
 struct zd_events;
 struct zd_reduction;
 struct zd_cluster;
+struct zd_host_copy;
+
+/* The commit that a session or a host copy has pinned: the group's id, and the pin; save.h. */
+struct zd_pinned {
+	uint64_t group, serial, step; /* serial 0: none, or `expired` */
+	uint64_t until_ns;            /* of a session's */
+	bool expired;
+};
 
 enum zd_session_state { ZD_SESSION_OPEN, ZD_SESSION_POISONED, ZD_SESSION_CLOSING };
 
@@ -48,11 +56,11 @@ struct zd_session {
 		uint64_t group, step, bytes;
 		uint32_t segment;
 	} reads;
-	/* the commit that it has pinned: the group's id, and the pin; serial 0: none, or `expired`; save.h */
+	struct zd_pinned pinned; /* the commit that it has pinned */
+	/* its last commit_wait was for a host copy: the group's id, and the step, which it reads there */
 	struct {
-		uint64_t group, serial, step, until_ns;
-		bool expired;
-	} pinned;
+		uint64_t group, step;
+	} saved;
 	struct zd_request *waiting;      /* hash by the client's id */
 	struct zd_request_list requests; /* the same, in order */
 	TAILQ_HEAD(zd_member_list, zd_member) members;
@@ -183,12 +191,12 @@ struct zd_summing {
 	double sum;
 };
 
-/* A commit that readers have pinned; save.h. */
+/* A commit that readers, or a host copy in progress, have pinned; save.h. */
 struct zd_pin {
 	uint64_t serial; /* unique per pin; 0: no pin is in force */
 	uint64_t step;
 	uint32_t ncommits; /* the group's number of commits at that step */
-	uint32_t sessions;
+	uint32_t owners;   /* sessions, and the host copy */
 	LIST_HEAD(, zd_save) saves;
 };
 
@@ -236,10 +244,13 @@ struct zd_group {
 	uint64_t committed_step;
 	/* the commit for which this daemon has voted without a known result; 0: none */
 	uint64_t voted_step;
-	struct zd_pin pin;      /* save.h */
-	uint32_t ncommits;      /* counts commits; commit.h */
-	uint64_t commit_serial; /* counts evaluated commits */
-	int commit_status;      /* of the last one */
+	struct zd_pin pin; /* save.h */
+	/* its host copy that is complete, and the one in progress; NULL: none; host_copy.h */
+	struct zd_host_copy *saved, *saving;
+	LIST_HEAD(, zd_host_copy) host_copies; /* these, and others that operations still use */
+	uint32_t ncommits;                     /* counts commits; commit.h */
+	uint64_t commit_serial;                /* counts evaluated commits */
+	int commit_status;                     /* of the last one */
 	char commit_text[192];
 	TAILQ_HEAD(, zd_reduction) reductions; /* in progress, in order; reduce.c */
 	struct zd_reductions reduction_index;

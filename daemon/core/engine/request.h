@@ -23,6 +23,7 @@
 struct zd_allocation;
 struct zd_bucket;
 struct zd_group;
+struct zd_host_copy;
 struct zd_load;
 struct zd_member;
 struct zd_move;
@@ -75,7 +76,9 @@ enum zd_wait_kind {
 	ZD_WAIT_READ,       /* copies of a unit's last commit to a reader */
 	ZD_WAIT_MOVE,       /* the unit is being moved; a: 1 until rank has memory for its shard in the new
 	                       place */
-	ZD_WAIT_NEXT,       /* a reader, for a commit after the step a of the group b */
+	/* a reader, for a commit after the step a of the group b; rank 1: for its host copy */
+	ZD_WAIT_NEXT,
+	ZD_WAIT_HOST_COPY, /* the commit a is being copied to host memory; b: bytes */
 	ZD_NWAITS
 };
 
@@ -152,15 +155,19 @@ struct zd_request {
 		} commit;
 		struct {
 			uint64_t group, after;
-			bool pin;
+			bool pin, saved;
 			uint32_t pin_ms;
 		} commit_wait;
+		struct {
+			struct zd_host_copy *copy; /* that it waits for; NULL: none */
+		} save;                            /* COMMIT_SAVE */
 		struct {
 			struct zd_unit *unit;       /* with a reference */
 			struct zd_allocation *into; /* NULL: no copy */
 			uint64_t step, offset, bytes, into_offset;
 			uint64_t map_bytes, mapped; /* as in the message */
 			bool copied;                /* the copies have started */
+			struct zd_host_copy *from;  /* NULL: the parts hold the commit */
 		} unit_read;
 		struct {
 			struct zd_part *part;

@@ -15,6 +15,7 @@
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
 #include "core/gather/gather.h"
+#include "core/gather/host_copy.h"
 #include "core/gather/layout.h"
 #include "core/gather/save.h"
 #include "core/gather/shadow.h"
@@ -103,6 +104,7 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->readers > 0);
 	part->readers--;
+	zd_host_copy_wake(e, part->unit->group);
 	if (part->readers > part->viewers)
 		return;
 	/* The shard's device, because the rank can have joined again on another one. */
@@ -120,6 +122,7 @@ void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->shadow_readers > 0);
 	part->shadow_readers--;
+	zd_host_copy_wake(e, part->unit->group);
 	zd_dirty(e, part->shard.segment->device); /* the next commit can be saved there */
 	if (part->state == ZD_PART_DYING)
 		die(e, part);

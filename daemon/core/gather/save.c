@@ -2,12 +2,13 @@
 /*
  * save.c - pins of commits by readers, and saves of the bytes that hold them.
  *
- * A group has at most one pin: a commit that sessions read. In a group without shadows every update after
- * that commit copies the shard into a save, before the update is granted or its promise is kept. A part
- * without a save therefore holds the pinned commit in its shard. A part with a save holds it in the save,
- * whatever is committed later. A save is missed if there was no memory for it, if its unit is `unsaved`, or
- * if the shard did not have the commit, because the rank was replaced or the unit was published later. Reads
- * then fail with STALE_VERSION, as without a pin.
+ * A group has at most one pin: a commit that sessions read, or that is being copied to host memory
+ * (host_copy.c). In a group without shadows every update after that commit copies the shard into a save,
+ * before the update is granted or its promise is kept. A part without a save therefore holds the pinned
+ * commit in its shard. A part with a save holds it in the save, whatever is committed later. A save is missed
+ * if there was no memory for it, if its unit is `unsaved`, or if the shard did not have the commit, because
+ * the rank was replaced or the unit was published later. Reads then fail with STALE_VERSION, as without a
+ * pin.
  *
  * In a group with shadows an update preserves the last commit in the shadow. If the shadow has an earlier,
  * pinned commit, the update first copies that into a save. A shadow is FREE after a commit, and then holds
@@ -27,6 +28,7 @@
 #include <stdlib.h>
 
 #include "core/gather/commit.h"
+#include "core/gather/host_copy.h"
 
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
@@ -53,6 +55,7 @@ void zd_pin_revoke(struct zd_engine *e, struct zd_group *group)
 {
 	struct zd_save *save;
 	group->pin.serial = 0;
+	zd_host_copy_wake(e, group);
 	while ((save = LIST_FIRST(&group->pin.saves))) {
 		LIST_REMOVE(save, group_link);
 		if (save->extent.segment)
@@ -81,26 +84,26 @@ bool zd_saves_make_room(struct zd_engine *e, const struct zd_owner *owner, struc
 
 /* ---- Pins ---------------------------------------------------------------------------------------------- */
 
-/* Returns the group of the session's pin, unless the pin was revoked. NULL: none. */
-static struct zd_group *find_pinned(const struct zd_engine *e, const struct zd_session *session)
+/* Returns the group of the owner's pin, unless the pin was revoked. NULL: none. */
+static struct zd_group *find_pinned(const struct zd_engine *e, const struct zd_pinned *pinned)
 {
 	struct zd_group *group;
-	HASH_FIND(hh, e->groups, &session->pinned.group, sizeof(session->pinned.group), group);
-	return session->pinned.serial && group && group->pin.serial == session->pinned.serial ? group : NULL;
+	HASH_FIND(hh, e->groups, &pinned->group, sizeof(pinned->group), group);
+	return pinned->serial && group && group->pin.serial == pinned->serial ? group : NULL;
 }
 
-void zd_unpin(struct zd_engine *e, struct zd_session *session)
+void zd_unpin(struct zd_engine *e, struct zd_pinned *pinned)
 {
-	struct zd_group *group = find_pinned(e, session);
-	session->pinned.serial = 0;
-	session->pinned.expired = false;
-	if (group && --group->pin.sessions == 0)
+	struct zd_group *group = find_pinned(e, pinned);
+	pinned->serial = 0;
+	pinned->expired = false;
+	if (group && --group->pin.owners == 0)
 		zd_pin_revoke(e, group);
 }
 
 static void expire(struct zd_engine *e, struct zd_session *session)
 {
-	const struct zd_group *group = find_pinned(e, session);
+	const struct zd_group *group = find_pinned(e, &session->pinned);
 	struct zd_notice notice = {.kind = ZD_NOTICE_PIN_LATE,
 	                           .uid = session->uid,
 	                           .pid = session->pid,
@@ -111,7 +114,7 @@ static void expire(struct zd_engine *e, struct zd_session *session)
 		notice.group = group->name;
 		e->sink.notice(e->sink.arg, &notice);
 	}
-	zd_unpin(e, session);
+	zd_unpin(e, &session->pinned);
 	session->pinned.expired = group != NULL;
 }
 
@@ -127,9 +130,9 @@ uint64_t zd_pins_expire(struct zd_engine *e)
 	return next_ns;
 }
 
-void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group, uint32_t ms)
+void zd_pin(struct zd_engine *e, struct zd_pinned *pinned, struct zd_group *group)
 {
-	zd_unpin(e, session);
+	zd_unpin(e, pinned);
 	bool is_new = !group->pin.serial;
 	if (group->torn || (!is_new && group->pin.step != group->committed_step))
 		return;
@@ -142,14 +145,20 @@ void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *gr
 		group->pin.serial = ++e->pin_serial;
 		group->pin.step = group->committed_step;
 		group->pin.ncommits = group->ncommits;
-		group->pin.sessions = 0;
+		group->pin.owners = 0;
 	}
-	group->pin.sessions++;
-	session->pinned.group = group->id;
-	session->pinned.serial = group->pin.serial;
-	session->pinned.step = group->pin.step;
+	group->pin.owners++;
+	pinned->group = group->id;
+	pinned->serial = group->pin.serial;
+	pinned->step = group->pin.step;
+}
+
+void zd_pin_for(struct zd_engine *e, struct zd_session *session, struct zd_group *group, uint32_t ms)
+{
+	zd_pin(e, &session->pinned, group);
 	session->pinned.until_ns = e->now_ns + (uint64_t)(ms ? ms : ZD_PIN_MS) * 1000000u;
-	e->next_unpin_ns = zd_min_u64(e->next_unpin_ns, session->pinned.until_ns);
+	if (session->pinned.serial)
+		e->next_unpin_ns = zd_min_u64(e->next_unpin_ns, session->pinned.until_ns);
 }
 
 enum zd_holder zd_part_find_pin(struct zd_part *part)
@@ -240,6 +249,7 @@ static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent ex
 
 void zd_part_miss_save(struct zd_engine *e, struct zd_part *part)
 {
+	zd_host_copy_wake(e, part->unit->group);
 	if (zd_save_of(part)) /* a revoked save is in use */
 		zd_pin_revoke(e, part->unit->group);
 	else

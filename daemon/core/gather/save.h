@@ -30,14 +30,16 @@ static inline bool zd_part_is_being_saved(const struct zd_part *part)
 	return save && save->copying;
 }
 
-/* Pins the last commit for the session, instead of what it has pinned before. It stays readable until the
- * session unpins it, or for so many ms (0: ZD_PIN_MS), unless it is revoked. Does nothing if another
- * commit of the group is pinned, an update has written a part of this one, and the group has no shadows. */
-void zd_pin(struct zd_engine *e, struct zd_session *session, struct zd_group *group, uint32_t ms);
-void zd_unpin(struct zd_engine *e, struct zd_session *session);
+/* Pins the last commit for the owner, instead of what it has pinned before. It stays readable until the
+ * owner unpins it, unless it is revoked. Does nothing if another commit of the group is pinned, an update has
+ * written a part of this one, and the group has no shadows. */
+void zd_pin(struct zd_engine *e, struct zd_pinned *pinned, struct zd_group *group);
+/* The same, for so many ms (0: ZD_PIN_MS) at most. */
+void zd_pin_for(struct zd_engine *e, struct zd_session *session, struct zd_group *group, uint32_t ms);
+void zd_unpin(struct zd_engine *e, struct zd_pinned *pinned);
 /* Unpins what sessions have pinned for too long. Returns when the next pin has its deadline. */
 uint64_t zd_pins_expire(struct zd_engine *e);
-/* Ends the group's pin, for all sessions: reads of its step are STALE_VERSION where updates have written. */
+/* Ends the group's pin, for all owners: reads of its step are STALE_VERSION where updates have written. */
 void zd_pin_revoke(struct zd_engine *e, struct zd_group *group);
 /* Saves what an update of the part is about to overwrite of the group's pin, unless that has been done: the
  * shard or, in a group with shadows, the shadow. The copy counts as a reader of it. Without memory the save

@@ -19,6 +19,7 @@
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/commit.h"
+#include "core/gather/host_copy.h"
 #include "core/gather/layout.h"
 #include "core/gather/unit.h"
 
@@ -331,6 +332,8 @@ static uint32_t unit_metadata_bytes(const struct zd_group *group, const struct z
 static void unit_free(struct zd_unit *unit)
 {
 	zd_metadata_uncharge(unit->group->job->owner, unit->metadata_bytes);
+	if (unit->host_copy)
+		unit->host_copy->unit = NULL;
 	for (uint32_t i = 0; i < unit->nviews; i++)
 		free((char *)unit->views[i].name);
 	free(unit->views);

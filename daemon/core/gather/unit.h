@@ -11,6 +11,7 @@
 struct zd_await;
 struct zd_buffer;
 struct zd_collective;
+struct zd_copied_unit;
 struct zd_landing;
 struct zd_move;
 struct zd_save;
@@ -117,6 +118,7 @@ struct zd_unit {
 	bool unready;                     /* it forbids a commit */
 	struct zd_part *parts;            /* local_world_size */
 	struct zd_save **saves;           /* by rank; NULL if no shard was ever saved; save.h */
+	struct zd_copied_unit *host_copy; /* in the group's complete host copy; NULL: it is not there */
 	struct zd_id_node listed;
 	struct zd_hash_node by_id, by_name;
 	uint64_t version_hash; /* its share of the group's `versions_hash` */

@@ -28,6 +28,7 @@ enum zd_block_owner {
 	ZD_BLOCK_ALLOCATION, /* struct zd_allocation */
 	ZD_BLOCK_LANDING,    /* struct zd_landing */
 	ZD_BLOCK_SAVE,       /* struct zd_save */
+	ZD_BLOCK_HOST_COPY,  /* struct zd_copied_unit */
 };
 
 /* A block in use, or (only for block.c and listings) a free one. At most 64 bytes, because every shard has

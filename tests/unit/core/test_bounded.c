@@ -492,6 +492,7 @@ static const struct ask {
         [ZD_REQ_CANCEL] = {.ask = ask_cancel},
         [ZD_REQ_PUBLISH] = {begin_update},
         [ZD_REQ_COMMIT] = {.by_all = true},
+        [ZD_REQ_COMMIT_SAVE] = {commit},
         [ZD_REQ_COMMIT_WAIT] = {commit},
         [ZD_REQ_UNIT_READ] = {allocate_and_commit},
         [ZD_REQ_UNIT_LOAD] = {begin_update},

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers that pin commits, at random, beside ranks that update, publish and commit. Some groups have
- * shadows, and lose a rank that joins again. Commands end in any order, copies fail, and other requests need
- * the memory. Each byte that is read, or counts as mapped, is of its step, and no update waits for a reader.
- * All follows from the seed, which a failure prints.
+ * Readers that pin commits or read host copies of them, at random, beside ranks that update, publish, commit
+ * and save. Some groups have shadows, and lose a rank that joins again. Commands end in any order, copies
+ * fail, and other requests need the memory. Each byte that is read, or counts as mapped, is of its step, and
+ * no update waits for a reader. All follows from the seed, which a failure prints.
  */
+#include "core/engine/objects.h"
 #include "tests/support/core_driver.h"
 #include "tests/support/sweep.h"
 
@@ -17,6 +18,7 @@
 
 struct reader {
 	uint64_t session, into, read, step, unit;
+	bool saved; /* the step is of a host copy */
 	struct zd_location place;
 	struct zd_args map; /* a request, whose `mapped` is 0 if there is no mapping */
 	struct zd_location mapped;
@@ -34,10 +36,12 @@ struct rig {
 	uint8_t committed[MOVES + 2][UNITS]; /* versions, by step */
 	struct reader readers[READERS];
 	uint64_t alloc; /* that fills a device */
+	uint64_t save[RANKS];
 };
 
-/* Reads and mappings, of all seeds. Old: of a step before the last one, with shadows. */
-static uint32_t wholes, stales, olds, counted;
+/* Reads and mappings, of all seeds. Old: of a step before the last one, with shadows. Copied: of one that was
+ * in a host copy. */
+static uint32_t wholes, stales, olds, counted, copied;
 
 static uint32_t below(struct rig *rig, uint32_t n)
 {
@@ -65,9 +69,13 @@ static void open_reader(struct rig *rig, struct reader *reader)
 
 static void wait_commit(struct rig *rig, struct reader *reader)
 {
-	const struct zd_args args = {
-	        .kind = ZD_REQ_COMMIT_WAIT,
-	        .u.commit_wait = {.job = (char *)"job", .group = (char *)"world", .pin = below(rig, 4) > 0}};
+	const struct zd_group *group = core_engine(rig->core)->groups;
+	reader->saved = group->saved && below(rig, 3) == 0;
+	const struct zd_args args = {.kind = ZD_REQ_COMMIT_WAIT,
+	                             .u.commit_wait = {.job = (char *)"job",
+	                                               .group = (char *)"world",
+	                                               .pin = !reader->saved && below(rig, 4) > 0,
+	                                               .saved = reader->saved}};
 	reader->step = core_call(rig->core, reader->session, &args, 0)->u.commit_wait.step;
 }
 
@@ -113,7 +121,8 @@ static void go_on_reading(struct rig *rig, struct reader *reader)
 			assert_int_equal(bytes[i], core_pattern(i / (BYTES / RANKS),
 			                                        rig->committed[reader->step][reader->unit]));
 		wholes++;
-		olds += rig->join.shadow && reader->step < rig->step;
+		olds += rig->join.shadow && !reader->saved && reader->step < rig->step;
+		copied += reader->saved && reader->step < rig->step;
 	} else if (reply) {
 		stales += reply->status == ZEROD_E_STALE_VERSION;
 		assert_true(reply->status == ZEROD_E_STALE_VERSION || reply->status == ZEROD_E_BUSY ||
@@ -184,12 +193,28 @@ static void commit(struct rig *rig)
 	}
 }
 
+static void save(struct rig *rig, uint32_t rank)
+{
+	const struct zd_reply *reply = rig->save[rank] ? core_reply(rig->core, rig->save[rank]) : NULL;
+	const struct zd_args args = {
+	        .kind = ZD_REQ_COMMIT_SAVE,
+	        .u.commit_save = {.group = rig->team.group, .step = below(rig, 20) ? rig->step : 0}};
+	if (rig->save[rank] && !reply)
+		return;
+	if (reply)
+		assert_true(reply->status == 0 || reply->status == ZEROD_E_STALE_VERSION ||
+		            reply->status == ZEROD_E_BUSY || reply->status == ZEROD_E_DEVICE ||
+		            reply->status == ZEROD_E_NO_MEMORY || reply->status == ZEROD_E_PEER_LOST);
+	rig->save[rank] = core_send(rig->core, rig->team.session[rank], &args);
+}
+
 /* One rank is lost and joins again. The group is set back to its last commit. */
 static void lose_rank(struct rig *rig)
 {
 	uint64_t *session = rig->team.session, request[RANKS];
 	core_fail_next(rig->core, ZD_CMD_COPY, 0, NULL); /* a failed restore would tear the group */
 	core_close(rig->core, session[1]);
+	rig->save[1] = 0;
 	session[1] = core_open(rig->core, CORE_ALICE);
 	request[0] = core_simple(rig->core, session[0], ZD_REQ_SESSION_RESET, 0);
 	request[1] = core_join(rig->core, session[1], &rig->join);
@@ -259,6 +284,9 @@ static void move(struct rig *rig)
 	case 12:
 		update(rig, below(rig, RANKS), below(rig, UNITS));
 		break;
+	case 13:
+		save(rig, below(rig, RANKS));
+		break;
 	default:
 		(void)core_run_nth(rig->core, below(rig, 8));
 	}
@@ -266,7 +294,8 @@ static void move(struct rig *rig)
 
 static void run(uint64_t seed)
 {
-	struct core_options options = {.arena_bytes = 512 * CORE_KIB, .unordered = true};
+	struct core_options options = {
+	        .arena_bytes = 512 * CORE_KIB, .host_arena_bytes = 512 * CORE_KIB, .unordered = true};
 	struct rig rig = {.random = seed, .step = 1, .updates = {true, true}};
 	rig.join = (struct core_join){.world_size = RANKS,
 	                              .rank = 1,
@@ -306,7 +335,8 @@ TEST(test_random)
 		run(seed);
 	}
 	print_message(
-	        "%u reads were whole, %u stale, %u of pinned steps in shadow groups, %u mappings counted\n",
-	        wholes, stales, olds, counted);
-	assert_true(wholes > 0 && stales > 0 && olds > 0 && counted > 0);
+	        "%u reads were whole, %u stale, %u of pinned steps in shadow groups, %u of host copies, %u "
+	        "mappings counted\n",
+	        wholes, stales, olds, copied, counted);
+	assert_true(wholes > 0 && stales > 0 && olds > 0 && copied > 0 && counted > 0);
 }

@@ -119,6 +119,7 @@ static const struct silence {
         {"unit_load", begin_update, ZD_REQ_UNIT_LOAD},
         {"unit_place", nothing, ZD_REQ_UNIT_PLACE},
         {"commit", nothing, ZD_REQ_COMMIT},
+        {"commit_save", nothing, ZD_REQ_COMMIT_SAVE},
         {"forward_begin", nothing, ZD_REQ_FORWARD_BEGIN},
         {"context_begin", nothing, ZD_REQ_CONTEXT_BEGIN},
         {"bucket_create", nothing, ZD_REQ_BUCKET_CREATE},

@@ -14,7 +14,7 @@ except ModuleNotFoundError as missing:
     raise ImportError(f"zerod.torch needs torch 2.4 or newer: {missing}") from None
 
 from .api import (abandon, barrier, clip_grad_norm_, commit, committed_step, full_grad, full_parameters, full_state, is_sharded, join,
-                  load, load_state_dict, model_of, no_sync, optimizer_in_backward, plan, recover, save, set_full_state, shard, share, skip,
+                  load, load_state_dict, model_of, no_sync, optimizer_in_backward, plan, recover, save, save_commit, set_full_state, shard, share, skip,
                   state_dict, summary, unshard)
 from .optimizers import SGD, Adam, AdamW
 from .sharded import NeedsWhole, ShardedParameter, ShardedTensor, ShardedWrite
@@ -26,5 +26,5 @@ errors.HINTS.append((Status.PEER_LOST, "ended normally",
 
 __all__ = ["Adam", "AdamW", "NeedsWhole", "SGD", "ShardedParameter", "ShardedTensor", "ShardedWrite", "StepAbandoned", "StepTorn",
            "abandon", "barrier", "clip_grad_norm_", "commit", "committed_step", "full_grad", "full_parameters", "full_state", "is_sharded",
-           "join", "load", "load_state_dict", "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "set_full_state",
+           "join", "load", "load_state_dict", "model_of", "no_sync", "optimizer_in_backward", "plan", "recover", "save", "save_commit", "set_full_state",
            "shard", "share", "skip", "state_dict", "summary", "unshard"]

@@ -403,6 +403,16 @@ def commit(module: nn.Module, step: Optional[int] = None) -> int:
     return shares.commit(model, step)
 
 
+def save_commit(module: nn.Module) -> shares.Saving:
+    """Copies the last commit into host memory, from which Reader(saved=True) reads it also when the trainer has gone on.
+
+    Every rank calls it, after commit() and before the next step. Returns at once: training goes on, and Saving.wait() waits. A call
+    waits for this rank's earlier one. A copy that has failed is a warning there, unless wait() has raised it. The copy replaces that
+    of an earlier commit. ValueError: nothing is committed.
+    """
+    return shares.save_commit(model_of(module))
+
+
 def committed_step(module: nn.Module) -> int:
     """The last step() that the daemon preserves, of a module that was sharded with durable=. 0: none, or not durable.
 

@@ -91,6 +91,7 @@ class Model:
         self.ending: Optional[weakref.ref[_Ending]] = None
         self.scope = 0
         self.refreeze = False
+        self.saving: Any = None  # the last save_commit()
         self.shared: Any = None  # after share(): the group of the weights' names, and its arguments
         self.assigned: dict[Part, sharded.Assigned] = {}  # parameters' .data
         self.changed: list[tuple[nn.Module, str]] = []  # parameters and modules that were registered after shard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
@@ -87,3 +88,38 @@ def commit(model: Model, step: Optional[int]) -> int:
             time.sleep(0.01)
     context.group.commit(number)
     return number
+
+
+class Saving:
+    """A copy of a commit into host memory, for readers: zerod.torch.save_commit()."""
+
+    def __init__(self, group: zerod.Group, step: int) -> None:
+        self.step = step
+        self._group = group
+        self._ticket: Optional[int] = group.commit_save_begin(step)
+
+    def wait(self) -> int:
+        """The step, when it is copied whole. Harmless when repeated. NotHeld: an update overtook it. OutOfMemory, PeerLost."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._group.client.complete(ticket)
+        return self.step
+
+    def end(self) -> None:
+        """wait() that warns."""
+        try:
+            self.wait()
+        except zerod.ZerodError as failed:
+            warnings.warn(f"zerod.torch: step {self.step} was not copied to host memory: {failed}", RuntimeWarning, stacklevel=4)
+
+
+def save_commit(model: Model) -> Saving:
+    """See zerod.torch.save_commit()."""
+    model.settle()
+    if model.saving is not None:
+        model.saving.end()
+    step = int(model.context.group.info().committed_step)
+    if step == 0:
+        raise ValueError("save_commit() before the first commit(): there is nothing to copy")
+    model.saving = Saving(model.context.group, step)
+    return model.saving

@@ -78,11 +78,14 @@ struct zerod_unit_read_options {
 	uint64_t group, step;   /* of zerod_commit_wait() */
 	const char *unit;       /* its name */
 	uint64_t offset_bytes;  /* in the flat unit, without padding */
-	uint64_t bytes;         /* 0: nothing is copied */
+	uint64_t bytes;         /* of a row; 0: nothing is copied */
 	zerod_allocation *into; /* of this client, on any device; no stream uses the range meanwhile */
 	uint64_t into_offset_bytes;
 	uint32_t deadline_ms;
 	uint32_t reserved;
+	/* Several rows, such as columns of a matrix, are copied one after the other, without gaps. */
+	uint64_t rows;         /* 0: 1 */
+	uint64_t stride_bytes; /* from row to row in the unit; only for several rows */
 };
 
 struct zerod_unit_info {
@@ -98,8 +101,8 @@ struct zerod_unit_info {
  * since, or updated its shard and the group has no shadows: wait for the next commit; the unit is not in the
  * host copy), STATE (`step` is not committed; the unit was
  * not published before it), BUSY (a shard is saved or moved until the deadline), UNSUPPORTED (as above;
- * host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a range), TORN, RESTARTED. After an
- * error the range of the allocation has any content, and nothing writes it any more. */
+ * host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a range; rows that overlap), TORN,
+ * RESTARTED. After an error the range of the allocation has any content, and nothing writes it any more. */
 ZEROD_MUST_USE int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *options,
                                    struct zerod_unit_info *info);
 

@@ -68,6 +68,20 @@ struct zd_cu_copy_attributes {
 	unsigned int flags;
 };
 
+/* CUDA_MEMCPY3D_PEER */
+struct zd_cu_copy_peer {
+	struct zd_cu_place_peer {
+		size_t x, y, z, lod;
+		int type; /* ZD_CU_MEMORY_UNIFIED */
+		const void *host;
+		zd_cu_ptr at;
+		void *array;
+		struct CUctx_st *context;
+		size_t pitch, height;
+	} source, destination;
+	size_t width, height, depth;
+};
+
 /* An operation of streamBatchMemOp. */
 union zd_cu_mem_op {
 	int operation; /* enum zd_cu_mem_op_kind */
@@ -124,6 +138,7 @@ enum {
 	ZD_CU_EVENT_DISABLE_TIMING = 2,
 	ZD_CU_POINTER_MEMORY_TYPE = 2, /* of pointerGetAttribute, with the results */
 	ZD_CU_MEMORY_OF_DEVICE = 2,
+	ZD_CU_MEMORY_UNIFIED = 4,
 	ZD_CU_WAIT_GEQ = 0, /* cyclic: (int64_t)(*address - value) >= 0 */
 	ZD_CU_WRITE_DEFAULT = 0,
 	ZD_CU_CAPTURE_NONE = 0,   /* a result of streamIsCapturing */
@@ -211,6 +226,8 @@ enum {
 	F(memcpyPeerAsync, cuMemcpyPeerAsync,                                                                \
 	  (zd_cu_ptr dst, struct CUctx_st * dst_context, zd_cu_ptr src, struct CUctx_st * src_context,       \
 	   size_t bytes, struct CUstream_st * stream))                                                       \
+	F(memcpy3DPeerAsync, cuMemcpy3DPeerAsync,                                                            \
+	  (const struct zd_cu_copy_peer *copy, struct CUstream_st *stream))                                  \
 	F(memcpyHtoDAsync, cuMemcpyHtoDAsync,                                                                \
 	  (zd_cu_ptr dst, const void *src, size_t bytes, struct CUstream_st *stream))                        \
 	F(memcpyDtoHAsync, cuMemcpyDtoHAsync,                                                                \

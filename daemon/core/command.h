@@ -24,6 +24,19 @@ struct zd_location {
 	uint64_t bytes;
 };
 
+#define ZD_MAX_ROWS_STRIDE_BYTES (16u << 20) /* of one command; an executor copies whole rows at once */
+
+/* Rows of a place, of `bytes` bytes each, `stride` apart. bytes 0: the whole place. */
+struct zd_rows {
+	uint64_t bytes, stride;
+};
+
+/* The bytes from the first row to the end of the last one, if all rows together have `bytes`. */
+static inline uint64_t zd_rows_span(struct zd_rows rows, uint64_t bytes)
+{
+	return rows.bytes ? (bytes / rows.bytes - 1) * rows.stride + rows.bytes : bytes;
+}
+
 /* A value on a timeline, either of a session's client page (releases and submits, which the client writes) or
  * of its daemon page (gathers, which executors write). Each use says which page. */
 struct zd_fence {
@@ -42,7 +55,7 @@ static inline bool zd_fence_reached(uint64_t counter, uint64_t value)
 enum zd_command_kind {
 	ZD_CMD_SEGMENT_CREATE,  /* allocate, zeroed. Result: ok or an error status */
 	ZD_CMD_SEGMENT_DESTROY, /* frees a segment that is not used any more */
-	ZD_CMD_COPY,            /* src -> dst, which can be on another device; then signals */
+	ZD_CMD_COPY,            /* src, or rows of it -> dst, which can be on another device; then signals */
 	ZD_CMD_FILL,            /* fills dst with one pattern; then signals */
 	ZD_CMD_WATCH,           /* completes when all fences (client page of `session`) have passed */
 	ZD_CMD_REDUCE,          /* sum of ninputs slices in float32 in input order, into the target */
@@ -167,6 +180,7 @@ struct zd_command {
 			struct zd_location src;
 			uint32_t dst_device;
 			struct zd_location dst;
+			struct zd_rows rows; /* of src; dst has them without gaps */
 		} copy;
 		struct {
 			struct zd_location dst;
@@ -208,6 +222,20 @@ static inline void zd_fill(uint8_t *dst, uint64_t offset, uint64_t bytes, uint64
 		memset(dst + offset, (int)(pattern & 0xff), bytes);
 	else
 		memcpy(dst + offset, (const uint8_t *)&pattern + offset, bytes);
+}
+
+/* Executes a COPY by the CPU: copies `bytes` bytes to dst, from `offset` on. */
+static inline void zd_copy(uint8_t *dst, const uint8_t *src, struct zd_rows rows, uint64_t offset,
+                           uint64_t bytes)
+{
+	uint64_t end = offset + bytes, some;
+	if (rows.bytes == 0)
+		rows.bytes = end;
+	for (; offset < end; offset += some) {
+		uint64_t within = offset % rows.bytes;
+		some = rows.bytes - within < end - offset ? rows.bytes - within : end - offset;
+		memcpy(dst + offset, src + offset / rows.bytes * rows.stride + within, some);
+	}
 }
 
 struct zd_op_result {

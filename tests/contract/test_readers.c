@@ -95,6 +95,32 @@ static void expect(struct reading *r, uint32_t unit, uint64_t version)
 	CHECK_BYTES(are(r, &r->units[unit], version));
 }
 
+/* Columns of a matrix, whose rows are cut by the shards' ends. */
+static void expect_columns(struct reading *r, uint32_t unit)
+{
+	struct zerod_unit_read_options options = ZEROD_INIT(options);
+	enum { ROWS = 77, COLUMNS = 13, FIRST = 3, COUNT = 5 };
+	float whole[NUMEL], columns[ROWS * COUNT];
+
+	OK(r->client, read_bytes(r, r->units[unit].name, 0, BYTES));
+	contract_read(NULL, (uint8_t *)whole, r->data, BYTES);
+	options.group = r->commit.group;
+	options.step = r->commit.step;
+	options.unit = r->units[unit].name;
+	options.offset_bytes = FIRST * sizeof(float);
+	options.bytes = COUNT * sizeof(float);
+	options.rows = ROWS;
+	options.stride_bytes = COLUMNS * sizeof(float);
+	options.into = r->buffer;
+	OK(r->client, zerod_unit_read(r->client, &options, NULL));
+	contract_read(NULL, (uint8_t *)columns, r->data, sizeof(columns));
+	for (size_t i = 0; i < ROWS * COUNT; i++)
+		CHECK_BYTES(columns[i] == whole[i / COUNT * COLUMNS + FIRST + i % COUNT]);
+	options.rows++;
+	FAILS(r->client, zerod_unit_read(r->client, &options, NULL), ZEROD_E_INVALID,
+	      "78 rows of 20 bytes, 52 bytes apart");
+}
+
 static void commit(struct contract_rank *rank, void *arg)
 {
 	const struct reading *r = arg;
@@ -125,6 +151,7 @@ CONTRACT_TEST(test_update_after_the_commit)
 		OK(r.client, await_commit(&r, 0, 0));
 		CHECK(r.commit.step == 1);
 		expect(&r, 0, 1);
+		expect_columns(&r, 0);
 		OK(rank->client, zerod_update_begin(written, 1, NULL, NULL));
 		contract_write_shard(rank, &r.units[0], NULL);
 		for (int published = 0; published < 2; published++) {

@@ -139,10 +139,11 @@ int cuMemcpyDtoHAsync(void *dst, zd_cu_ptr src, size_t bytes, struct CUstream_st
 
 /* The real one stages what has no way between the two devices: so each side needs access to its own memory
  * only. */
-int cuMemcpyPeerAsync(zd_cu_ptr dst, struct CUctx_st *dst_context, zd_cu_ptr src,
-                      struct CUctx_st *src_context, size_t bytes, struct CUstream_st *stream)
+static int copy_peer(const char *function, const struct zd_cu_copy_peer *copy, struct CUstream_st *stream)
 {
-	int result = double_enter(__func__, DOUBLE_NEEDS_CONTEXT);
+	struct CUctx_st *dst_context = copy->destination.context, *src_context = copy->source.context;
+	size_t bytes = copy->width * copy->height;
+	int result = double_enter(function, DOUBLE_NEEDS_CONTEXT);
 	struct double_target target;
 	struct double_op *op;
 
@@ -156,13 +157,38 @@ int cuMemcpyPeerAsync(zd_cu_ptr dst, struct CUctx_st *dst_context, zd_cu_ptr src
 		return double_leave(result);
 	op = double_op_new(DOUBLE_OP_COPY);
 	op->bytes = bytes;
-	if (!find_device(dst, bytes, &op->dst) || !find_device(src, bytes, &op->src)) {
+	op->row = copy->width;
+	op->pitch = copy->source.pitch;
+	if (!find_device(copy->destination.at, bytes, &op->dst) ||
+	    !find_device(copy->source.at, (copy->height - 1) * op->pitch + op->row, &op->src)) {
 		double_op_free(op);
 		return double_leave(ZD_CU_INVALID_VALUE);
 	}
 	op->dst.as = dst_context;
 	op->src.as = src_context;
 	return double_leave(submit_copy(&target, op));
+}
+
+int cuMemcpyPeerAsync(zd_cu_ptr dst, struct CUctx_st *dst_context, zd_cu_ptr src,
+                      struct CUctx_st *src_context, size_t bytes, struct CUstream_st *stream)
+{
+	const struct zd_cu_copy_peer copy = {.source = {.at = src, .context = src_context},
+	                                     .destination = {.at = dst, .context = dst_context},
+	                                     .width = bytes,
+	                                     .height = 1};
+
+	return copy_peer(__func__, &copy, stream);
+}
+
+/* Of rows without gaps in the destination. */
+int cuMemcpy3DPeerAsync(const struct zd_cu_copy_peer *copy, struct CUstream_st *stream)
+{
+	const struct zd_cu_place_peer *src = &copy->source, *dst = &copy->destination;
+
+	if (src->type != ZD_CU_MEMORY_UNIFIED || dst->type != ZD_CU_MEMORY_UNIFIED || copy->depth != 1 ||
+	    src->pitch < copy->width || dst->pitch != copy->width || src->pitch > INT32_MAX)
+		return ZD_CU_INVALID_VALUE;
+	return copy_peer(__func__, copy, stream);
 }
 
 /* All or none of them, the last first: they have no order. */

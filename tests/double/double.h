@@ -246,6 +246,7 @@ struct double_op {
 	uint64_t number; /* in its stream */
 	struct double_place dst, src;
 	size_t bytes;
+	size_t row, pitch; /* COPY of rows of the source; 0: it is in one piece */
 	uint64_t value;
 	unsigned char *staged;              /* what the operation owns of CPU memory */
 	const struct double_kernel *kernel; /* KERNEL; `staged` holds its arguments */

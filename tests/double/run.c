@@ -84,11 +84,12 @@ static bool copy_some(const struct CUctx_st *context, const struct double_op *op
                       size_t *copied)
 {
 	struct piece dst, src;
+	size_t row = op->row ? op->row : op->bytes, within = offset % row;
 	bool done;
 
-	if (!begin(context, &op->dst, true, offset, op->bytes - offset, &dst))
+	if (!begin(context, &op->dst, true, offset, row - within, &dst))
 		return false;
-	if (!begin(context, &op->src, false, offset, dst.bytes, &src)) {
+	if (!begin(context, &op->src, false, offset / row * op->pitch + within, dst.bytes, &src)) {
 		(void)end(&dst);
 		return false;
 	}

@@ -77,7 +77,8 @@ bool fuzz_ask_unit_read(struct step *s)
 	return s->m->step > 0 && allocation && !fuzz_spans(s) &&
 	       ASK(UNIT_READ, unit_read, .group = s->m->group, .step = s->m->step,
 	           .unit = (char *)fuzz_units[s->call->unit].name, .offset = PICK(64), .bytes = PICK(128),
-	           .allocation = allocation, .allocation_offset = PICK(2));
+	           .allocation = allocation, .allocation_offset = PICK(2), .rows = PICK(4),
+	           .stride = PICK(128));
 }
 
 bool fuzz_ask_unit_map(struct step *s)

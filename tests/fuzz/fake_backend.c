@@ -119,7 +119,8 @@ static void check_command(const struct zd_backend *backend, const struct zd_comm
 	case ZD_CMD_COPY:
 		check_source(backend, command);
 		check_place(backend, &command->u.copy.dst, command->u.copy.dst_device);
-		zd_assert(command->u.copy.src.bytes == command->u.copy.dst.bytes);
+		zd_assert(command->u.copy.src.bytes ==
+		          zd_rows_span(command->u.copy.rows, command->u.copy.dst.bytes));
 		break;
 	case ZD_CMD_FILL:
 		check_place(backend, &command->u.fill.dst, command->device);

@@ -249,7 +249,7 @@ size_t fuzz_request(unsigned seed, Zd__Request__BodyCase kind, uint8_t bytes[FUZ
 	if (request.body_case == ZD__REQUEST__BODY_GROUP_JOIN && pick(4) == 0)
 		pick_ids(request.group_join);
 	if (request.body_case == ZD__REQUEST__BODY_UNIT_READ && request.unit_read->map_bytes)
-		request.unit_read->bytes = 0;
+		request.unit_read->bytes = request.unit_read->rows = 0;
 	packet.n_requests = 1;
 	packet.requests = requests;
 	zd_assert(zd__client_packet__get_packed_size(&packet) <= FUZZ_PACKET_BYTES);

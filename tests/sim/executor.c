@@ -220,7 +220,8 @@ static void run_part(struct zd_sim_world *world, const struct zd_command *comman
 	uint8_t *to = zd_sim_memory(world, dst, "destination");
 
 	if (command->kind == ZD_CMD_COPY)
-		memcpy(to + low, zd_sim_memory(world, &command->u.copy.src, "source") + low, high - low);
+		zd_copy(to, zd_sim_memory(world, &command->u.copy.src, "source"), command->u.copy.rows, low,
+		        high - low);
 	else
 		zd_fill(to, low, high - low, command->u.fill.pattern);
 }

@@ -167,7 +167,8 @@ void zd_sim_command_check(struct zd_sim_world *world, const struct zd_command *c
 		check_device(world, &command->u.copy.dst, command->u.copy.dst_device,
 		             "destination of a copy");
 		zd_sim_copy_check(world, command);
-		if (command->u.copy.src.bytes != command->u.copy.dst.bytes)
+		if (command->u.copy.src.bytes !=
+		    zd_rows_span(command->u.copy.rows, command->u.copy.dst.bytes))
 			zd_sim_fail(world, "copy of %llu bytes to %llu bytes",
 			            (unsigned long long)command->u.copy.src.bytes,
 			            (unsigned long long)command->u.copy.dst.bytes);

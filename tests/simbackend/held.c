@@ -76,7 +76,7 @@ static bool move_piece(struct zd_held *held)
 		memset(task->u.copy.dst, SCRIBBLE, bytes);
 	held->pieces[drawn] = held->pieces[--held->left];
 	if (high > low && task->u.copy.src)
-		memcpy(task->u.copy.dst + low, task->u.copy.src + low, high - low);
+		zd_copy(task->u.copy.dst, task->u.copy.src, task->u.copy.rows, low, high - low);
 	else if (high > low)
 		zd_fill(task->u.copy.dst, low, high - low, task->u.copy.pattern);
 	return held->left == 0;

@@ -368,10 +368,11 @@ static void execute(struct core_driver *core, const struct zd_command *command, 
 		destroy_segment(core, command->u.segment.segment);
 		break;
 	case ZD_CMD_COPY:
-		assert_true(command->u.copy.src.bytes == command->u.copy.dst.bytes);
+		assert_true(command->u.copy.src.bytes ==
+		            zd_rows_span(command->u.copy.rows, command->u.copy.dst.bytes));
 		if (!core->no_bytes)
-			memcpy(core_bytes(core, command->u.copy.dst), core_bytes(core, command->u.copy.src),
-			       command->u.copy.src.bytes);
+			zd_copy(core_bytes(core, command->u.copy.dst), core_bytes(core, command->u.copy.src),
+			        command->u.copy.rows, 0, command->u.copy.dst.bytes);
 		break;
 	case ZD_CMD_FILL:
 		if (!core->no_bytes)

@@ -92,7 +92,9 @@ struct zd_args core_args(enum zd_request_kind kind, const uint64_t ids[CORE_NOBJ
 	case ZD_REQ_UNIT_READ:
 		args.u.unit_read.unit = (char *)"w";
 		args.u.unit_read.step = 1;
-		args.u.unit_read.bytes = CORE_KIB;
+		args.u.unit_read.bytes = CORE_KIB / 4;
+		args.u.unit_read.rows = 2;
+		args.u.unit_read.stride = CORE_KIB / 2;
 		break;
 	case ZD_REQ_SET_PERSISTENT:
 		args.u.set_persistent.persistent = true;

@@ -107,7 +107,7 @@ SOLID(OF(group) OF(step));
 #undef T
 #define T struct zerod_unit_read_options
 SOLID(OF(group) OF(step) OF(unit) OF(offset_bytes) OF(bytes) OF(into) OF(into_offset_bytes) OF(deadline_ms)
-              OF(reserved));
+              OF(reserved) OF(rows) OF(stride_bytes));
 #undef T
 #define T struct zerod_unit_map_options
 SOLID(OF(group) OF(step) OF(unit) OF(offset_bytes) OF(bytes) OF(device) OF(deadline_ms));

@@ -186,6 +186,8 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	read.step = options.step;
 	read.offset = options.offset_bytes;
 	read.bytes = options.bytes;
+	read.rows = options.rows;
+	read.stride = options.stride_bytes;
 	read.allocation = options.into ? options.into->id : 0;
 	read.allocation_offset = options.into_offset_bytes;
 	rc = call_read(client, &read, options.deadline_ms, take_info, &result, result.err);

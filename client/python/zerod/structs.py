@@ -375,7 +375,7 @@ class Committed(Struct):
 class UnitReadOptions(Struct):
     _fields_ = [("struct_size", c_size_t), ("group", c_uint64), ("step", c_uint64), ("unit", c_char_p), ("offset_bytes", c_uint64),
                 ("bytes", c_uint64), ("into", c_void_p), ("into_offset_bytes", c_uint64), ("deadline_ms", c_uint32),
-                ("reserved", c_uint32)]
+                ("reserved", c_uint32), ("rows", c_uint64), ("stride_bytes", c_uint64)]
 
 
 class UnitMapOptions(Struct):

@@ -130,18 +130,44 @@ static int commit_wait_attempt(struct zd_engine *e, struct zd_request *req, stru
 
 /* ---- Reads --------------------------------------------------------------------------------------------- */
 
+static uint64_t nrows(const struct zd_args *args)
+{
+	return args->u.unit_read.bytes > 0 && args->u.unit_read.rows > 0 ? args->u.unit_read.rows : 1;
+}
+
+/* One row if there are no gaps. */
+static struct zd_rows rows_of(const struct zd_args *args)
+{
+	uint64_t bytes = args->u.unit_read.bytes, stride = args->u.unit_read.stride,
+	         all = nrows(args) * bytes;
+	return all > bytes && stride > bytes ? (struct zd_rows){bytes, stride} : (struct zd_rows){all, all};
+}
+
 static int check_range(const struct zd_args *args, const struct zd_unit *unit,
                        const struct zd_allocation *into, struct zd_err *err)
 {
 	uint64_t size = unit->numel * zerod_dtype_bytes(unit->dtype);
 	uint64_t offset = args->u.unit_read.offset;
 	uint64_t bytes = args->u.unit_read.map_bytes ? args->u.unit_read.map_bytes : args->u.unit_read.bytes;
-	uint64_t at = args->u.unit_read.allocation_offset;
+	uint64_t at = args->u.unit_read.allocation_offset, rows = nrows(args);
+	uint64_t stride = args->u.unit_read.stride;
+	if (rows > 1 && stride < bytes)
+		return zd_err_set(err, ZEROD_E_INVALID, "rows of %llu bytes that are %llu bytes apart",
+		                  (unsigned long long)bytes, (unsigned long long)stride);
+	if (rows > 1 &&
+	    (bytes > size || offset > size - bytes || rows - 1 > (size - bytes - offset) / stride))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "%llu rows of %llu bytes, %llu bytes apart, from byte %llu on, of unit "
+		                  "'%s', which has %llu bytes",
+		                  (unsigned long long)rows, (unsigned long long)bytes,
+		                  (unsigned long long)stride, (unsigned long long)offset, unit->name,
+		                  (unsigned long long)size);
 	if (bytes > size || offset > size - bytes)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "bytes %llu .. %llu of unit '%s', which has %llu bytes",
 		                  (unsigned long long)offset, (unsigned long long)(offset + bytes),
 		                  unit->name, (unsigned long long)size);
+	bytes *= rows;
 	if (into && (bytes > into->extent.bytes || at > into->extent.bytes - bytes))
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "%llu bytes at offset %llu of allocation '%s', which has %llu bytes",
@@ -167,29 +193,56 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 	zd_request_op_done(e, op, status, error, result);
 }
 
-/* Copies bytes of the unit, from the offset `at` on, out of memory of the device `from`. */
+/* A part of a read that one command copies. */
+struct piece {
+	uint64_t at;          /* in the unit, and all is in one block of memory */
+	uint64_t done, bytes; /* in the allocation, from the first byte that is read on */
+	struct zd_rows rows;  /* bytes 0: a row, or a part of one */
+};
+
+/* Each block has `block_bytes` bytes of the unit. Rows that are further apart have a command each. */
+static struct piece next_piece(const struct zd_request *req, uint64_t done, uint64_t block_bytes)
+{
+	struct zd_rows rows = req->u.unit_read.rows;
+	uint64_t within = done % rows.bytes;
+	struct piece piece = {.at = req->u.unit_read.offset + done / rows.bytes * rows.stride + within,
+	                      .done = done};
+	uint64_t left = block_bytes - piece.at % block_bytes;
+	piece.bytes = zd_min_u64(rows.bytes - within, left);
+	if (within > 0 || left < rows.bytes || rows.stride > ZD_MAX_ROWS_STRIDE_BYTES)
+		return piece;
+	piece.bytes = zd_min_u64(((left - rows.bytes) / rows.stride + 1) * rows.bytes,
+	                         req->u.unit_read.bytes - done);
+	if (piece.bytes > rows.bytes)
+		piece.rows = rows;
+	return piece;
+}
+
+/* Copies a piece, which starts at `src` in memory of the device `from`. */
 static void submit(struct zd_engine *e, struct zd_request *req, struct zd_location src,
-                   const struct zd_device *from, uint64_t at, uint64_t aux)
+                   const struct zd_device *from, const struct piece *piece, uint64_t aux)
 {
 	struct zd_allocation *into = req->u.unit_read.into;
 	struct zd_command command = {.kind = ZD_CMD_COPY, .device = zd_copy_device(from, into->device)};
 	command.u.copy.src = src;
 	command.u.copy.dst = zd_extent_location(&into->extent);
-	command.u.copy.dst.offset += req->u.unit_read.into_offset + (at - req->u.unit_read.offset);
-	command.u.copy.dst.bytes = src.bytes;
+	command.u.copy.dst.offset += req->u.unit_read.into_offset + piece->done;
+	command.u.copy.dst.bytes = piece->bytes;
 	command.u.copy.dst_device = into->device->index;
+	command.u.copy.rows = piece->rows;
 	into->pending++;
 	req->pending_ops++;
 	zd_op_submit(e, req->u.unit_read.unit->group->job, &command, copied, req, aux);
 }
 
-/* Copies the bytes from `at` to `end` of the unit, which are of one shard. */
 static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *part, enum zd_holder holder,
-                 uint64_t at, uint64_t end)
+                 const struct piece *piece)
 {
 	const struct zd_device *from = zd_holder_extent(part, holder)->segment->device;
-	submit(e, req, zd_holder_read(part, holder, at % zd_unit_shard_bytes(part->unit), end - at), from, at,
-	       4 * (uint64_t)part->rank + holder);
+	submit(e, req,
+	       zd_holder_read(part, holder, piece->at % zd_unit_shard_bytes(part->unit),
+	                      zd_rows_span(piece->rows, piece->bytes)),
+	       from, piece, 4 * (uint64_t)part->rank + holder);
 }
 
 /* Rejects copies between the host memory of two devices' nodes: no processor makes them. */
@@ -204,24 +257,24 @@ static int check_nodes(const struct zd_unit *unit, const struct zd_device *from,
 	        unit->name, from->index, into->device->index);
 }
 
-/* For each shard in the range: checks it, or copies from it. */
+/* For each piece of the read: checks its shard, or copies it. */
 static int walk_shards(struct zd_engine *e, struct zd_request *req, bool copies, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.unit_read.unit;
-	uint64_t at = req->u.unit_read.offset, end = at + req->u.unit_read.bytes, stop;
 	uint64_t shard_bytes = zd_unit_shard_bytes(unit);
+	struct piece piece;
 	int status = 0;
-	for (; at < end && status == 0; at = stop) {
-		struct zd_part *part = zd_holder_part(unit, at / shard_bytes, req->device);
+	for (uint64_t done = 0; done < req->u.unit_read.bytes && status == 0; done += piece.bytes) {
+		piece = next_piece(req, done, shard_bytes);
+		struct zd_part *part = zd_holder_part(unit, piece.at / shard_bytes, req->device);
 		enum zd_holder holder = ZD_HOLDER_NONE;
 		zd_assert(part != NULL); /* the group does not span daemons */
-		stop = zd_min_u64(end, (at / shard_bytes + 1) * shard_bytes);
 		status = zd_holder_locate(part, req->u.unit_read.step, &holder, err);
 		if (status == 0)
 			status = check_nodes(unit, zd_holder_extent(part, holder)->segment->device,
 			                     req->u.unit_read.into, err);
 		if (status == 0 && copies)
-			copy(e, req, part, holder, at, stop);
+			copy(e, req, part, holder, &piece);
 	}
 	return status;
 }
@@ -258,16 +311,21 @@ static int copy_from(struct zd_engine *e, struct zd_request *req, const struct z
                      struct zd_err *err)
 {
 	const struct zd_device *device = from->extent.segment->device;
-	struct zd_location src = zd_extent_location(&from->extent);
-	int status = check_nodes(req->u.unit_read.unit, device, req->u.unit_read.into, err);
+	struct zd_unit *unit = req->u.unit_read.unit;
+	struct piece piece;
+	int status = check_nodes(unit, device, req->u.unit_read.into, err);
 	if (status != 0)
 		return status;
-	src.offset += req->u.unit_read.offset;
-	src.bytes = req->u.unit_read.bytes;
 	req->u.unit_read.from = from->copy;
-	from->copy->copies++;
-	req->u.unit_read.unit->refs++;
-	submit(e, req, src, device, req->u.unit_read.offset, 0);
+	for (uint64_t done = 0; done < req->u.unit_read.bytes; done += piece.bytes) {
+		piece = next_piece(req, done, unit->numel * zerod_dtype_bytes(unit->dtype));
+		struct zd_location src = zd_extent_location(&from->extent);
+		src.offset += piece.at;
+		src.bytes = zd_rows_span(piece.rows, piece.bytes);
+		from->copy->copies++;
+		unit->refs++;
+		submit(e, req, src, device, &piece, 0);
+	}
 	return 0;
 }
 
@@ -323,7 +381,7 @@ static int check_map(const struct zd_engine *e, const struct zd_group *group, co
                      const struct zd_session *session, struct zd_err *err)
 {
 	uint64_t bytes = args->u.unit_read.map_bytes;
-	if (bytes == 0 ? args->u.unit_read.mapped : args->u.unit_read.bytes)
+	if (bytes == 0 ? args->u.unit_read.mapped : args->u.unit_read.bytes || args->u.unit_read.rows)
 		return zd_err_set(err, ZEROD_E_INVALID, "a unit_read either copies bytes or maps them");
 	if (bytes > 0 && group->job->owner->uid != session->uid)
 		return zd_err_set(err, ZEROD_E_PERMISSION,
@@ -395,7 +453,8 @@ static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const st
 	                      ? req->u.unit_read.into->device
 	                      : &e->devices[args->u.unit_read.map_bytes ? args->u.unit_read.device : 0];
 	req->u.unit_read.offset = args->u.unit_read.offset;
-	req->u.unit_read.bytes = args->u.unit_read.bytes;
+	req->u.unit_read.bytes = nrows(args) * args->u.unit_read.bytes;
+	req->u.unit_read.rows = rows_of(args);
 	req->u.unit_read.into_offset = args->u.unit_read.allocation_offset;
 	req->u.unit_read.map_bytes = args->u.unit_read.map_bytes;
 	req->u.unit_read.mapped = args->u.unit_read.mapped;

@@ -162,9 +162,10 @@ struct zd_request {
 			struct zd_host_copy *copy; /* that it waits for; NULL: none */
 		} save;                            /* COMMIT_SAVE */
 		struct {
-			struct zd_unit *unit;       /* with a reference */
-			struct zd_allocation *into; /* NULL: no copy */
-			uint64_t step, offset, bytes, into_offset;
+			struct zd_unit *unit;                      /* with a reference */
+			struct zd_allocation *into;                /* NULL: no copy */
+			uint64_t step, offset, bytes, into_offset; /* bytes: in all */
+			struct zd_rows rows;
 			uint64_t map_bytes, mapped; /* as in the message */
 			bool copied;                /* the copies have started */
 			struct zd_host_copy *from;  /* NULL: the parts hold the commit */

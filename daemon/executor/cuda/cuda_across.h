@@ -44,8 +44,8 @@ static inline bool zd_cuda_across_is_idle(const struct zd_cuda_across *across)
 	return across->stream.count == 0;
 }
 
-/* Returns whether the other GPU can execute the task: a copy, unless it is large and belongs to no session,
- * or a small fill with zeros. */
+/* Returns whether the other GPU can execute the task: a copy, unless it is of rows, or large and belongs to
+ * no session, or a small fill with zeros. */
 static inline bool zd_cuda_across_accepts(const struct zd_cuda_across *across,
                                           const struct zd_cuda_task *task)
 {
@@ -53,6 +53,8 @@ static inline bool zd_cuda_across_accepts(const struct zd_cuda_across *across,
 		return false;
 	if (task->base.kind == ZD_CMD_FILL)
 		return task->u.copy.pattern == 0 && task->u.copy.bytes <= ZD_CUDA_ACROSS_ZEROS_BYTES;
+	if (task->u.copy.rows.bytes)
+		return false;
 	return task->session || task->u.copy.bytes <= ZD_CUDA_ACROSS_MOST_BYTES;
 }
 

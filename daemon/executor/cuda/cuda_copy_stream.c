@@ -77,6 +77,26 @@ static void track_inflight(struct zd_cuda_copy_stream *stream, const struct zd_c
 	stream->inflight_bytes += piece->bytes;
 }
 
+/* The 2-D copies of the driver can fail for memory of another device. This one is as fast. */
+static int enqueue_rows(struct zd_cuda_copy_stream *stream, const struct zd_cuda_piece *piece)
+{
+	uint64_t nrows = piece->bytes / piece->rows.bytes;
+	struct zd_cu_copy_peer copy = {.source = {.type = ZD_CU_MEMORY_UNIFIED,
+	                                          .at = piece->src,
+	                                          .context = stream->device->context,
+	                                          .pitch = piece->rows.stride,
+	                                          .height = nrows},
+	                               .destination = {.type = ZD_CU_MEMORY_UNIFIED,
+	                                               .at = piece->dst,
+	                                               .context = stream->devices->all[piece->target].context,
+	                                               .pitch = piece->rows.bytes,
+	                                               .height = nrows},
+	                               .width = piece->rows.bytes,
+	                               .height = nrows,
+	                               .depth = 1};
+	return stream->device->cuda->memcpy3DPeerAsync(&copy, stream->cuda_stream);
+}
+
 static int enqueue_move(struct zd_cuda_copy_stream *stream, const struct zd_cuda_piece *piece)
 {
 	const struct zd_cuda *cuda = stream->device->cuda;
@@ -86,6 +106,8 @@ static int enqueue_move(struct zd_cuda_copy_stream *stream, const struct zd_cuda
 	if (!piece->src) /* a kernel would wait for the trainers' kernels */
 		return cuda->streamWriteValue64(stream->cuda_stream, piece->dst, piece->pattern,
 		                                ZD_CU_WRITE_DEFAULT);
+	if (piece->rows.bytes)
+		return enqueue_rows(stream, piece);
 	if (zd_cuda_device_reaches(stream->device, piece->target))
 		return cuda->memcpyAsync(piece->dst, piece->src, piece->bytes, stream->cuda_stream);
 	return cuda->memcpyPeerAsync(piece->dst, stream->devices->all[piece->target].context, piece->src,
@@ -94,7 +116,8 @@ static int enqueue_move(struct zd_cuda_copy_stream *stream, const struct zd_cuda
 
 static bool may_batch(const struct zd_cuda_copy_stream *stream, const struct zd_cuda_piece *piece)
 {
-	return piece->together && piece->src && zd_cuda_device_reaches(stream->device, piece->target);
+	return piece->together && piece->src && !piece->rows.bytes &&
+	       zd_cuda_device_reaches(stream->device, piece->target);
 }
 
 static void batch_move(struct zd_cuda_copy_stream *stream, const struct zd_cuda_piece *piece)

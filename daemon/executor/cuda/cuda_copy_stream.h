@@ -18,12 +18,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/mem.h"
 #include "executor/cuda/cuda_device.h"
 #include "executor/cuda/cuda_task.h"
 
 #define ZD_CUDA_INFLIGHT_COPIES 128u
 #define ZD_CUDA_GROUP           16u            /* pieces */
 #define ZD_CUDA_GROUP_BYTES     (4ull << 20)   /* 10 us of a link: delays the first piece */
+#define ZD_CUDA_PIECE_ROWS      (128ull << 10) /* 200 us of a copy engine, for short rows */
 #define ZD_CUDA_OPEN_BYTES      (256ull << 20) /* of open pieces: each store idles the link for 7 us */
 
 struct zd_cuda_inflight_copy {
@@ -38,11 +40,34 @@ struct zd_cuda_piece {
 	zd_cu_ptr dst, src;        /* src 0: fill with the pattern */
 	uint64_t pattern;          /* as of a command */
 	uint64_t bytes;            /* 0: the piece copies nothing */
+	struct zd_rows rows;       /* of src */
 	uint32_t target;           /* the device that is written to */
 	bool together;             /* submitted in one batch when the group is closed */
 	bool open;                 /* another piece will follow, and the CPU need not see this one's end */
 	struct zd_cuda_task *ends; /* its counter is stored after the piece; NULL: more pieces follow */
 };
+
+/* The next piece of a copy to `target`, or of a fill, of `most_bytes` bytes at most. Pieces of rows can be
+ * small and take long: the CPU has to see the end of each. */
+static inline struct zd_cuda_piece zd_cuda_piece_next(struct zd_cuda_task *task, uint32_t target,
+                                                      uint64_t most_bytes)
+{
+	uint64_t issued = task->u.copy.issued_bytes, at = issued;
+	uint64_t bytes = task->u.copy.bytes - issued;
+	struct zd_rows rows = task->u.copy.rows;
+	if (rows.bytes) {
+		at = issued / rows.bytes * rows.stride;
+		most_bytes = zd_min_u64(most_bytes / rows.bytes, ZD_CUDA_PIECE_ROWS) * rows.bytes;
+	}
+	return (struct zd_cuda_piece){.dst = task->u.copy.dst + issued,
+	                              .src = task->u.copy.src ? task->u.copy.src + at : 0,
+	                              .pattern = task->u.copy.pattern,
+	                              .bytes = zd_min_u64(bytes, most_bytes),
+	                              .rows = rows,
+	                              .target = target,
+	                              .open = bytes > most_bytes && !rows.bytes,
+	                              .ends = bytes > most_bytes ? NULL : task};
+}
 
 struct zd_cuda_store {
 	zd_cu_ptr counter_at;

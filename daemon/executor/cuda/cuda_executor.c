@@ -151,11 +151,6 @@ static void end_on_cpu(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	zd_cuda_order_take(&executor->order, task, true);
 }
 
-static uint64_t unissued(const struct zd_cuda_task *task)
-{
-	return needs_gpu(task) ? task->u.copy.bytes - task->u.copy.issued_bytes : 0;
-}
-
 /* Selects the next push: small ones at once, large ones when they have a link slot. */
 static struct zd_cuda_task *next_push(struct zd_cuda_executor *executor)
 {
@@ -181,19 +176,13 @@ static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *t
                        struct zd_err *err)
 {
 	struct zd_cuda_device *target = &executor->devices->all[task->target];
-	uint64_t issued = task->u.copy.issued_bytes;
 	bool has_slot = task->u.copy.has_link_slot;
 	/* The last of several small pushes is also batched, because the others are submitted with it. */
 	bool together = !has_slot && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
-	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
-	                              .src = task->u.copy.src + issued,
-	                              .bytes = zd_min_u64(unissued(task), ZD_CUDA_PIECE_BYTES),
-	                              .target = task->target,
-	                              .together = together};
+	struct zd_cuda_piece piece = zd_cuda_piece_next(task, task->target, ZD_CUDA_PIECE_BYTES);
 	int rc;
-	*whole = issued + piece.bytes == task->u.copy.bytes;
-	piece.open = !*whole;
-	piece.ends = *whole ? task : NULL;
+	*whole = piece.ends;
+	piece.together = together;
 	/* A push into a failed GPU would also make this one fail. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);

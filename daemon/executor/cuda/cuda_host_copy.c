@@ -30,20 +30,13 @@ void zd_cuda_host_copy_deinit(struct zd_cuda_host_copy *copy)
 int zd_cuda_host_copy_issue(struct zd_cuda_copy_stream *stream, struct zd_cuda_task *task, bool *whole,
                             struct zd_err *err)
 {
-	uint64_t issued = task->u.copy.issued_bytes;
-	uint64_t bytes = zd_min_u64(task->u.copy.bytes - issued, PIECE_BYTES);
-	struct zd_cuda_piece piece = {.dst = task->u.copy.dst + issued,
-	                              .src = task->u.copy.src + issued,
-	                              .bytes = bytes,
-	                              .target = stream->device->index};
-	int rc;
-	*whole = issued + bytes == task->u.copy.bytes;
-	piece.ends = *whole ? task : NULL;
-	rc = zd_cuda_copy_stream_issue(stream, &piece, err);
-	if (rc)
-		return rc;
-	task->u.copy.issued_bytes += bytes;
-	return 0;
+	struct zd_cuda_piece piece = zd_cuda_piece_next(task, stream->device->index, PIECE_BYTES);
+	piece.open = false;
+	*whole = piece.ends;
+	int rc = zd_cuda_copy_stream_issue(stream, &piece, err);
+	if (!rc)
+		task->u.copy.issued_bytes += piece.bytes;
+	return rc;
 }
 
 bool zd_cuda_host_copy_reap(struct zd_cuda_host_copy *copy, struct zd_cuda_task **ended)

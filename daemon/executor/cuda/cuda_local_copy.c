@@ -40,16 +40,16 @@ bool zd_cuda_local_copy_has_room(const struct zd_cuda_local_copy *local, const s
 	       (!goes_across(local, task) || zd_cuda_copy_stream_has_room(&local->across.stream));
 }
 
-/* In one piece: each further piece would wait for the trainers' kernels again. */
-static int issue_direct(struct zd_cuda_local_copy *local, struct zd_cuda_task *task, struct zd_err *err)
+/* In one piece, except short rows: each further piece would wait for the trainers' kernels again. */
+static int issue_direct(struct zd_cuda_local_copy *local, struct zd_cuda_task *task, bool *whole,
+                        struct zd_err *err)
 {
-	struct zd_cuda_piece piece = {.dst = task->u.copy.dst,
-	                              .src = task->base.kind == ZD_CMD_FILL ? 0 : task->u.copy.src,
-	                              .pattern = task->u.copy.pattern,
-	                              .bytes = task->u.copy.bytes,
-	                              .target = task->target,
-	                              .ends = task};
+	struct zd_cuda_piece piece = zd_cuda_piece_next(task, task->target, UINT64_MAX);
+	*whole = piece.ends;
+	piece.open = false;
 	int rc = zd_cuda_copy_stream_issue(&local->direct, &piece, err);
+	if (!rc)
+		task->u.copy.issued_bytes += piece.bytes;
 	zd_cuda_copy_stream_close(&local->direct);
 	return rc;
 }
@@ -59,7 +59,7 @@ int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_ta
 {
 	*whole = true;
 	if (!goes_across(local, task))
-		return issue_direct(local, task, err);
+		return issue_direct(local, task, whole, err);
 	int rc = zd_cuda_across_issue(&local->across, task, err);
 	if (rc && task->base.kind == ZD_CMD_FILL && zd_cuda_across_has_failed(&local->across)) {
 		*whole = false; /* made locally, when no copy is in progress across */

@@ -16,7 +16,7 @@ static void take_copy(struct zd_cuda_task *task, const struct zd_command *comman
                       struct zd_cuda_segments *segments)
 {
 	const struct zd_location *src = &command->u.copy.src, *dst = &command->u.copy.dst;
-	zd_assert(src->bytes == dst->bytes);
+	zd_assert(src->bytes == zd_rows_span(command->u.copy.rows, dst->bytes));
 	task->target = command->u.copy.dst_device;
 	if (zd_cuda_segments_on_host(segments, src->segment))
 		task->target = ZD_CUDA_QUEUE_UP;
@@ -25,6 +25,7 @@ static void take_copy(struct zd_cuda_task *task, const struct zd_command *comman
 	task->u.copy.src = zd_cuda_segments_at(segments, src);
 	task->u.copy.dst = zd_cuda_segments_at(segments, dst);
 	task->u.copy.bytes = dst->bytes;
+	task->u.copy.rows = command->u.copy.rows;
 }
 
 static void take_fill(struct zd_cuda_task *task, const struct zd_command *command,

@@ -35,6 +35,7 @@ struct zd_cuda_task {
 			zd_cu_ptr dst, src; /* src 0: fill with the pattern */
 			uint64_t pattern;   /* as of a command */
 			uint64_t bytes, issued_bytes;
+			struct zd_rows rows;     /* of src; pieces have whole ones */
 			uint64_t seen_ns;        /* when the executor received the task */
 			bool has_link_slot;      /* its links are reserved: cuda_link_scheduler.h */
 		} copy;                          /* COPY, FILL */

@@ -27,10 +27,11 @@ static void take_copy(struct zd_host_task *task, const struct zd_command *comman
 {
 	const struct zd_location *src = &command->u.copy.src;
 	const struct zd_location *dst = &command->u.copy.dst;
-	zd_assert(src->bytes == dst->bytes);
+	zd_assert(src->bytes == zd_rows_span(command->u.copy.rows, dst->bytes));
 	task->u.copy.src = zd_host_segments_at(segments, src);
 	task->u.copy.dst = zd_host_segments_at(segments, dst);
 	task->u.copy.bytes = dst->bytes;
+	task->u.copy.rows = command->u.copy.rows;
 	task->u.copy.in_parts = segments->pinning != NULL;
 }
 
@@ -118,7 +119,7 @@ static void copy_part(void *arg, uint64_t from, uint64_t bytes)
 	const struct zd_host_task *task = arg;
 	uint64_t at = task->u.copy.done_bytes + from;
 	if (task->u.copy.src)
-		memcpy(task->u.copy.dst + at, task->u.copy.src + at, bytes);
+		zd_copy(task->u.copy.dst, task->u.copy.src, task->u.copy.rows, at, bytes);
 	else
 		zd_fill(task->u.copy.dst, at, bytes, task->u.copy.pattern);
 }

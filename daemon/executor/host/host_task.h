@@ -31,7 +31,8 @@ struct zd_host_task {
 			const uint8_t *src; /* NULL: fill with the pattern */
 			uint64_t pattern;   /* as of a command */
 			uint64_t bytes, done_bytes;
-			bool in_parts; /* by several threads */
+			struct zd_rows rows; /* of src */
+			bool in_parts;       /* by several threads */
 		} copy;
 		struct {
 			struct zd_host_reduce run;

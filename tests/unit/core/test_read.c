@@ -4,7 +4,15 @@
  * ends meanwhile.
  */
 #include "base/mem.h"
+#include "core/gather/unit.h"
 #include "tests/unit/core/read_rig.h"
+
+static uint32_t below(uint32_t n)
+{
+	static uint64_t random;
+	random = random * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(random >> 33) % n;
+}
 
 READ_TEST(test_update_waits_for_copies_alone)
 {
@@ -76,6 +84,77 @@ READ_TEST(test_rank_is_replaced)
 	replace(rig);
 	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
 	                  "rank 1 has joined after step 1");
+}
+
+static uint64_t send_rows(struct rig *rig, uint64_t offset, uint64_t bytes, uint64_t rows, uint64_t stride,
+                          uint64_t into)
+{
+	return core_send(rig->core, rig->reader,
+	                 &(struct zd_args){.kind = ZD_REQ_UNIT_READ,
+	                                   .u.unit_read = {.group = rig->team.group,
+	                                                   .unit = (char *)"w",
+	                                                   .step = 1,
+	                                                   .offset = offset,
+	                                                   .bytes = bytes,
+	                                                   .rows = rows,
+	                                                   .stride = stride,
+	                                                   .allocation = rig->into,
+	                                                   .allocation_offset = into}});
+}
+
+/* Random rows, of both shards and cut by a shard's end: every byte of the allocation. */
+READ_TEST(test_rows)
+{
+	const struct zd_unit *unit = zd_unit_find(core_engine(rig->core), rig->unit);
+	uint8_t *to = core_bytes(rig->core, rig->place), from[UNIT_BYTES], expected[UNIT_BYTES];
+	struct zd_metrics_view view;
+	uint64_t copied = 0;
+	uint32_t most = 0;
+	for (uint32_t i = 0; i < UNIT_BYTES; i++)
+		from[i] = (uint8_t)(i * 2654435761u >> 13);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		memcpy(core_bytes(rig->core, zd_extent_location(&unit->parts[rank].shard)),
+		       from + rank * UNIT_BYTES / RANKS, UNIT_BYTES / RANKS);
+	for (uint32_t i = 0; i < 2000; i++) {
+		uint64_t bytes = 1 + below(64), stride = bytes + below(100), offset = below(900);
+		uint64_t rows = below((uint32_t)((UNIT_BYTES - offset - bytes) / stride + 2));
+		uint64_t total = zd_max_u64(rows, 1) * bytes,
+		         into = below((uint32_t)(UNIT_BYTES + 1 - total));
+		uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
+		memset(to, 0x55, UNIT_BYTES);
+		memset(expected, 0x55, UNIT_BYTES);
+		for (uint64_t at = 0; at < total; at++)
+			expected[into + at] = from[offset + at / bytes * stride + at % bytes];
+		core_expect(rig->core, send_rows(rig, offset, bytes, rows, stride, into), 0);
+		copied += total;
+		assert_memory_equal(to, expected, UNIT_BYTES);
+		most = (uint32_t)zd_max_u64(most, core_count(rig->core, ZD_CMD_COPY) - copies);
+	}
+	zd_engine_metrics(core_engine(rig->core), &view);
+	assert_int_equal(view.metrics->counters[ZD_COUNT_READ_BYTES], copied);
+	assert_int_equal(most, 4); /* of each shard the whole rows, and the parts of a row */
+}
+
+READ_TEST(test_wrong_rows)
+{
+	const struct {
+		uint64_t offset, bytes, rows, stride, into;
+		const char *text;
+	} cases[] = {
+	        {0, 8, 2, 7, 0, "rows of 8 bytes that are 7 bytes apart"},
+	        {5, 4, 3, 508, 0, "3 rows of 4 bytes, 508 bytes apart, from byte 5 on, of unit 'w', which "},
+	        {0, 1, UINT64_MAX, UINT64_MAX, 0, "of unit 'w', which has 1024 bytes"},
+	        {0, 2, UINT64_C(1) << 63, 2, 0, "9223372036854775808 rows of 2 bytes"},
+	        {2000, 4, 2, 4, 0, "from byte 2000 on"},
+	        {0, 8, 100, 10, 225, "800 bytes at offset 225 of allocation"},
+	};
+	for (uint32_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
+		core_expect_error(rig->core,
+		                  send_rows(rig, cases[i].offset, cases[i].bytes, cases[i].rows,
+		                            cases[i].stride, cases[i].into),
+		                  ZEROD_E_INVALID, cases[i].text);
+	core_expect(rig->core, send_rows(rig, 4, 4, 3, 508, 0), 0);
+	core_expect(rig->core, send_rows(rig, 0, 0, UINT64_MAX, 0, 0), 0); /* nothing */
 }
 
 /* The ranks have gone, and their job is durable. */

@@ -81,6 +81,19 @@ static void test_copy_attributes(void **state)
 }
 #endif
 
+static void test_rows(void **state)
+{
+	(void)state;
+	SAME_SIZE(struct zd_cu_copy_peer, CUDA_MEMCPY3D_PEER);
+	SAME_PLACE(struct zd_cu_copy_peer, source.type, CUDA_MEMCPY3D_PEER, srcMemoryType);
+	SAME_PLACE(struct zd_cu_copy_peer, source.at, CUDA_MEMCPY3D_PEER, srcDevice);
+	SAME_PLACE(struct zd_cu_copy_peer, source.context, CUDA_MEMCPY3D_PEER, srcContext);
+	SAME_PLACE(struct zd_cu_copy_peer, source.height, CUDA_MEMCPY3D_PEER, srcHeight);
+	SAME_PLACE(struct zd_cu_copy_peer, destination.at, CUDA_MEMCPY3D_PEER, dstDevice);
+	SAME_PLACE(struct zd_cu_copy_peer, depth, CUDA_MEMCPY3D_PEER, Depth);
+	SAME(ZD_CU_MEMORY_UNIFIED, CU_MEMORYTYPE_UNIFIED);
+}
+
 static void test_memory_operations(void **state)
 {
 	(void)state;
@@ -221,6 +234,7 @@ int main(void)
 #ifdef HAS_CUDA_H
 		cmocka_unit_test(test_types),
 		cmocka_unit_test(test_allocation),
+		cmocka_unit_test(test_rows),
 		cmocka_unit_test(test_memory_operations),
 #if CUDA_VERSION >= ZD_CUDA_NEWER_VERSION
 		cmocka_unit_test(test_copy_attributes),

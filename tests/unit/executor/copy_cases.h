@@ -26,6 +26,39 @@ BACKEND_TEST(test_copies_move_bytes_between_devices, open_two)
 	munmap(b, bytes);
 }
 
+/* In more pieces than an executor issues in a group, and long rows. */
+BACKEND_TEST(test_rows_are_copied_without_gaps, open_two)
+{
+	const struct {
+		struct zd_rows rows;
+		uint64_t count;
+	} cases[] = {{{1, 3}, 17 * (128 * KIB) + 5}, {{100000, 131072}, 60}};
+	assert_int_equal(create(f, 0, 1, 8 * MIB).completion.status, 0);
+	uint8_t *from = map_segment(f, 1, 8 * MIB);
+	for (uint64_t i = 0; i < 8 * MIB; i++)
+		from[i] = (uint8_t)(i * 2654435761u >> 13);
+	for (uint32_t device = 0; device < 2; device++) {
+		assert_int_equal(create(f, device, 2 + device, 8 * MIB).completion.status, 0);
+		uint8_t *to = map_segment(f, 2 + device, 8 * MIB);
+		for (uint32_t c = 0; c < 2; c++) {
+			struct zd_rows rows = cases[c].rows;
+			uint64_t bytes = cases[c].count * rows.bytes, wrong = 0;
+			struct zd_command command = copy(0, at(1, 5, zd_rows_span(rows, bytes)), device,
+			                                 at(2 + device, 1, bytes));
+			command.u.copy.rows = rows;
+			memset(to, 0x55, 8 * MIB);
+			assert_int_equal(wait_op(f, submit(f, command)).completion.status, 0);
+			for (uint64_t i = 0; i < bytes; i++)
+				wrong += to[1 + i] != from[5 + i / rows.bytes * rows.stride + i % rows.bytes];
+			assert_int_equal(wrong, 0);
+			assert_int_equal(to[0], 0x55);
+			assert_int_equal(to[1 + bytes], 0x55);
+		}
+		munmap(to, 8 * MIB);
+	}
+	munmap(from, 8 * MIB);
+}
+
 /* Byte i of copy k. */
 static uint8_t copied_byte(unsigned k, uint64_t i)
 {

@@ -251,6 +251,40 @@ class Readers(unittest.TestCase):
             with self.subTest(world=world, **options):
                 harness.ranks(daemon.socket, world, partial(body, world, options))
 
+    def test_narrow(self) -> None:
+        """slices of weights, of rows and of columns, are those of torch.narrow(), copied in pieces or mapped, and other bytes are not read"""
+        def body(options: "dict[str, Any]", rank: int) -> None:
+            module = harness.shard(harness.seeded(models.GPT), **options)
+            address, plain = zt.share(module), Client.unit_read
+            zt.commit(module)
+            weights = {name: p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False)}
+            nbytes: "list[int]" = []
+
+            def noted(*arguments: Any, rows: int = 1, **rest: Any) -> Any:
+                nbytes.append(sum(arguments[4:5]) * rows)
+                return plain(*arguments, rows=rows, **rest)
+
+            for dim in (0, -1) if rank == 0 else ():
+                narrow = {name: (dim, tensor.shape[dim] // 3, -(-tensor.shape[dim] // 2)) for name, tensor in weights.items()}
+                with Reader(**address) as reader, mock.patch("zerod.reader.PIECE_BYTES", 100), mock.patch.object(Client, "unit_read", noted):
+                    reader.weights()
+                    nbytes.clear()
+                    seen = {name: tensor.cpu() for name, tensor in reader.tensors(reader.wait(), narrow=narrow)}
+                    for name, tensor in seen.items():
+                        self.assertTrue(torch.equal(tensor, weights[name].to(tensor.dtype).narrow(*narrow[name])), name)
+                    self.assertEqual(seen.keys(), weights.keys())
+                    self.assertEqual(sum(nbytes), sum(tensor.nbytes for tensor in seen.values()))
+                    some = dict(list(narrow.items())[::2])
+                    reader.load(lambda tensors: seen.update((name, tensor.cpu().clone()) for name, tensor in tensors), maps=True, narrow=some)
+                    for name, tensor in weights.items():
+                        expected = tensor.narrow(*narrow[name]) if name in some else tensor
+                        self.assertTrue(torch.equal(seen[name], expected.to(seen[name].dtype)), name)
+            zt.barrier(module)
+
+        for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {"slots": True}), (2, {"offload": "all"})):
+            with self.subTest(world=world, **options):
+                harness.ranks(daemon.socket, world, partial(body, options))
+
     def test_checkpoint(self) -> None:
         """with checkpoint=True readers see what save_pretrained() writes: each expert's weights, and tied ones under both names"""
         from safetensors.torch import load_file
@@ -285,7 +319,7 @@ class Readers(unittest.TestCase):
 
     def test_interrupted(self) -> None:
         """one Ctrl-C ends a load whose threads, or which itself, wait for the daemon, and nothing of the load remains"""
-        def waits(client: Client, *_: Any) -> None:
+        def waits(client: Client, *_: Any, **__: Any) -> None:
             client.commit_wait("job", after=9)
 
         def body() -> None:
@@ -344,6 +378,12 @@ class Readers(unittest.TestCase):
                 committed = reader.wait(committed.step)
                 with self.assertRaisesRegex(KeyError, "no weights other"):
                     list(reader.tensors(committed, ["first.bias", "other"]))
+                with self.assertRaisesRegex(KeyError, "no weights another"):
+                    list(reader.tensors(committed, narrow={"another": (0, 0, 1)}))
+                with self.assertRaisesRegex(IndexError, r"narrow\(1, 0, 1\) of first.bias, of \[.*Dimension out of range"):
+                    list(reader.tensors(committed, narrow={"first.bias": (1, 0, 1)}))
+                with self.assertRaisesRegex(ValueError, r"of first.bias, of .*start \(1\) \+ length \(999\) exceeds dimension size"):
+                    list(reader.tensors(committed, narrow={"first.bias": (0, 1, 999)}))
                 for maps in (False, True):
                     with self.assertRaisesRegex(RuntimeError, "returned before it read first.bias: it must read all"):
                         reader.load(next, maps=maps)

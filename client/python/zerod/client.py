@@ -349,12 +349,16 @@ class Client(Handle):
         return committed
 
     def unit_read(self, committed: s.Committed, unit: str, into: Optional[Allocation] = None, nbytes: int = 0,
-                  offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0) -> s.UnitInfo:
-        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next."""
+                  offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0, rows: int = 1,
+                  stride_bytes: int = 0) -> s.UnitInfo:
+        """zerod_unit_read(): copies nbytes of the unit, as of the commit, into the allocation. NotHeld: wait for the next.
+
+        rows: so many times nbytes, stride_bytes apart in the unit, and without gaps in the allocation.
+        """
         handle, info = self.handle, s.UnitInfo()
         options = s.UnitReadOptions(group=committed.group, step=committed.step, unit=unit, offset_bytes=offset_bytes, bytes=nbytes,
                                     into=None if into is None else into.handle, into_offset_bytes=into_offset_bytes,
-                                    deadline_ms=deadline_ms)
+                                    deadline_ms=deadline_ms, rows=rows, stride_bytes=stride_bytes)
         self.check(calls.unit_read(handle, byref(options), byref(info)))
         return info
 

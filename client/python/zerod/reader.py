@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from itertools import groupby
 from threading import Event
-from typing import Any, Callable, Generator, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Generator, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from . import structs as s
 from .client import Allocation, Client, Mapped
@@ -32,12 +32,35 @@ from .memory import KDLCUDA
 WEIGHTS = "zerod.weights"  # the unit that describes where the weights are, in a separate group
 PIECE_BYTES = 128 << 20  # of a read
 DEPTH = 3  # reads under way
+Narrow = Mapping[str, "tuple[int, int, int]"]  # torch.narrow's dim, start and length, by the weight's name
 
 
 def weights_job(job: str) -> str:
     """The job of that group. Its name is that of the weights' group. It is not durable, even if the weights' job is."""
     name = f"{job}.weights"
     return name if len(name.encode()) <= 63 else hashlib.sha256(job.encode()).hexdigest()[:40] + ".weights"
+
+
+class Span(NamedTuple):
+    """Bytes of a unit: `rows` times `row_bytes`, `stride_bytes` apart."""
+
+    unit: str
+    offset_bytes: int
+    row_bytes: int
+    rows: int = 1
+    stride_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    def pieces(self) -> "Iterator[Span]":
+        """The parts of it that are read at once, of at most PIECE_BYTES."""
+        whole_rows = max(1, PIECE_BYTES // max(1, self.row_bytes))
+        for row in range(0, self.rows, whole_rows):
+            for at in range(0, self.row_bytes, PIECE_BYTES):
+                yield Span(self.unit, self.offset_bytes + row * self.stride_bytes + at, min(PIECE_BYTES, self.row_bytes - at),
+                           min(whole_rows, self.rows - row), self.stride_bytes)
 
 
 class Weight(NamedTuple):
@@ -60,6 +83,19 @@ class Weight(NamedTuple):
     def of(self, values: Any, at: int) -> Any:
         """The tensor, given bytes of its unit from the offset `at` on."""
         return values[self.offset_bytes - at:self.end_bytes - at].view(self.dtype).view(self.shape)
+
+    def narrow(self, dim: int, start: int, length: int) -> "tuple[Span, Any]":
+        """The bytes and the shape of torch.narrow() of the tensor. Errors as torch's, but ValueError for RuntimeError."""
+        import torch
+
+        try:
+            part = torch.empty(self.shape, device="meta").narrow(dim, start, length)
+        except (IndexError, RuntimeError) as wrong:
+            kind = IndexError if isinstance(wrong, IndexError) else ValueError
+            raise kind(f"narrow({dim}, {start}, {length}) of {self.name}, of {list(self.shape)}: {wrong}") from None
+        dim, size = dim % part.dim(), self.dtype.itemsize
+        return Span(self.unit, self.offset_bytes + part.storage_offset() * size, part.shape[dim:].numel() * size,
+                    self.shape[:dim].numel(), self.shape[dim:].numel() * size), part.shape
 
 
 class Reader:
@@ -141,44 +177,56 @@ class Reader:
         described = self.client.commit_wait(weights_job(self.source["job"]), self.source["group"], uid=self.source["uid"])
         if self._described != (described.group, described.step):
             numel = self._asked(self.client.unit_read, described, WEIGHTS).numel
-            text, = self._read(described, [(WEIGHTS, 0, numel)])
+            text, = self._read(described, [Span(WEIGHTS, 0, numel)])
             self._weights = [Weight(name, unit, offset, torch.Size(shape), getattr(torch, dtype))
                              for name, unit, offset, shape, dtype in json.loads(bytes(text.cpu().numpy()))]
             self._described = described.group, described.step
         return list(self._weights)
 
-    def tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None) -> "Iterator[tuple[str, Any]]":
+    def tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None,
+                narrow: Optional[Narrow] = None) -> "Iterator[tuple[str, Any]]":
         """(name, torch.Tensor) of all weights, or of those named, in the order of their units. KeyError: an unknown name.
 
-        Tensors of one unit share memory of torch. On GPUs their values are valid in the order of the current stream. Later units
+        narrow: {name: (dim, start, length)}, as in torch.narrow(). Of these weights only the slices are read, into memory of their
+        own. IndexError, ValueError: there is no such slice.
+        Other tensors of one unit share memory of torch. On GPUs their values are valid in the order of the current stream. Later units
         are read meanwhile. NotHeld: the commit is no longer held. The tensors before that are of the commit, but not complete.
         """
-        return self._tensors(committed, names)
+        return self._tensors(committed, names, narrow)
 
-    def _tensors(self, committed: s.Committed, names: Optional[Iterable[str]] = None,
+    def _tensors(self, committed: s.Committed, names: Optional[Iterable[str]], narrow: Optional[Narrow],
                  mapped: "Optional[list[Mapped]]" = None) -> "Generator[tuple[str, Any], None, None]":
         """mapped: weights are mapped if possible, and the mappings are appended to it. None: all weights are copied."""
-        wanted = None if names is None else set(names)
-        by_unit: dict[str, list[Weight]] = {}
-        for weight in self.weights():
-            if wanted is None or weight.name in wanted:
-                by_unit.setdefault(weight.unit, []).append(weight)
-        missing = sorted((wanted or set()) - {weight.name for some in by_unit.values() for weight in some})
+        weights, narrow = self.weights(), narrow or {}
+        wanted = {weight.name for weight in weights} if names is None else set(names)
+        missing = sorted({*wanted, *narrow} - {weight.name for weight in weights})
         if missing:
             raise KeyError(f"the model has no weights {', '.join(missing)}")
+        by_unit: dict[str, list[Weight]] = {}
+        for weight in weights:
+            if weight.name in wanted:
+                by_unit.setdefault(weight.unit, []).append(weight)
+        slices = {weight.name: weight.narrow(*narrow[weight.name]) for weight in weights if weight.name in narrow}
         found: list[dict[str, Any]] = []  # for each unit: the weights that are mapped,
         copied: list[list[list[Weight]]] = []  # and runs of the other weights
         for some in by_unit.values():
             here = {} if mapped is None else self._map(committed, some, mapped)
-            runs = groupby(sorted(some, key=lambda weight: weight.offset_bytes), lambda weight: weight.name in here)
-            found.append(here)
-            copied.append([list(run) for is_mapped, run in runs if not is_mapped])
-        values = self._read(committed, [(run[0].unit, run[0].offset_bytes, max(weight.end_bytes for weight in run) - run[0].offset_bytes)
-                                        for runs in copied for run in runs])
+            runs = groupby(sorted(some, key=lambda weight: weight.offset_bytes),
+                           lambda weight: (weight.name in here, weight.name if weight.name in narrow else None))
+            copied.append([list(run) for (is_mapped, _), run in runs if not is_mapped])
+            found.append({name: tensor.narrow(*narrow[name]) if name in narrow else tensor for name, tensor in here.items()})
+
+        def span(run: "list[Weight]") -> Span:
+            if run[0].name in narrow:
+                return slices[run[0].name][0]
+            return Span(run[0].unit, run[0].offset_bytes, max(weight.end_bytes for weight in run) - run[0].offset_bytes)
+
+        values = self._read(committed, [span(run) for runs in copied for run in runs])
         for some, here, runs in zip(by_unit.values(), found, copied):
             for run in runs:
                 read, first = next(values), run[0].offset_bytes
-                here.update((weight.name, weight.of(read, first)) for weight in run)
+                here.update((weight.name, read.view(weight.dtype).view(slices[weight.name][1]) if weight.name in narrow
+                             else weight.of(read, first)) for weight in run)
             for weight in some:
                 yield weight.name, here.pop(weight.name)
 
@@ -221,17 +269,18 @@ class Reader:
             raise failures[0]
         return counted
 
-    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]", maps: bool = True) -> None:
+    def give(self, committed: s.Committed, take: "Callable[[Iterator[tuple[str, Any]]], object]", maps: bool = True,
+             narrow: Optional[Narrow] = None) -> None:
         """Calls take() with the tensors of the commit. RuntimeError: it has returned before it has read all of them.
 
         maps: a weight in one piece in memory of the reader's device is the ranks' own memory. take() must neither write to a tensor
         nor keep it or a view of it. If an update begins before it returns, take() is called again, with copies. Waits for that
-        device. NotHeld: the commit is no longer held.
+        device. narrow: as in tensors(). NotHeld: the commit is no longer held.
         """
         mapped: list[Mapped] = []
         try:
             try:
-                _give_all(take, self._tensors(committed, mapped=mapped if maps else None))
+                _give_all(take, self._tensors(committed, None, narrow, mapped if maps else None))
             except Exception:  # the bytes can be those of an update
                 if self._end(mapped):
                     raise
@@ -241,19 +290,20 @@ class Reader:
         finally:
             with suppress(ZerodError):  # after the exception of a signal handler, which is raised
                 self._end(mapped)
-        _give_all(take, self._tensors(committed))
+        _give_all(take, self._tensors(committed, None, narrow))
 
-    def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False) -> int:
+    def load(self, take: "Callable[[Iterator[tuple[str, Any]]], object]", after: int = 0, deadline_ms: int = 0, maps: bool = False,
+             narrow: Optional[Narrow] = None) -> int:
         """Calls take() with the tensors of one commit of a step after `after`, and returns the step.
 
         RuntimeError: take() has not read all tensors. If that commit is no longer held before its last tensor, take() is called
         again with a later one. A warning reports if this was after pin_seconds. maps: weights on the reader's device are not copied,
-        and take() must obey the rules of give().
+        and take() must obey the rules of give(). narrow: as in tensors().
         """
         while True:
             committed = self.wait(after, deadline_ms)
             try:
-                self.give(committed, take, maps)
+                self.give(committed, take, maps, narrow)
                 return committed.step
             except NotHeld as late:
                 self.begins_again(late)
@@ -274,31 +324,30 @@ class Reader:
         except NotFound as gone:
             raise NotFound(gone.status, "job '{job}', or its group '{group}', has ended: ".format(**self.source) + gone.text) from None
 
-    def _read(self, committed: s.Committed, spans: list[tuple[str, int, int]]) -> Iterator[Any]:
-        """The bytes of each span (unit, offset, bytes), in memory of torch. Threads read the next pieces meanwhile."""
+    def _read(self, committed: s.Committed, spans: list[Span]) -> Iterator[Any]:
+        """The bytes of each span, in memory of torch. Threads read the next pieces meanwhile."""
         import torch
 
-        pieces = deque((unit, first + at, min(PIECE_BYTES, nbytes - at))
-                       for unit, first, nbytes in spans for at in range(0, nbytes, PIECE_BYTES))
+        pieces = deque(piece for span in spans for piece in span.pieces())
         reads: "deque[tuple[_Staging, Future[None]]]" = deque()
         stop = Event()
 
         def begin(staging: _Staging) -> None:
-            read = self._threads.submit(self._asked, staging.read, stop, self.client, committed, *pieces.popleft())
+            read = self._threads.submit(self._asked, staging.read, stop, self.client, committed, pieces.popleft())
             reads.append((staging, read))
 
-        taken = self._take(min(DEPTH, len(pieces)), max((nbytes for _, _, nbytes in pieces), default=0))
+        taken = self._take(min(DEPTH, len(pieces)), max((piece.nbytes for piece in pieces), default=0))
         self._stops.add(stop)
         try:
             for staging in taken:
                 begin(staging)
-            for _, _, nbytes in spans:
-                values = torch.empty(nbytes, dtype=torch.uint8, device=taken[0].values.device if taken else None)
-                for at in range(0, nbytes, PIECE_BYTES):
+            for span in spans:
+                values = torch.empty(span.nbytes, dtype=torch.uint8, device=taken[0].values.device if taken else None)
+                for part in values.split([piece.nbytes for piece in span.pieces()]):
                     self.client.handle  # raises if the reader was closed meanwhile
                     reads[0][1].result()
                     staging, _ = reads.popleft()
-                    staging.copy_to(values[at:at + PIECE_BYTES])
+                    staging.copy_to(part)
                     self.client.handle
                     if pieces:
                         begin(staging)
@@ -336,11 +385,12 @@ class _Staging:
         self.copied = torch.cuda.Event() if self.values.is_cuda else None  # the last copy_to()
         self.taken = False
 
-    def read(self, stop: Event, client: Client, committed: s.Committed, unit: str, offset_bytes: int, nbytes: int) -> None:
+    def read(self, stop: Event, client: Client, committed: s.Committed, span: Span) -> None:
         """In a thread of the reader. Interrupted: after `stop`."""
         self.wait()
         with given_up(stop.is_set):
-            client.unit_read(committed, unit, self.allocation, nbytes, offset_bytes)
+            client.unit_read(committed, span.unit, self.allocation, span.row_bytes, span.offset_bytes, rows=span.rows,
+                             stride_bytes=span.stride_bytes)
 
     def copy_to(self, values: Any) -> None:
         import torch

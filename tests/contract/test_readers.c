@@ -5,6 +5,8 @@
  */
 #include "contract.h"
 
+#include <poll.h>
+
 #include <zerod_read.h>
 
 #include "base/mem.h"
@@ -378,6 +380,93 @@ CONTRACT_TEST(test_waits)
 	publish_and_commit(&r);
 	contract_finish(task);
 	CHECK(r.commit.step == 2);
+	end(&r);
+}
+
+static int watch(struct reading *r, uint64_t after, uint32_t deadline_ms, zerod_watch **watching)
+{
+	struct zerod_commit_source source = ZEROD_INIT(source);
+
+	source.job = "contract";
+	source.deadline_ms = deadline_ms;
+	source.flags = r->flags;
+	return zerod_commit_watch(r->client, &source, after, watching);
+}
+
+static bool is_readable(const zerod_watch *watching)
+{
+	struct pollfd polled = {.fd = zerod_watch_fd(watching), .events = POLLIN};
+
+	return poll(&polled, 1, 0) > 0;
+}
+
+/* As an event loop does it. */
+static int await_watch(struct reading *r, zerod_watch *watching)
+{
+	int rc = ZEROD_E_BUSY;
+
+	while (rc == ZEROD_E_BUSY) {
+		AWAIT(is_readable(watching));
+		rc = zerod_watch_take(watching, &r->commit);
+	}
+	return rc;
+}
+
+static void await_later(struct contract_rank *rank, void *arg)
+{
+	struct reading *r = arg;
+
+	(void)rank;
+	OK(r->client, await_commit(r, r->step + 1, 0));
+}
+
+/* Other calls of the client read the answer, or nobody does. */
+CONTRACT_TEST(test_watches)
+{
+	contract_needs(CONTRACT_ONE_SIDED);
+	struct contract_task *task;
+	zerod_watch *first, *second, *ended;
+	struct zerod_device_info info = ZEROD_INIT(info);
+	struct reading r, later;
+
+	begin(&r, 0);
+	r.commit.struct_size = sizeof(r.commit);
+	OK(r.client, watch(&r, 0, 1, &first));
+	FAILS(r.client, await_watch(&r, first), ZEROD_E_DEADLINE, "rank 0 to commit");
+	zerod_watch_end(first);
+	for (int others = 0; others < 3; others++) {
+		later = r;
+		OK(r.client, watch(&r, r.step, 0, &first));
+		OK(r.client, watch(&r, r.step, 0, &ended));
+		OK(r.client, watch(&r, r.step + 1, 0, &second));
+		FAILS(r.client, zerod_watch_take(first, &r.commit), ZEROD_E_BUSY, "no later commit yet");
+		zerod_watch_end(ended);
+		if (others == 1)
+			task = contract_start(&r.c->ranks[0], await_later, &later);
+		publish_and_commit(&r);
+		if (others == 2)
+			OK(r.client, zerod_device_get(r.client, 0, &info));
+		OK(r.client, await_watch(&r, first));
+		CHECK(r.commit.step == r.step);
+		OK(r.client, zerod_watch_take(first, &r.commit));
+		FAILS(r.client, zerod_watch_take(second, &r.commit), ZEROD_E_BUSY, "no later commit yet");
+		zerod_watch_end(first);
+		publish_and_commit(&r);
+		OK(r.client, await_watch(&r, second));
+		zerod_watch_end(second);
+		if (others == 1)
+			contract_finish(task);
+	}
+	r.flags = ZEROD_COMMIT_PIN;
+	OK(r.client, watch(&r, 0, 0, &first));
+	OK(r.client, await_watch(&r, first));
+	zerod_watch_end(first);
+	for (uint32_t i = 0; i < RANKS; i++)
+		contract_publish(&r.c->ranks[i], &r.units[0]);
+	expect(&r, 0, r.step);
+	CHECK(zerod_watch_fd(NULL) == -1);
+	zerod_watch_end(NULL);
+	FAILS(NULL, zerod_watch_take(NULL, &r.commit), ZEROD_E_INVALID, "the handle is NULL");
 	end(&r);
 }
 

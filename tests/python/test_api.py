@@ -3,6 +3,7 @@
 """The Python interface against a private daemon of the host backend, with numpy."""
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import os
@@ -12,12 +13,14 @@ import subprocess
 import sys
 import unittest
 from contextlib import ExitStack
+from typing import Any
 
 import support
 import numpy as np
 
 import zerod
 from zerod import DType, library, structs
+from zerod.reader import Reader
 
 daemon: support.Daemon
 
@@ -556,6 +559,55 @@ class Steps(unittest.TestCase):
             client.scope_abandon(scope)
 
         support.ranks(daemon.socket, 2, body)
+
+
+class Watches(unittest.TestCase):
+    def test_async(self) -> None:
+        """waits of asyncio: two at once, a deadline, a cancelled one, a reader that is closed, a forked child, a daemon that dies"""
+        with support.Daemon() as own, zerod.Client(own.socket) as client, client.join(job="watched") as group:
+            group.commit(1)
+            asyncio.run(self.wait(own, group))
+            with self.assertRaises(zerod.ConnectionFailed):
+                group.leave()
+
+    async def wait(self, own: support.Daemon, group: zerod.Group) -> None:
+        reader, other = (Reader("watched", socket_path=own.socket) for _ in range(2))
+        self.assertEqual((await reader.wait_async()).step, 1)
+        later = [asyncio.create_task(reader.wait_async(after)) for after in (1, 1, 2)]
+        with self.assertRaisesRegex(zerod.Deadline, "rank 0 to commit a step after 1"):
+            await reader.wait_async(1, deadline_ms=1)
+        with self.assertRaises(asyncio.TimeoutError):
+            await asyncio.wait_for(reader.wait_async(1), 0.01)
+        with reader.client.commit_watch("watched", after=1) as watch:
+            self.in_child(watch)
+            self.assertIsNone(watch.take())
+            group.commit(2)
+            self.assertEqual([(await first).step for first in later[:2]], [2, 2])
+            self.assertEqual(watch.take().step, 2)
+        with self.assertRaisesRegex(zerod.InvalidState, "the watch was closed"):
+            watch.fileno()
+        self.assertFalse(later[2].done())
+        group.commit(3)
+        self.assertEqual((await later[2]).step, 3)
+        for one, end, error in ((reader, reader.close, zerod.InvalidState), (other, own.process.kill, zerod.ConnectionFailed)):
+            lost = asyncio.create_task(one.wait_async(3))
+            await asyncio.sleep(0)  # it has begun
+            end()
+            with self.assertRaises(error):
+                await lost
+        other.close()
+
+    def in_child(self, watch: Any) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                watch.take()
+            except zerod.Forked:
+                watch.client.close()
+                watch.close()
+                os._exit(7)
+            os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
 
 
 if __name__ == "__main__":

@@ -176,6 +176,7 @@ struct zerod_client {
 	struct zc_range *ranges; /* hash by their segments */
 	LIST_HEAD(, zerod_allocation) buffers;
 	LIST_HEAD(, zerod_mapped) mapped;
+	LIST_HEAD(, zerod_watch) watches;
 	LIST_HEAD(, zerod_stream) streams;
 	uint32_t nlent; /* units whose place in a target this client can access (target.c) */
 	LIST_HEAD(, zc_lease) scope_leases; /* of all units */

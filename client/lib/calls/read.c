@@ -29,52 +29,69 @@ struct committed {
 static int take_committed(const Zd__Reply *reply, void *arg)
 {
 	struct committed *committed = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_COMMIT_WAIT, committed->err);
+
+	return zc_commit_wait_take(reply, committed->saved, &committed->made, committed->err);
+}
+
+int zc_commit_wait_take(const Zd__Reply *reply, bool saved, struct zerod_committed *made, struct zd_err *err)
+{
+	int rc = zc_check_body(reply, ZD__REPLY__BODY_COMMIT_WAIT, err);
 
 	if (rc)
 		return rc;
-	committed->made.group = reply->commit_wait->group;
-	committed->made.step = reply->commit_wait->step;
-	if (committed->saved && !reply->commit_wait->saved)
-		return zd_err_set(committed->err, ZEROD_E_UNSUPPORTED,
-		                  "the daemon is older: it has no host copies");
+	made->group = reply->commit_wait->group;
+	made->step = reply->commit_wait->step;
+	if (saved && !reply->commit_wait->saved)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "the daemon is older: it has no host copies");
 	return 0;
 }
 
-int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *given, uint64_t after,
+int zc_commit_wait_make(const struct zerod_commit_source *given, uint64_t after, Zd__CommitWait *wait,
+                        uint32_t *deadline_ms, struct zd_err *err)
+{
+	struct zerod_commit_source source;
+	int rc = zc_options(&source, sizeof(source), given, "zerod_commit_source", err);
+
+	if (!rc && !source.job)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "job is NULL");
+	if (!rc)
+		rc = zc_flags(source.flags, ZEROD_COMMIT_PIN | ZEROD_COMMIT_SAVED, "zerod_commit_source",
+		              err);
+	if (!rc && source.pin_ms && !(source.flags & ZEROD_COMMIT_PIN))
+		rc = zd_err_set(err, ZEROD_E_INVALID, "pin_ms is %u without ZEROD_COMMIT_PIN", source.pin_ms);
+	if (rc)
+		return rc;
+	wait->job = (char *)source.job;
+	wait->group = (char *)(source.group ? source.group : "world");
+	wait->uid = source.uid;
+	wait->after = after;
+	wait->pin = source.flags & ZEROD_COMMIT_PIN;
+	wait->pin_ms = source.pin_ms;
+	wait->saved = (source.flags & ZEROD_COMMIT_SAVED) != 0;
+	*deadline_ms = source.deadline_ms;
+	return 0;
+}
+
+int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *source, uint64_t after,
                       struct zerod_committed *committed)
 {
 	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__CommitWait wait = ZD__COMMIT_WAIT__INIT;
-	struct zerod_commit_source source;
 	struct committed result = {0};
+	uint32_t deadline_ms = 0;
 	ZC_INSIDE(client);
 	int rc = zc_enter(client, &result.err);
 
 	if (!rc)
-		rc = zc_options(&source, sizeof(source), given, "zerod_commit_source", result.err);
-	if (!rc)
 		rc = zc_result_check(committed, "committed", result.err);
-	if (!rc && !source.job)
-		rc = zd_err_set(result.err, ZEROD_E_INVALID, "job is NULL");
 	if (!rc)
-		rc = zc_flags(source.flags, ZEROD_COMMIT_PIN | ZEROD_COMMIT_SAVED, "zerod_commit_source",
-		              result.err);
-	if (!rc && source.pin_ms && !(source.flags & ZEROD_COMMIT_PIN))
-		rc = zd_err_set(result.err, ZEROD_E_INVALID, "pin_ms is %u without ZEROD_COMMIT_PIN",
-		                source.pin_ms);
+		rc = zc_commit_wait_make(source, after, &wait, &deadline_ms, result.err);
 	if (rc)
 		return rc;
-	wait.job = (char *)source.job;
-	wait.group = (char *)(source.group ? source.group : "world");
-	wait.uid = source.uid;
-	wait.after = after;
-	wait.pin = source.flags & ZEROD_COMMIT_PIN;
-	wait.pin_ms = source.pin_ms;
-	wait.saved = result.saved = (source.flags & ZEROD_COMMIT_SAVED) != 0;
+	result.saved = wait.saved;
 	request.body_case = ZD__REQUEST__BODY_COMMIT_WAIT;
 	request.commit_wait = &wait;
-	rc = zc_call(client, &request, source.deadline_ms, take_committed, &result);
+	rc = zc_call(client, &request, deadline_ms, take_committed, &result);
 	if (!rc)
 		zc_result_fill(committed, &result.made, sizeof(result.made));
 	return rc;

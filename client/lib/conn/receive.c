@@ -19,6 +19,7 @@
 #include "client/lib/base/interrupt.h"
 #include "client/lib/base/options.h"
 #include "client/lib/conn/request.h"
+#include "client/lib/conn/watch.h"
 #include "client/lib/segments/pages.h"
 #include "client/lib/segments/segment.h"
 #include "proto/envelope.h"
@@ -308,6 +309,17 @@ static int receive_bytes(struct zerod_client *client, int timeout_ms, bool or_wr
 	return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon sent %zu bytes that are no packet", nbytes);
 }
 
+/* Until another thread reads, the next packet makes the watches' descriptors readable. */
+static void rest_for_watches(struct zerod_client *client)
+{
+	const struct zerod_watch *watch;
+
+	if (LIST_EMPTY(&client->watches) || zd_endpoint_rest(&client->endpoint))
+		return;
+	LIST_FOREACH (watch, &client->watches, link)
+		zc_watch_wake(watch); /* a packet is in the ring */
+}
+
 bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable)
 {
 	struct zc_packet *packet = take_packet(client);
@@ -330,6 +342,7 @@ bool zc_read(struct zerod_client *client, int timeout_ms, bool or_writable)
 	if (rc < 0)
 		zc_break(client, &err);
 	zc_packet_unref(client, packet);
+	rest_for_watches(client);
 	if (client->nunmapped > 0) {
 		pthread_mutex_unlock(&client->lock);
 		zc_transmit_unmapped(client);

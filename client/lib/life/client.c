@@ -159,6 +159,7 @@ static void free_objects(struct zerod_client *client)
 	}
 	while ((mapped = LIST_FIRST(&client->mapped)))
 		zc_mapped_free(mapped);
+	zc_watches_forget(client);
 	for (unsigned i = 0; i < ZC_OP_CHAINS; i++)
 		while ((op = LIST_FIRST(&client->ops[i]))) {
 			op->answered = true; /* or never will be */

@@ -142,6 +142,46 @@ class Mapped(Block):
         return f"Mapped({self.nbytes} bytes)"
 
 
+class Watch(Handle):
+    """A wait for a commit by a descriptor, for an event loop. A context manager: leaving it ends the wait."""
+
+    def __init__(self, client: "Client", handle: int) -> None:
+        super().__init__(handle)
+        self.client = client
+        self._watch: Optional[int] = handle  # outlives the client
+        client.owned.add(self)
+
+    def fileno(self) -> int:
+        """It is readable when take() has a result, and sometimes before. Remove it from the loop before close()."""
+        if self._watch is None:
+            self.handle  # raises
+        return calls.watch_fd(self._watch)
+
+    def take(self) -> Optional[s.Committed]:
+        """The commit; None: not yet. Never blocks. Errors as of commit_wait(); InvalidState: the client was closed."""
+        committed = s.Committed()
+        status = calls.watch_take(self.handle, byref(committed))
+        if status == s.Status.BUSY:
+            return None
+        self.client.check(status)
+        return committed
+
+    def close(self) -> None:
+        """Cancels the wait, and closes the descriptor. Harmless when repeated."""
+        watch, self._watch = self._watch, None
+        self.end("the watch was closed")
+        calls.watch_end(watch)
+
+    def __repr__(self) -> str:
+        return "Watch()"
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Client(Handle):
     """One connection. A context manager: leaving it closes the connection, which ends the session.
 
@@ -347,6 +387,14 @@ class Client(Handle):
         source = s.CommitSource(job=job, group=group, uid=uid, deadline_ms=deadline_ms, flags=flags, pin_ms=pin_ms)
         self.check(calls.commit_wait(self.handle, byref(source), after, byref(committed)))
         return committed
+
+    def commit_watch(self, job: str, group: str = "world", after: int = 0, uid: int = 0, deadline_ms: int = 0,
+                     flags: int = 0, pin_ms: int = 0) -> Watch:
+        """zerod_commit_watch(): as commit_wait(), whose result Watch.take() gives later."""
+        watch = c_void_p()
+        source = s.CommitSource(job=job, group=group, uid=uid, deadline_ms=deadline_ms, flags=flags, pin_ms=pin_ms)
+        self.check(calls.commit_watch(self.handle, byref(source), after, byref(watch)))
+        return Watch(self, watch.value or 0)
 
     def unit_read(self, committed: s.Committed, unit: str, into: Optional[Allocation] = None, nbytes: int = 0,
                   offset_bytes: int = 0, into_offset_bytes: int = 0, deadline_ms: int = 0, rows: int = 1,

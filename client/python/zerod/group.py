@@ -28,8 +28,10 @@ class Group(Handle):
         """Frees this rank's memory in the group. Its units and buckets become invalid. After Deadline: call it again."""
         if self.closed:
             return
-        self.client.check(calls.group_leave(self.handle, wait_options(deadline_ms)))
-        self.end("the group was left")
+        status = calls.group_leave(self.handle, wait_options(deadline_ms))
+        if status not in (s.Status.DEADLINE, s.Status.INTERRUPTED, s.Status.INVALID, s.Status.FORKED):
+            self.end("the group was left")  # also after an error
+        self.client.check(status)
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.world_size})"

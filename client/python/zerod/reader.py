@@ -11,6 +11,7 @@ long.
 """
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import time
 import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from threading import Event
 from typing import Any, Callable, Generator, Iterable, Iterator, Mapping, NamedTuple, Optional
@@ -115,6 +116,8 @@ class Reader:
         self.pin_seconds, self.saved = pin_seconds, saved
         self.client = Client(socket_path)
         self.source: dict[str, Any] = {"job": job, "group": group, "uid": uid}
+        how = {"flags": s.CommitFlags.SAVED} if saved else {"flags": s.CommitFlags.PIN, "pin_ms": round(1000 * pin_seconds)}
+        self._waits = {**self.source, **how}
         try:
             self.device = _device(self.client, device)
         except BaseException:
@@ -152,16 +155,32 @@ class Reader:
         From now on updates save it, unless there is no memory, for pin_seconds or until the next wait(), release() or close().
         With saved=True it is the commit whose copy is in host memory.
         """
-        flags, pin_ms = (s.CommitFlags.SAVED, 0) if self.saved else (s.CommitFlags.PIN, round(1000 * self.pin_seconds))
+        with self._pinning():
+            return self.client.commit_wait(after=after, deadline_ms=deadline_ms, **self._waits)
+
+    async def wait_async(self, after: int = 0, deadline_ms: int = 0) -> s.Committed:
+        """wait() that does not block asyncio's event loop, and needs no thread. InvalidState: the reader was closed meanwhile."""
+        loop = asyncio.get_running_loop()
+        with self._pinning(), self.client.commit_watch(after=after, deadline_ms=deadline_ms, **self._waits) as watch:
+            while (committed := watch.take()) is None:
+                readable = asyncio.Event()
+                loop.add_reader(watch, readable.set)
+                try:
+                    await readable.wait()
+                finally:
+                    loop.remove_reader(watch)
+            return committed
+
+    @contextmanager
+    def _pinning(self) -> "Generator[None, None, None]":
         try:
-            committed = self.client.commit_wait(after=after, deadline_ms=deadline_ms, flags=flags, pin_ms=pin_ms, **self.source)
+            yield
         except ZerodError:
             raise
-        except BaseException:  # of a signal handler, perhaps after the pin
+        except BaseException:  # of a signal handler, or a cancelled task, perhaps after the pin
             self.release()
             raise
         self._pinned = time.monotonic()
-        return committed
 
     def release(self) -> None:
         """Updates need not save the commit of wait() any more. load() calls this. Harmless when repeated."""

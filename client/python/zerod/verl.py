@@ -55,7 +55,7 @@ class ZerodCheckpointEngine(CheckpointEngine):
         """
         if self.reader is None:
             raise RuntimeError("receive_weights() before init_process_group(reads=True)")
-        committed = self.reader.wait(deadline_ms=DEADLINE_MS)  # it blocks the worker's event loop meanwhile
+        committed = await self.reader.wait_async(deadline_ms=DEADLINE_MS)
         try:
             if global_steps is not None and committed.step != global_steps + 1:
                 raise RuntimeError(f"verl's step is {global_steps}, and the last commit of job '{self.address['job']}' is of step "

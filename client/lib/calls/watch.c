@@ -32,8 +32,10 @@ static int take_answer(struct zerod_client *client, struct zc_op *op, const Zd__
 	if (!watch)
 		return 0;
 	rc = zc_commit_wait_take(reply, watch->saved, &watch->made, err);
-	if (rc)
+	if (rc && rc != ZEROD_E_UNSUPPORTED)
 		return rc;
+	if (rc)
+		watch->failure = *err;
 	watch->answered = true;
 	zc_watch_wake(watch);
 	return 0;

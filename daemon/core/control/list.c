@@ -77,7 +77,8 @@ static const struct zd_group *read_group(const struct listing *l, const struct z
 {
 	const struct zd_group *group;
 	HASH_FIND(hh, l->e->groups, &session->reads.group, sizeof(session->reads.group), group);
-	return group && (sees_uid(l, group->job->owner->uid) || l->asker->reads_others) ? group : NULL;
+	bool reads = !l->asker || l->asker->reads_others || (group && sees_uid(l, group->job->owner->uid));
+	return reads ? group : NULL;
 }
 
 static bool sees_session(const struct listing *l, const struct zd_session *session)

@@ -230,15 +230,15 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 	case ZD_WAIT_RETIRE:
 		used = zd_retire_text(e, (uint32_t)a, reader, out, ZD_WAIT_TEXT);
 		break;
-	case ZD_WAIT_FILL:
-		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");
-		break;
 	case ZD_WAIT_PROCESS:
 		used = snprintf(out, ZD_WAIT_TEXT, "the process that used the memory to leave device %u",
 		                req->device->index);
 		break;
+	case ZD_WAIT_FILL:
 	case ZD_WAIT_FENCES:
-		used = snprintf(out, ZD_WAIT_TEXT, "the caller's own streams");
+		used = snprintf(out, ZD_WAIT_TEXT,
+		                wait->kind == ZD_WAIT_FILL ? "memory to be zeroed"
+		                                           : "the caller's own streams");
 		break;
 	case ZD_WAIT_READERS:
 		used = snprintf(out, ZD_WAIT_TEXT, "%llu %s%s the shard of rank %u of unit '%.64s'", a,

@@ -206,6 +206,12 @@ static int next_commit_text(const struct zd_engine *e, const struct zd_wait *wai
 	                (unsigned long long)wait->a);
 }
 
+static int host_copy_text(const struct zd_wait *wait, char *out)
+{
+	return snprintf(out, ZD_WAIT_TEXT, "step %llu to be copied to host memory: %llu bytes",
+	                (unsigned long long)wait->a, (unsigned long long)wait->b);
+}
+
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const struct zd_session *reader,
                   char out[ZD_WAIT_TEXT])
 {
@@ -235,10 +241,10 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		                req->device->index);
 		break;
 	case ZD_WAIT_FILL:
+		used = snprintf(out, ZD_WAIT_TEXT, "memory to be zeroed");
+		break;
 	case ZD_WAIT_FENCES:
-		used = snprintf(out, ZD_WAIT_TEXT,
-		                wait->kind == ZD_WAIT_FILL ? "memory to be zeroed"
-		                                           : "the caller's own streams");
+		used = snprintf(out, ZD_WAIT_TEXT, "the caller's own streams");
 		break;
 	case ZD_WAIT_READERS:
 		used = snprintf(out, ZD_WAIT_TEXT, "%llu %s%s the shard of rank %u of unit '%.64s'", a,
@@ -295,10 +301,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to %s", rank, awaited_call(wait->kind));
 		break;
 	case ZD_WAIT_NEXT:
-		used = next_commit_text(e, wait, out);
-		break;
 	case ZD_WAIT_HOST_COPY:
-		used = snprintf(out, ZD_WAIT_TEXT, "step %llu to be copied to host memory: %llu bytes", a, b);
+		used = wait->kind == ZD_WAIT_NEXT ? next_commit_text(e, wait, out)
+		                                  : host_copy_text(wait, out);
 		break;
 	case ZD_WAIT_LOADERS:
 	case ZD_WAIT_SOURCE:

@@ -146,6 +146,9 @@ static int shards_text(const struct zd_wait *wait, uint32_t rank, char *out)
 		                unit);
 	if (wait->kind == ZD_WAIT_READ)
 		return snprintf(out, ZD_WAIT_TEXT, "copies of unit '%.64s'", unit);
+	if (wait->kind == ZD_WAIT_HOST_COPY)
+		return snprintf(out, ZD_WAIT_TEXT, "step %llu to be copied to host memory: %llu bytes",
+		                (unsigned long long)wait->a, (unsigned long long)wait->b);
 	if (wait->kind == ZD_WAIT_PLACERS)
 		return snprintf(out, ZD_WAIT_TEXT, "rank %u to call unit_place of unit '%.64s'", rank, unit);
 	if (wait->kind == ZD_WAIT_MOVE && wait->a)
@@ -204,12 +207,6 @@ static int next_commit_text(const struct zd_engine *e, const struct zd_wait *wai
 		                (unsigned long long)wait->a);
 	return snprintf(out, ZD_WAIT_TEXT, "rank %u to commit a step after %llu", rank,
 	                (unsigned long long)wait->a);
-}
-
-static int host_copy_text(const struct zd_wait *wait, char *out)
-{
-	return snprintf(out, ZD_WAIT_TEXT, "step %llu to be copied to host memory: %llu bytes",
-	                (unsigned long long)wait->a, (unsigned long long)wait->b);
 }
 
 void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const struct zd_session *reader,
@@ -301,10 +298,9 @@ void zd_wait_text(const struct zd_engine *e, const struct zd_request *req, const
 		used = snprintf(out, ZD_WAIT_TEXT, "rank %u to %s", rank, awaited_call(wait->kind));
 		break;
 	case ZD_WAIT_NEXT:
-	case ZD_WAIT_HOST_COPY:
-		used = wait->kind == ZD_WAIT_NEXT ? next_commit_text(e, wait, out)
-		                                  : host_copy_text(wait, out);
+		used = next_commit_text(e, wait, out);
 		break;
+	case ZD_WAIT_HOST_COPY:
 	case ZD_WAIT_LOADERS:
 	case ZD_WAIT_SOURCE:
 	case ZD_WAIT_LOAD:

@@ -57,12 +57,12 @@ typedef struct zerod_watch zerod_watch;
 
 /* zerod_commit_wait() for an event loop: the call returns at once. The watch's descriptor becomes readable
  * when zerod_watch_take() has a result, and sometimes before. It is for poll(), epoll and the like, and the
- * program must not read or close it. Errors: INVALID, LIMIT (too many requests without an answer). */
+ * program must not read or close it. Errors: INVALID, LIMIT (too many requests without an answer), SYSTEM. */
 ZEROD_MUST_USE int zerod_commit_watch(zerod_client *client, const struct zerod_commit_source *source,
                                       uint64_t after, zerod_watch **watch);
 /* -1 for NULL. */
 int zerod_watch_fd(const zerod_watch *watch);
-/* Never blocks. BUSY: there is no result yet. Otherwise the result of zerod_commit_wait(), including DEADLINE
+/* Does not wait for the commit. BUSY: there is no result yet. Otherwise the result of zerod_commit_wait(), including DEADLINE
  * and the errors of a lost connection, or STATE: the client was closed. A pin's deadline counts from the
  * daemon's answer on. One thread at a time uses a watch. */
 ZEROD_MUST_USE int zerod_watch_take(zerod_watch *watch, struct zerod_committed *committed);

@@ -618,7 +618,7 @@ struct core_driver *core_new(const struct core_options *options)
 	        .end_step_objects = options->end_step_objects,
 	};
 	uint32_t ndevices = core->config.ndevices;
-	core->config.ndevices += options->host_arena_bytes > 0;
+	core->config.ndevices += options->host_each ? ndevices : options->host_arena_bytes > 0;
 	for (uint32_t i = 0; i < core->config.ndevices; i++) {
 		struct zd_device_config *device = &core->devices[i];
 		(void)snprintf(device->name, sizeof(device->name), "device%u", i);
@@ -626,9 +626,9 @@ struct core_driver *core_new(const struct core_options *options)
 		device->segment_align_bytes = options->segment_align_bytes;
 		device->gather_budget_bytes = options->gather_budget_bytes;
 		device->staging_bytes = options->staging_bytes;
-		device->host_memory = i == ndevices;
+		device->host_memory = i >= ndevices;
 		device->has_host = options->host_arena_bytes > 0 && !device->host_memory;
-		device->host = ndevices;
+		device->host = options->host_each ? ndevices + i : ndevices;
 		device->unreached = options->unreached & ~(1ull << i);
 		if (device->host_memory)
 			device->arena_bytes = options->host_arena_bytes;

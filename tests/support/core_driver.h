@@ -28,6 +28,7 @@ struct core_options {
 	uint32_t ndevices;         /* 0: 2 */
 	uint64_t arena_bytes;      /* of each device; 0: 4 MiB */
 	uint64_t host_arena_bytes; /* of the host memory, which is device `ndevices`; 0: there is none */
+	bool host_each;            /* each device has host memory of its own, from device `ndevices` on */
 	uint64_t gather_budget_bytes, staging_bytes, segment_bytes, segment_align_bytes, uid_quota_bytes;
 	uint64_t unreached; /* of each device: see struct zd_device_config */
 	uint64_t reduction_cut_bytes, landing_chunk_bytes;

@@ -361,7 +361,7 @@ class Reader:
             for staging in taken:
                 begin(staging)
             for span in spans:
-                values = torch.empty(span.nbytes, dtype=torch.uint8, device=taken[0].values.device if taken else None)
+                values = torch.empty(span.nbytes, dtype=torch.uint8, device=self._torch_device())
                 for part in values.split([piece.nbytes for piece in span.pieces()]):
                     self.client.handle  # raises if the reader was closed meanwhile
                     reads[0][1].result()
@@ -377,6 +377,10 @@ class Reader:
             wait([read for _, read in reads if not read.cancel()])
             for staging in taken:
                 staging.taken = False
+
+    def _torch_device(self) -> str:
+        is_cpu = self.client.is_host or self.client.is_host_memory(self.device)
+        return "cpu" if is_cpu else f"cuda:{self.client.cuda_ordinal}"
 
     def _take(self, count: int, nbytes: int) -> "list[_Staging]":
         """So many allocations of the daemon, each of at least nbytes. Smaller ones are freed."""

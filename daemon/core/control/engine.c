@@ -54,6 +54,7 @@ static void device_init(struct zd_engine *e, uint32_t index, const struct zd_eng
 struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const struct zd_engine_sink *sink)
 {
 	struct zd_engine *e = zd_calloc(1, sizeof(*e));
+	uint64_t hosted = 0;
 	zd_assert(config->ndevices >= 1 && config->ndevices <= ZD_MAX_DEVICES);
 	e->sink = *sink;
 	e->events = &zd_control_events;
@@ -80,6 +81,11 @@ struct zd_engine *zd_engine_new(const struct zd_engine_config *config, const str
 		if (!e->devices[i].config.host_memory)
 			e->granule_bytes = zd_max_u64(e->granule_bytes,
 			                              e->devices[i].config.segment_align_bytes);
+		hosted |= e->devices[i].host ? 1ull << i : 0;
+	}
+	for (uint32_t i = 0; i < config->ndevices; i++) { /* a host copy is in all host memory */
+		if (e->devices[i].config.host_memory)
+			e->devices[i].queues |= hosted;
 	}
 	return e;
 }

@@ -245,11 +245,17 @@ static void copy(struct zd_engine *e, struct zd_request *req, struct zd_part *pa
 	       from, piece, 4 * (uint64_t)part->rank + holder);
 }
 
+static bool reaches(const struct zd_device *from, const struct zd_allocation *into)
+{
+	return !into || !from->config.host_memory || !into->device->config.host_memory ||
+	       from == into->device;
+}
+
 /* Rejects copies between the host memory of two devices' nodes: no processor makes them. */
 static int check_nodes(const struct zd_unit *unit, const struct zd_device *from,
                        const struct zd_allocation *into, struct zd_err *err)
 {
-	if (!from->config.host_memory || !into->device->config.host_memory || from == into->device)
+	if (reaches(from, into))
 		return 0;
 	return zd_err_set(
 	        err, ZEROD_E_UNSUPPORTED,
@@ -298,7 +304,9 @@ static struct zd_copied_unit *find_copy(const struct zd_request *req, int *statu
 	bool is_held = *status == 0 || (*status != ZEROD_E_STALE_VERSION && *status != ZEROD_E_BUSY &&
 	                                *status != ZEROD_E_TORN && *status != ZEROD_E_STATE);
 	struct zd_copied_unit *from = is_held && !prefers_copy(req) ? NULL : zd_host_copy_find(unit, step);
-	if (!from && !is_held && zd_host_copy_is_of(unit->group, step))
+	if (from && is_held && !reaches(from->extent.segment->device, req->u.unit_read.into))
+		from = NULL;
+	if (!from && !is_held && *status != ZEROD_E_BUSY && zd_host_copy_is_of(unit->group, step))
 		*status = zd_err_set(err, ZEROD_E_STALE_VERSION,
 		                     "unit '%s' is not in the host copy of step %llu: %s", unit->name,
 		                     (unsigned long long)step,

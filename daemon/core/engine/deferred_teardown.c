@@ -99,9 +99,12 @@ static void journal(struct zd_deferred_teardown *teardown)
 {
 	struct zd_record_holds *record;
 	uint32_t nholds = 0, first = teardown->nrecorded;
+	if (!teardown->job->journal)
+		return;
+	teardown->nrecorded = teardown->nholds;
 	for (uint32_t i = first; i < teardown->nholds; i++)
 		nholds += teardown->holds[i].object.type != 0;
-	if (!teardown->job->journal || nholds == 0)
+	if (nholds == 0)
 		return;
 	record = zd_journal_add(teardown->job->journal, ZD_RECORD_HOLDS, teardown->session->id,
 	                        next_record(teardown), sizeof(*record) + nholds * sizeof(record->holds[0]));
@@ -110,7 +113,6 @@ static void journal(struct zd_deferred_teardown *teardown)
 		if (teardown->holds[i].object.type != 0)
 			record->holds[record->nholds++] = teardown->holds[i].object;
 	}
-	teardown->nrecorded = teardown->nholds;
 }
 
 static void gone(const struct zd_deferred_teardown *teardown)

@@ -12,11 +12,11 @@ static void copy_begins(struct zd_engine *e, struct zd_op *op, const struct zd_c
 		device->copying_ns = e->now_ns;
 	if (command->kind != ZD_CMD_COPY)
 		return;
-	device->copied_bytes += command->u.copy.src.bytes;
+	device->copied_bytes += command->u.copy.dst.bytes;
 	if (e->now_ns >= e->history.copies_until_ns)
 		return;
 	op->begin_ns = e->now_ns;
-	op->bytes = command->u.copy.src.bytes;
+	op->bytes = command->u.copy.dst.bytes;
 	op->session = command->signal.session;
 	op->peer = (uint8_t)(command->u.copy.dst_device + 1);
 }

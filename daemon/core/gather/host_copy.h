@@ -50,5 +50,12 @@ static inline void zd_host_copy_wake(struct zd_engine *e, struct zd_group *group
 	if (group->saving)
 		zd_dirty_group(e, group);
 }
+/* The same, if the next copy is of the part's unit. */
+static inline void zd_host_copy_wake_for(struct zd_engine *e, const struct zd_part *part)
+{
+	const struct zd_host_copy *copy = part->unit->group->saving;
+	if (copy && copy->unit < copy->nunits && copy->units[copy->unit].unit == part->unit)
+		zd_dirty_group(e, part->unit->group);
+}
 
 #endif

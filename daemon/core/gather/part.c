@@ -104,7 +104,7 @@ void zd_part_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->readers > 0);
 	part->readers--;
-	zd_host_copy_wake(e, part->unit->group);
+	zd_host_copy_wake_for(e, part);
 	if (part->readers > part->viewers)
 		return;
 	/* The shard's device, because the rank can have joined again on another one. */
@@ -122,7 +122,7 @@ void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
 {
 	zd_assert(part->shadow_readers > 0);
 	part->shadow_readers--;
-	zd_host_copy_wake(e, part->unit->group);
+	zd_host_copy_wake_for(e, part);
 	zd_dirty(e, part->shard.segment->device); /* the next commit can be saved there */
 	if (part->state == ZD_PART_DYING)
 		die(e, part);

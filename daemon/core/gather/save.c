@@ -249,7 +249,7 @@ static void begin(struct zd_engine *e, struct zd_part *part, struct zd_extent ex
 
 void zd_part_miss_save(struct zd_engine *e, struct zd_part *part)
 {
-	zd_host_copy_wake(e, part->unit->group);
+	zd_host_copy_wake_for(e, part);
 	if (zd_save_of(part)) /* a revoked save is in use */
 		zd_pin_revoke(e, part->unit->group);
 	else

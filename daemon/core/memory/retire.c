@@ -241,6 +241,21 @@ static struct zd_session *find_mapping_session(const struct zd_segment *segment)
 	return NULL;
 }
 
+/* Whether a request still waits for retiring memory. If not, no device's is awaited. */
+static bool is_awaited(const struct zd_engine *e)
+{
+	const struct zd_request *req;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		TAILQ_FOREACH (req, &e->devices[i].queue, device_link) {
+			if (req->wait.kind == ZD_WAIT_RETIRE)
+				return true;
+		}
+	}
+	for (uint32_t i = 0; i < e->ndevices; i++)
+		e->devices[i].retiring_is_awaited = false;
+	return false;
+}
+
 struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *device, uint64_t *next_ns)
 {
 	for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
@@ -249,6 +264,8 @@ struct zd_session *zd_retire_find_late(const struct zd_engine *e, uint32_t *devi
 		    !(session = find_mapping_session(segment)))
 			continue;
 		if (segment->unmap_until_ns <= e->now_ns) {
+			if (!is_awaited(e))
+				return NULL;
 			*device = segment->device->index;
 			return session;
 		}
@@ -327,11 +344,12 @@ static void await_retiring(struct zd_engine *e, struct zd_device *device)
 	e->next_unmap_ns = zd_min_u64(e->next_unmap_ns, e->now_ns + 1); /* sessions can be late already */
 }
 
-static uint32_t await_first(struct zd_engine *e, struct zd_device *device)
+/* With `owner`, only a segment of its jobs. */
+static uint32_t await_first(struct zd_engine *e, struct zd_device *device, const struct zd_owner *owner)
 {
 	const struct zd_segment *segment;
 	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
-		if (!is_retiring(segment))
+		if (!is_retiring(segment) || (owner && segment->job->owner != owner))
 			continue;
 		await_retiring(e, device);
 		return segment->id;
@@ -343,12 +361,13 @@ uint32_t zd_retiring_await(struct zd_engine *e, const struct zd_owner *owner, st
                            uint64_t bytes)
 {
 	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
+	const struct zd_owner *only = need > zd_pool_quota_left(e, owner) ? owner : NULL;
 	uint32_t found = 0;
 	if (need > room_bytes(device) || need > quota_room_bytes(e, owner))
 		return 0;
-	found = await_first(e, device);
+	found = await_first(e, device, only);
 	for (uint32_t i = 0; i < e->ndevices && !found && owner->retiring_bytes > 0; i++)
-		found = await_first(e, &e->devices[i]);
+		found = await_first(e, &e->devices[i], owner);
 	return found;
 }
 

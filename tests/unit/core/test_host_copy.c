@@ -288,6 +288,28 @@ HOST_TEST(test_failures)
 	core_expect(rig->core, save(rig, 0, 1), 0);
 }
 
+/* One rank's request waits for host memory of another device. */
+static void start_nodes(struct rig *rig)
+{
+	rig->core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB, .host_each = true});
+	core_team_join(&rig->team, rig->core, &(struct core_join){.world_size = RANKS});
+	for (uint32_t i = 0; i < RANKS; i++) {
+		const char name[] = {(char)('a' + i), 0};
+		struct core_unit unit = {.name = name, .numel = unit_w.numel};
+		core_team_publish(&rig->team, core_team_register(&rig->team, &unit));
+	}
+	commit(rig, 1);
+}
+
+CORE_RIG_TEST(test_memory_of_each_node, struct rig, rig, start_nodes(rig), core_rig_end)
+{
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t saved = save(rig, 0, 1);
+	for (uint32_t i = 0; i < RANKS; i++)
+		core_run_one(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(rig->core, saved, 0);
+}
+
 HOST_TEST(test_update_overtakes_the_copy)
 {
 	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);

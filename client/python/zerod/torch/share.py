@@ -12,6 +12,7 @@ from torch import nn
 
 import zerod
 from zerod import DType
+from zerod import structs as s
 from zerod.reader import WEIGHTS, weights_job
 
 from ..integrations.checkpoint import places
@@ -97,13 +98,28 @@ class Saving:
         self.step = step
         self._group = group
         self._ticket: Optional[int] = group.commit_save_begin(step)
+        self._failed: Optional[BaseException] = None
 
     def wait(self) -> int:
         """The step, when it is copied whole. Harmless when repeated. NotHeld: an update overtook it. OutOfMemory, PeerLost."""
         ticket, self._ticket = self._ticket, None
+        if self._failed is not None:
+            raise self._failed
         if ticket is not None:
-            self._group.client.complete(ticket)
+            try:
+                self._complete(ticket)
+            except BaseException as failed:
+                self._failed = failed
+                raise
         return self.step
+
+    def _complete(self, ticket: int) -> None:
+        try:
+            self._group.client.complete(ticket)
+        except zerod.NotHeld as failed:
+            if failed.status != s.Status.STALE:
+                raise
+            self._group.commit_save(self.step)  # the library has forgotten the ticket; this asks for the copy that there is
 
     def end(self) -> None:
         """wait() that warns."""

@@ -3,6 +3,7 @@
 #include "executor/cuda/cuda_link_scheduler.h"
 
 #include "base/mem.h"
+#include "executor/cuda/cuda_copy_stream.h"
 
 #define PAUSE_NS 10000u /* a link is idle that long after a piece that ends its task */
 #define GAP_NS   3000u  /* and that long after any other piece */
@@ -86,7 +87,7 @@ struct slot {
 
 static struct slot first_slot(struct zd_cuda_task *task)
 {
-	uint64_t bytes = zd_min_u64(left_bytes(task), ZD_CUDA_PIECE_BYTES);
+	uint64_t bytes = zd_cuda_piece_next(task, 0, ZD_CUDA_PIECE_BYTES).bytes;
 	struct slot slot = {.last = task, .bytes = bytes, .ns = zd_cuda_link_slot_ns(bytes)};
 	if (bytes < left_bytes(task)) {
 		slot.ns = bytes / ZD_CUDA_LINK_BYTES_NS + GAP_NS;

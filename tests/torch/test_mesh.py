@@ -196,9 +196,9 @@ class Gradients(unittest.TestCase):
 
     def test_overflow(self) -> None:
         """GradScaler: an infinity on one rank makes all ranks of the mesh skip the step"""
-        def body(make: Any, rank: int, mesh: Any) -> Any:
+        def body(rank: int, mesh: Any) -> Any:
             module = harness.shard(harness.seeded(Spiky), process_group=mesh)
-            optimizer = make(module.parameters())
+            optimizer = models.sgd(module)
             scaler = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0, growth_interval=100)
             scales = []
             for step in range(4):
@@ -210,11 +210,10 @@ class Gradients(unittest.TestCase):
                 scales.append(scaler.get_scale())
             return scales, harness.slices(module)
 
-        for make in (torch.optim.SGD, zt.AdamW):
-            results = mesh_ranks(partial(body, make))
-            self.assertEqual([result[0] for result in results], [[1024.0, 1024.0, 512.0, 512.0]] * 4)
-            for value in replicas([result[1] for result in results]).values():
-                self.assertTrue(torch.isfinite(value).all())
+        results = mesh_ranks(body)
+        self.assertEqual([result[0] for result in results], [[1024.0, 1024.0, 512.0, 512.0]] * 4)
+        for value in replicas([result[1] for result in results]).values():
+            self.assertTrue(torch.isfinite(value).all())
 
 
 class Spiky(models.MLP):
@@ -261,8 +260,8 @@ class Failures(unittest.TestCase):
         class Raising(zt.SGD):
             raises = False
 
-            def _apply(self, found: Any, *rest: Any) -> None:
-                super()._apply(found[:2] if self.raises else found, *rest)
+            def _apply(self, found: Any, groups: Any) -> None:
+                super()._apply(found[:2] if self.raises else found, groups)
                 if self.raises:
                     raise test_failures.Trouble
 

@@ -15,9 +15,6 @@ from .durable import Durable
 from .environment import MOST_UNIT_BYTES, Environment, agree, short_name
 from .offload import Offload
 from .replicas import Replicas
-from .tensors import tensor_at
-
-_ROOM = 256  # elements of a rank's shard: a multiple of what shards are padded to
 
 
 @dataclass
@@ -65,31 +62,12 @@ class Context:
         self.gathered: Callable[[Any], torch.Tensor] = lambda unit: unit.buffer  # a unit's buffer, for an unpack hook
         self.in_place = False  # the gathered buffers are the shards
         self._passing = 0
-        self._largest: Optional[zerod.Unit] = None  # for largest()
 
     def stream(self) -> Optional[zerod.Stream]:
         return self.environment.stream()
 
     def agree(self, values: "list[float]", op: zerod.AgreeOp) -> "list[float]":
         return agree(self.group, op, values)
-
-    def largest(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the largest of all ranks' values, which are float32 and have one element. The CPU waits for the ranks, but not
-        for the devices. Every rank calls it after an agreement. Otherwise the next call could overwrite a value that another
-        rank has not yet gathered."""
-        if self.world == 1:
-            return value
-        group, stream, device = self.passing_group(), self.stream(), self.client.dlpack_device
-        if self._largest is None:
-            self._largest = self.environment.register(group, "(largest)", zerod.DType.FLOAT32, self.world * _ROOM)
-        unit = self._largest
-        self.client.complete(group.update_begin_ticket([unit]), stream)
-        tensor_at(unit.shard().data or 0, 1, torch.float32, device).copy_(value)
-        group.publish([unit], stream, ticket=True)
-        address = self.environment.with_room(unit.gather, stream)
-        found = tensor_at(address, self.world * _ROOM, torch.float32, device)[::_ROOM].max()
-        unit.release(stream)
-        return found.to(value.device)
 
     def leave(self) -> None:
         """Called when the model is freed: frees the group's memory and the host memory."""

@@ -646,8 +646,8 @@ class Model:
         """The "sum", "max" or "min" of each value across the ranks. Every rank calls it."""
         return self.steps.agree(list(values), _OPS[op])
 
-    def overflow(self, parts: Sequence[Part], found: torch.Tensor) -> torch.Tensor:
-        """Not 0 if the gradients of these parameters overflow on any rank. `found`: on this rank. Every rank calls it."""
+    def overflow(self, parts: Sequence[Part], found: bool) -> bool:
+        """Whether the gradients of these parameters overflow on any rank. `found`: on this rank. Every rank calls it."""
         return self.steps.overflow([part.place[0].members[part.place[1]].parameter for part in parts], found)
 
     gather = staticmethod(whole.gather)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import Any, Callable, Iterator, Optional, Union
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch import nn
@@ -28,25 +28,16 @@ from .unit import FlatUnit
 _PIECE = 1 << 20  # elements that one thread of the CPU updates at once, at least
 _thread_count = torch.get_num_threads
 _STATE = {"exp_avg": "m", "momentum_buffer": "m", "exp_avg_sq": "v"}  # by torch's names
-_Step = Union[int, torch.Tensor]  # the number of the next step; if the device counts, the number of steps taken
-
-
-def _key(step: _Step) -> int:
-    return step if isinstance(step, int) else -id(step)
 
 
 class _Run:
     """Neighbours of a unit, up to member `index`, with one parameter group and one step: elements first to last. Each of
     `addresses` is that of contiguous float32 values: gradients, which are to be multiplied by `scale`, and the state."""
 
-    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, addresses: dict[str, int], group: int, step: _Step,
+    def __init__(self, unit: FlatUnit, index: int, first: int, last: int, addresses: dict[str, int], group: int, step: int,
                  scale: Optional[torch.Tensor]) -> None:
         self.unit, self.index, self.first, self.last = unit, index, first, last
         self.addresses, self.group, self.step, self.scale = addresses, group, step, scale
-
-    @property
-    def alike(self) -> Any:
-        return self.group, _key(self.step), id(self.scale)
 
     def pieces(self, numel: int) -> "Iterator[_Run]":
         for first in range(self.first, self.last, numel):
@@ -61,7 +52,8 @@ class _Run:
         context = self.unit.context
         follows = other.unit is self.unit and other.index == self.index + 1 and context.durable is None and \
             (other.first == self.last or context.world > 1) and \
-            other.alike == self.alike and other.addresses == self._from(other.first)
+            (other.group, other.step) == (self.group, self.step) and other.scale is self.scale and \
+            other.addresses == self._from(other.first)
         if follows:
             self.index, self.last = other.index, other.last
         return follows
@@ -102,13 +94,8 @@ def _workers(_: int, count: int) -> list[Worker]:
 
 
 class _Optimizer(UnitOptimizer):
-    """Optimizes parameters of sharded models. `names`: of the state, as in torch; `counts`: whether it counts steps.
+    """Optimizes parameters of sharded models. `names`: of the state, as in torch; `counts`: whether it counts steps."""
 
-    GradScaler also calls step() after an overflow, and sets `grad_scale` and `found_inf`. The kernels read both, and the CPU does
-    not wait. The number of steps taken is then a tensor of the device. Parameters that step together share it.
-    """
-
-    _step_supports_amp_scaling = True
     rule: s.Rule
     names: tuple[str, ...]
     counts = True
@@ -124,7 +111,6 @@ class _Optimizer(UnitOptimizer):
 
     def forget(self) -> None:
         self._ranges: dict[FlatUnit, list[dict[str, ShardedTensor]]] = {}  # the state of each member
-        self._taken: dict[nn.Parameter, torch.Tensor] = {}  # their state's "step" if it is shared and on the device
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -167,31 +153,15 @@ class _Optimizer(UnitOptimizer):
                         self._check(parameter)
                         unit, index = parameter.part.place
                         shown.setdefault(parameter.part.owner, {}).setdefault(unit, []).append((index, number, parameter))
-            overflow = self._overflow([parameter for some in shown.values() for each in some.values() for _, _, parameter in each])
-            if overflow is True:
-                return loss
             turns = [(model, some, list(model.steps.in_turn(some))) for model, some in shown.items()]
             for _, some, turn in turns:
                 if turn:
                     self._check_numbers(turn[0][0], {number for each in some.values() for _, number, _ in each}, self.param_groups)
             for model, some, turn in turns:
                 for units in turn:
-                    self._apply([(unit, *each, *scaled_values(each[2].grad)) for unit in units for each in some[unit]],
-                                self.param_groups, overflow)
+                    self._apply([(unit, *each, *scaled_values(each[2].grad)) for unit in units for each in some[unit]], self.param_groups)
                     model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
         return loss
-
-    def _overflow(self, parameters: "list[nn.Parameter]") -> "Union[bool, torch.Tensor]":
-        """GradScaler's found_inf on the device. The CPU reads it, and returns whether it is not 0, if the optimizer runs on the
-        CPU, if a commit needs the counts, and in a parameter's first step, which makes its state."""
-        found = getattr(self, "found_inf", None)
-        if found is None:
-            return False
-        contexts = {parameter.part.place[0].context for parameter in parameters}
-        waits = any(context.offload.optimizer or context.durable is not None for context in contexts)
-        if waits or not all(self.state.get(parameter) for parameter in parameters):
-            return bool(found)
-        return found.to(contexts.pop().device, torch.float32) if contexts else False
 
     def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
@@ -204,63 +174,32 @@ class _Optimizer(UnitOptimizer):
             _update([s.OptimizerPart(unit=unit.written.handle)], self._numbers(groups[number], 1), unit.context)
 
     def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor, Optional[torch.Tensor]]]",
-               groups: "list[dict[str, Any]]", overflow: "Union[bool, torch.Tensor]" = False) -> None:
+               groups: "list[dict[str, Any]]") -> None:
         context = found[0][0].context
         runs: list[_Run] = []
-        steps: dict[nn.Parameter, _Step] = {}
-        on_device: dict[int, torch.Tensor] = {}  # counts, by the number of the next step
-        unscaled = self._unscaled()
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
         for unit in order:
             self.open(unit)
         for unit, index, group, parameter, gradient, scale in sorted(found, key=lambda each: (order[each[0]], each[1])):
             first, last = unit.bounds(unit.members[index])
             step = self._count(unit, index, parameter)
-            if isinstance(step, int) and isinstance(overflow, torch.Tensor) and self.counts:
-                if step not in on_device:
-                    on_device[step] = torch.full((), step - 1, dtype=torch.float32, device=context.device)
-                step = on_device[step]
-            steps[parameter] = step
             unit.parts[index].writes += 1
             addresses = {_STATE[name]: values.writable_local().data_ptr() for name, values in self._ranges[unit][index].items()}
-            run = _Run(unit, index, first, last, {"values": gradient.data_ptr(), **addresses}, group, step,
-                       unscaled(scale, gradient.device))
+            run = _Run(unit, index, first, last, {"values": gradient.data_ptr(), **addresses}, group, step, scale)
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
         if self.counts:
-            self._add(steps, overflow)
-        alike: dict[Any, list[_Run]] = {}
+            torch._foreach_add_([self.state[parameter]["step"] for _, _, _, parameter, _, _ in found], 1)
+        alike: dict[tuple[int, int, int], list[_Run]] = {}
         for run in runs:
-            alike.setdefault(run.alike, []).append(run)
-        for some in alike.values():
-            step, scale = some[0].step, some[0].scale
-            numbers = self._numbers(groups[some[0].group], step if isinstance(step, int) else 0)
-            numbers.taken = None if isinstance(step, int) else step.data_ptr()
+            alike.setdefault((run.group, run.step, id(run.scale)), []).append(run)
+        for (group, step, _), some in alike.items():
+            numbers, scale = self._numbers(groups[group], step), some[0].scale
             numbers.scale = None if scale is None else scale.data_ptr()
-            numbers.overflow = overflow.data_ptr() if isinstance(overflow, torch.Tensor) else None
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
             numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _thread_count()))
             _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)
             _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, context)
-
-    def _add(self, steps: "dict[nn.Parameter, _Step]", overflow: "Union[bool, torch.Tensor]") -> None:
-        """Counts the step of these parameters. A count on the device is not written: the kernels are still to read it."""
-        here = [self.state[parameter]["step"] for parameter, step in steps.items() if isinstance(step, int)]
-        if here:
-            torch._foreach_add_(here, 1)
-        one = overflow == 0  # a number, or a tensor of the device
-        next_of = {_key(step): step + one for step in steps.values() if isinstance(step, torch.Tensor)}
-        for parameter, step in steps.items():
-            if isinstance(step, torch.Tensor):
-                self.state[parameter]["step"] = self._taken[parameter] = next_of[_key(step)]
-
-    def _unscaled(self) -> "Callable[[Optional[torch.Tensor], torch.device], Optional[torch.Tensor]]":
-        """Returns the factor of gradients on a device, from the factor that clipping has left. Equal ones are the same tensor."""
-        divisor = getattr(self, "grad_scale", None)
-        if divisor is None:
-            return lambda scale, device: scale
-        factor = divisor.double().reciprocal().float()  # as GradScaler.unscale_()
-        return cache(lambda scale, device: factor.to(device) if scale is None else scale * factor.to(device))
 
     def _part(self, run: _Run) -> s.OptimizerPart:
         unit = run.unit
@@ -284,7 +223,7 @@ class _Optimizer(UnitOptimizer):
             self._ranges[unit] = [{name: ShardedTensor(values[slice(*unit.bounds(member))], part) for name, values in flat.items()}
                                   for member, part in zip(unit.members, unit.parts)]
 
-    def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> _Step:
+    def _count(self, unit: FlatUnit, index: int, parameter: nn.Parameter) -> int:
         """The number of the parameter's next step. Its state is then in the unit's memory. A checkpoint's values are copied."""
         state, ranges = self.state[parameter], self._ranges[unit][index]
         first_step = not state
@@ -306,23 +245,7 @@ class _Optimizer(UnitOptimizer):
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
         elif not isinstance(state["step"], torch.Tensor):  # torch's checkpoints before 1.12
             state["step"] = torch.tensor(float(state["step"]), device="cpu")
-        taken = self._taken.get(parameter)
-        return taken if taken is not None and taken is state["step"] else int(state["step"]) + 1
-
-    def settle_counts(self) -> None:
-        taken, self._taken = self._taken, {}
-        values = {count: float(count) for count in set(taken.values())}
-        for parameter, count in taken.items():
-            if self.state.get(parameter, {}).get("step") is count:
-                self.state[parameter]["step"] = torch.tensor(values[count], dtype=torch.float32, device="cpu")
-
-    def state_dict(self) -> dict[str, Any]:
-        self.settle_counts()
-        return super().state_dict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.settle_counts()
-        return super().__getstate__()
+        return int(state["step"]) + 1
 
 
 class _Adam(_Optimizer):

@@ -49,10 +49,6 @@ class UnitOptimizer(torch.optim.Optimizer):
         """Drops its references to the units' state."""
         raise NotImplementedError
 
-    def settle_counts(self) -> None:
-        """Gives each parameter a count of its steps in the CPU's memory. Waits for the device if GradScaler has been used."""
-        raise NotImplementedError
-
     def open(self, unit: FlatUnit) -> None:
         """Makes the state of a unit that is under update."""
         raise NotImplementedError

@@ -290,7 +290,8 @@ def _unscale(func: Any, args: Any, kwargs: dict) -> None:
         torch.cuda.current_stream(values[0].device).synchronize()  # torch copies the scale, and does not wait
     func(values, found, scale)
     for owner, tensors in by_owner(gradients):
-        found.copy_(owner.overflow([tensor.part for tensor in tensors], found))
+        if owner.overflow([tensor.part for tensor in tensors], bool(found)):
+            found.fill_(1.0)
 
 
 def by_owner(tensors: Iterable[torch.Tensor]) -> "list[tuple[Any, list[ShardedTensor]]]":

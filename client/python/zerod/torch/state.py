@@ -13,7 +13,6 @@ from torch import nn
 from . import plain
 from .layout import plain_name
 from .model import Model
-from .overlap import UnitOptimizer
 from .sharded import ShardedTensor, as_plain, part_of
 
 
@@ -111,8 +110,6 @@ def optimizer_state(model: Model, optimizer: torch.optim.Optimizer, full: bool) 
     if model.durable is not None:
         model.durable.take(optimizer, list(names))
     model.settle()
-    if isinstance(optimizer, UnitOptimizer):
-        optimizer.settle_counts()
     state = {name: {key: value.whole() if full and isinstance(value, ShardedTensor) else value
                     for key, value in optimizer.state.get(parameter, {}).items()} for parameter, name in names.items()}
     groups = [{**group, "params": [names[parameter] for parameter in group["params"] if parameter in names]}

@@ -65,7 +65,7 @@ class Steps:
         self.running: set[int] = set()  # parameters whose optimizer has begun its step, but not ended it
         self._again: set[int] = set()  # those of them whose step is called again, because it has raised
         self._stepped: set[int] = set()
-        self._checked: list[tuple[torch.Tensor, set[int]]] = []  # whether gradients overflow on any rank, and of which parameters
+        self._skipped: set[int] = set()  # all ranks know that their gradients overflow
 
     # ---- Begin ----
 
@@ -178,8 +178,8 @@ class Steps:
         self._settle_all()
 
     def _forget(self) -> None:
-        for noted in (self._checked, self._stepped, self.running):
-            noted.clear()  # type: ignore[attr-defined]
+        for noted in (self._skipped, self._stepped, self.running):
+            noted.clear()
 
     def _close_window(self, waits: bool) -> set[int]:
         """Begins the daemon's step. Returns the flags of parameters for which no rank of the group had a gradient."""
@@ -279,17 +279,12 @@ class Steps:
                 self._close()
             raise StepAbandoned(failed) from None
 
-    def overflow(self, parameters: "Iterable[torch.Tensor]", found: torch.Tensor) -> torch.Tensor:
-        """Returns a number that is not 0 if a gradient of these parameters is infinite or NaN on any rank. The CPU does not
-        wait for the device."""
-        self.agree([0.0], zerod.AgreeOp.MAX)  # raises if a rank has given up the step
-        overflown = self.context.largest(found).clone()  # GradScaler adds to `found`
-        self._checked.append((overflown, set(map(id, parameters))))
+    def overflow(self, parameters: "Iterable[torch.Tensor]", found: bool) -> bool:
+        """Whether a gradient of these parameters is infinite or NaN on any rank."""
+        overflown = self.agree([float(found)], zerod.AgreeOp.MAX)[0] > 0
+        if overflown:
+            self._skipped.update(map(id, parameters))
         return overflown
-
-    def _skipped(self) -> set[int]:
-        """Parameters whose gradients overflow. Called if no optimizer has stepped. GradScaler has then waited for the device."""
-        return set().union(*(ids for overflown, ids in self._checked if overflown))
 
     # ---- The optimizer ----
 
@@ -376,7 +371,7 @@ class Steps:
         self.raised = self.raised or bool(self.running)
         fails = not asks and (self.raised or not self.updates.updating)
         torn = None if self.gradients.alone else self._agree(fails)
-        commits = durable is not None and torn is None and (self.updates.updating or bool(self._skipped()))
+        commits = durable is not None and torn is None and (self.updates.updating or bool(self._skipped))
         if durable is not None and commits and self.updates.updating:
             durable.store()
         self._close()
@@ -433,11 +428,10 @@ class Steps:
 
     def _skips_all(self) -> bool:
         """Whether all ranks know that no optimizer steps: the gradients of all parameters overflow."""
-        skipped = self._skipped()
-        if not skipped:
+        if not self._skipped:
             return False
         with as_plain():
-            return all(id(member.parameter) in skipped for unit in self.updates.trainable for member in unit.members
+            return all(id(member.parameter) in self._skipped for unit in self.updates.trainable for member in unit.members
                        if member.parameter.grad is not None)
 
     def settle_overlap(self) -> None:

@@ -37,14 +37,13 @@ struct zerod_optimizer_step {
 	size_t struct_size;
 	uint32_t rule;  /* enum zerod_rule */
 	uint32_t flags; /* enum zerod_optimizer_flags */
-	uint64_t step;  /* 1 for the first step, which does not read `m` of SGD; 0 with `taken` */
+	uint64_t step;  /* 1 for the first step, which does not read `m` of SGD */
 	double lr, weight_decay;
 	double beta1, beta2, eps; /* beta1: SGD's momentum; the others: Adam's */
 	double dampening;         /* SGD's */
 	/* A float32 each, read when the update runs; on GPUs in memory that they can access. NULL: none. */
 	const float *scale;    /* factor of the gradients: 1 / the loss's scale, a clipping coefficient */
 	const float *overflow; /* if not 0, the update changes nothing */
-	const float *taken;    /* the number of steps before this one: a whole number below 2^24 */
 };
 
 /* A range of this rank's shard of a unit under update, and the data of its elements. The arrays have one

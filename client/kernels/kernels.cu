@@ -445,31 +445,26 @@ struct split_masters {
 
 struct adam {
 	static __device__ zc_element_state update(const zc_element_state &at, float gradient,
-	                                          const zc_update_numbers &numbers)
+	                                          const zc_update_args &args)
 	{
-		return zc_update_adam(at, gradient, &numbers);
+		return zc_update_adam(at, gradient, &args.numbers);
 	}
 };
 
 struct sgd {
 	static __device__ zc_element_state update(const zc_element_state &at, float gradient,
-	                                          const zc_update_numbers &numbers)
+	                                          const zc_update_args &args)
 	{
-		return zc_update_sgd(at, gradient, &numbers);
+		return zc_update_sgd(at, gradient, &args.numbers);
 	}
 };
 
 template <typename Masters, typename Rule> struct updating {
 	float factor;
-	zc_update_numbers numbers;
 
 	__device__ bool begin(const zc_update_args &args)
 	{
-		numbers = args.numbers;
-		if (args.taken)
-			zc_numbers_set_step(&numbers, &args.bases,
-			                    (uint64_t)*reinterpret_cast<const float *>(args.taken) + 1);
-		factor = numbers.sign;
+		factor = args.numbers.sign;
 		if (args.scale)
 			factor = factor * *reinterpret_cast<const float *>(args.scale);
 		return !args.overflow || *reinterpret_cast<const float *>(args.overflow) == 0;
@@ -485,7 +480,7 @@ template <typename Masters, typename Rule> struct updating {
 #pragma unroll
 		for (unsigned i = 0; i < N; i++) {
 			const zc_element_state at =
-			        Rule::update({master[i], m[i], v[i]}, gradient[i] * factor, numbers);
+			        Rule::update({master[i], m[i], v[i]}, gradient[i] * factor, args);
 			master[i] = at.master;
 			m[i] = at.m;
 			v[i] = at.v;

@@ -80,19 +80,12 @@ struct zc_update_numbers {
 	uint32_t nesterov, first;
 };
 
-/* Three of them follow from the number of the step. The betas of SGD are 0 here. */
-struct zc_update_bases {
-	double lr, beta1, beta2;
-};
-
 struct zc_update_args {
 	uint64_t shard, low; /* low 0: the shard is float32, and its own master */
 	uint64_t m, v;       /* 0: not used by the rule */
 	uint64_t values;     /* gradients, or masters; float32 */
 	uint64_t numel;
 	uint64_t scale, overflow; /* a float32 each; 0: none */
-	uint64_t taken; /* a float32, the number of steps before; 0: `numbers` are those of this step */
-	struct zc_update_bases bases;
 	struct zc_update_numbers numbers;
 	uint32_t vectors; /* all are aligned to ZC_VECTOR_BYTES */
 	uint32_t pad;

@@ -17,11 +17,9 @@
 #include "client/kernels/kernels.h"
 
 #if defined(__CUDACC__)
-#define ZC_SQRT(x)   __fsqrt_rn(x)
-#define ZC_SQRT64(x) __dsqrt_rn(x)
+#define ZC_SQRT(x) __fsqrt_rn(x)
 #else
-#define ZC_SQRT(x)   __builtin_sqrtf(x)
-#define ZC_SQRT64(x) __builtin_sqrt(x)
+#define ZC_SQRT(x) __builtin_sqrtf(x)
 #endif
 
 #define ZC_HIGH_NAN 0x7fc0u
@@ -44,25 +42,6 @@ ZC_ELEMENT uint16_t zc_master_low(float master)
 ZC_ELEMENT float zc_master_join(uint16_t high, uint16_t low)
 {
 	return zc_f32_from_bits(((uint32_t)high << 16) + (uint32_t)(int32_t)(int16_t)low);
-}
-
-/* By squaring, because the pow() of CPUs and GPUs differ in the last bit. */
-ZC_ELEMENT double zc_power(double base, uint64_t exponent)
-{
-	double power = 1;
-
-	for (; exponent; exponent >>= 1, base = base * base)
-		power = exponent & 1 ? power * base : power;
-	return power;
-}
-
-/* The numbers for step `step`, the first one is 1. */
-ZC_ELEMENT void zc_numbers_set_step(struct zc_update_numbers *numbers, const struct zc_update_bases *bases,
-                                    uint64_t step)
-{
-	numbers->lr = (float)(bases->lr / (1 - zc_power(bases->beta1, step)));
-	numbers->root = (float)ZC_SQRT64(1 - zc_power(bases->beta2, step));
-	numbers->first = step == 1 || numbers->beta1 == 0;
 }
 
 /* The state of one element. A rule does not change the parts that it does not use. */

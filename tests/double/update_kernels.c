@@ -36,12 +36,11 @@ static uint64_t reach_piece(struct double_reach *reach, const struct zc_update_a
 static bool run(struct double_reach *reach, const struct zc_update_args *args, enum zc_update_kind kind)
 {
 	uint64_t bits = args->shard | args->low | args->m | args->v | args->values, one = 1, numel;
-	struct zc_update update = {.kind = kind, .bases = args->bases, .numbers = args->numbers};
+	struct zc_update update = {.kind = kind, .numbers = args->numbers};
 
 	if ((args->vectors && bits % ZC_VECTOR_BYTES != 0) ||
 	    !reach_array(reach, args->scale, 0, sizeof(float), (void **)&update.scale, &one) ||
-	    !reach_array(reach, args->overflow, 0, sizeof(float), (void **)&update.overflow, &one) ||
-	    !reach_array(reach, args->taken, 0, sizeof(float), (void **)&update.taken, &one))
+	    !reach_array(reach, args->overflow, 0, sizeof(float), (void **)&update.overflow, &one))
 		return false;
 	for (uint64_t first = 0; first < args->numel; first += numel) {
 		numel = reach_piece(reach, args, first, &update);

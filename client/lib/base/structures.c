@@ -97,7 +97,7 @@ SOLID(OF(job) OF(name) OF(bytes) OF(alignment) OF(device) OF(flags) OF(deadline_
 #undef T
 #define T struct zerod_optimizer_step
 SOLID(OF(rule) OF(flags) OF(step) OF(lr) OF(weight_decay) OF(beta1) OF(beta2) OF(eps) OF(dampening) OF(scale)
-              OF(overflow) OF(taken));
+              OF(overflow));
 #undef T
 #define T struct zerod_commit_source
 SOLID(OF(job) OF(group) OF(uid) OF(deadline_ms) OF(flags) OF(pin_ms));

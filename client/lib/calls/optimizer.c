@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <float.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include <zerod_optimizer.h>
@@ -76,13 +77,9 @@ static int take_step(const struct zerod_optimizer_step *given, struct zerod_opti
 		              "zerod_optimizer_step", err);
 	if (!rc && (step->rule < ZEROD_RULE_ADAMW || step->rule > ZEROD_RULE_SGD))
 		rc = zd_err_set(err, ZEROD_E_INVALID, "rule is %u", step->rule);
-	if (!rc &&
-	    ((uintptr_t)step->scale | (uintptr_t)step->overflow | (uintptr_t)step->taken) % sizeof(float))
-		rc = zd_err_set(err, ZEROD_E_INVALID, "scale, overflow or taken is not aligned");
-	if (!rc && step->taken && step->step != 0)
-		rc = zd_err_set(err, ZEROD_E_INVALID, "step is %llu, and with taken it is 0",
-		                (unsigned long long)step->step);
-	if (!rc && !step->taken && step->step == 0)
+	if (!rc && ((uintptr_t)step->scale | (uintptr_t)step->overflow) % sizeof(float) != 0)
+		rc = zd_err_set(err, ZEROD_E_INVALID, "scale or overflow is not aligned");
+	if (!rc && step->step == 0)
 		rc = zd_err_set(err, ZEROD_E_INVALID, "step is 0: the first one is 1");
 	if (!rc)
 		rc = check_number(step->lr, 0, FLT_MAX, "lr", err);
@@ -93,21 +90,25 @@ static int take_step(const struct zerod_optimizer_step *given, struct zerod_opti
 	return step->rule == ZEROD_RULE_SGD ? check_sgd(step, err) : check_adam(step, err);
 }
 
-/* Without those that follow from the number of the step. */
 static struct zc_update_numbers numbers_of(const struct zerod_optimizer_step *step)
 {
+	double count = (double)step->step;
 	bool is_sgd = step->rule == ZEROD_RULE_SGD, apart = step->rule == ZEROD_RULE_ADAMW;
+	double correction = is_sgd ? 1 : 1 - pow(step->beta1, count);
 
 	return (struct zc_update_numbers){
+	        .lr = (float)(step->lr / correction),
 	        .keep = apart ? (float)(1 - step->lr * step->weight_decay) : 1,
 	        .decay = apart ? 0 : (float)step->weight_decay,
 	        .beta1 = (float)step->beta1,
 	        .rest1 = (float)(1 - (is_sgd ? step->dampening : step->beta1)),
 	        .beta2 = (float)step->beta2,
 	        .rest2 = (float)(1 - step->beta2),
+	        .root = is_sgd ? 1 : (float)sqrt(1 - pow(step->beta2, count)),
 	        .eps = (float)step->eps,
 	        .sign = step->flags & ZEROD_OPTIMIZER_MAXIMIZE ? -1 : 1,
 	        .nesterov = (step->flags & ZEROD_OPTIMIZER_NESTEROV) != 0,
+	        .first = step->step == 1 || step->beta1 == 0,
 	};
 }
 
@@ -206,9 +207,9 @@ static int take_one(struct updates *updates, const struct zerod_optimizer_part *
 /* A GPU that accesses unregistered memory of the CPU loses its context. A CPU reaches no memory of a GPU. */
 static int check_reach(const struct updates *updates, const struct zc_update *update, struct zd_err *err)
 {
-	const void *const arrays[] = {update->low,   update->m,        update->v,    update->values,
-	                              update->scale, update->overflow, update->taken};
-	static const char *const names[] = {"low", "m", "v", "values", "scale", "overflow", "taken"};
+	const void *const arrays[] = {update->low,    update->m,     update->v,
+	                              update->values, update->scale, update->overflow};
+	static const char *const names[] = {"low", "m", "v", "values", "scale", "overflow"};
 
 	for (size_t i = 0; i < ZD_ARRAY_LEN(arrays) && updates->client->on_gpus; i++) {
 		if (arrays[i] && updates->by_cpu && zc_cuda_is_gpu_address(updates->client, arrays[i]))
@@ -331,21 +332,15 @@ int zerod_optimizer_update(const struct zerod_optimizer_part *parts, uint32_t co
 	struct zd_err *err = zc_err(NULL);
 	struct zc_update like;
 	int rc = take_step(given, &step, err);
-	bool is_sgd;
 
 	if (rc)
 		return rc;
-	is_sgd = step.rule == ZEROD_RULE_SGD;
 	like = (struct zc_update){
-	        .kind = is_sgd ? ZC_UPDATE_SGD : ZC_UPDATE_ADAM,
+	        .kind = step.rule == ZEROD_RULE_SGD ? ZC_UPDATE_SGD : ZC_UPDATE_ADAM,
 	        .scale = step.scale,
 	        .overflow = step.overflow,
-	        .taken = step.taken,
-	        .bases = {step.lr, is_sgd ? 0 : step.beta1, is_sgd ? 0 : step.beta2},
 	        .numbers = numbers_of(&step),
 	};
-	if (!step.taken)
-		zc_update_set_step(&like, step.step);
 	return update_parts(parts, count, &like, stream, err);
 }
 

@@ -241,8 +241,6 @@ int zc_kernels_update(const struct zc_kernels *kernels, struct CUstream_st *stre
 	        .numel = update->numel,
 	        .scale = (zd_cu_ptr)update->scale,
 	        .overflow = (zd_cu_ptr)update->overflow,
-	        .taken = (zd_cu_ptr)update->taken,
-	        .bases = update->bases,
 	        .numbers = update->numbers,
 	};
 	uint64_t each = (uint64_t)ZC_UPDATE_THREADS * ZC_UPDATE_NUMEL;

@@ -19,13 +19,8 @@ struct zc_update {
 	float *values; /* gradients, or masters */
 	uint64_t numel;
 	const float *scale, *overflow; /* NULL: none */
-	const float *taken;            /* steps before this one; NULL: `numbers` are those of this step */
-	struct zc_update_bases bases;
 	struct zc_update_numbers numbers;
 };
-
-/* For a number of the step that the CPU knows, from 1. */
-void zc_update_set_step(struct zc_update *update, uint64_t step);
 
 /* Runs it on the calling thread. */
 void zc_update_run(const struct zc_update *update);

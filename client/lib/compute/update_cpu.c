@@ -114,7 +114,7 @@ __attribute__((target("avx2"))) static void run_avx2(const struct zc_update *upd
 	run(update);
 }
 
-static void run_widest(const struct zc_update *update)
+void zc_update_run(const struct zc_update *update)
 {
 	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
 		run_avx512(update);
@@ -124,22 +124,8 @@ static void run_widest(const struct zc_update *update)
 		run(update);
 }
 #else
-static void run_widest(const struct zc_update *update)
+void zc_update_run(const struct zc_update *update)
 {
 	run(update);
 }
 #endif
-
-void zc_update_set_step(struct zc_update *update, uint64_t step)
-{
-	zc_numbers_set_step(&update->numbers, &update->bases, step);
-}
-
-void zc_update_run(const struct zc_update *given)
-{
-	struct zc_update update = *given;
-
-	if (update.taken)
-		zc_update_set_step(&update, (uint64_t)*update.taken + 1);
-	run_widest(&update);
-}

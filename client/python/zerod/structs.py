@@ -272,11 +272,11 @@ class OptimizerFlags(enum.IntFlag):
 
 
 class OptimizerStep(Struct):
-    """One step of one parameter group. `step` is 1 for the first, and 0 with `taken`. `beta1` is SGD's momentum."""
+    """One step of one parameter group. `step` is 1 for the first. `beta1` is SGD's momentum."""
 
     _fields_ = [("struct_size", c_size_t), ("rule", c_uint32), ("flags", c_uint32), ("step", c_uint64), ("lr", c_double),
                 ("weight_decay", c_double), ("beta1", c_double), ("beta2", c_double), ("eps", c_double),
-                ("dampening", c_double), ("scale", c_void_p), ("overflow", c_void_p), ("taken", c_void_p)]
+                ("dampening", c_double), ("scale", c_void_p), ("overflow", c_void_p)]
 
 
 class OptimizerPart(Struct):

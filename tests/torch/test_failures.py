@@ -11,6 +11,7 @@ import sys
 import tempfile
 import types
 import unittest
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable
 from unittest import mock
@@ -190,6 +191,24 @@ class Exceptions(unittest.TestCase):
         expected = {name: (begin, values + 1 if name == "first.weight" else values)
                     for name, (begin, values) in before[1][1].items()}
         harness.same(middle[1][1], expected, "slice of rank 1 ")
+
+    def test_load(self) -> None:
+        """after an exception in the optimizer all ranks load a checkpoint at once, and train on as without it"""
+        def body(rank: int, fails: bool) -> Any:
+            module = harness.shard(harness.seeded(models.MLP))
+            optimizer = Raising(module.parameters(), lr=0.1)
+            saved = {name: value.clone() for name, value in module.state_dict().items()}
+            for step in range(2):
+                models.mlp_loss(module, rank, step)
+                optimizer.where = "middle" if fails and rank == 1 and step == 0 else ""
+                with suppress(Trouble, zt.StepTorn):
+                    optimizer.step()
+                optimizer.zero_grad()
+                if step == 0:
+                    module.load_state_dict(saved)
+            return harness.slices(module)
+
+        harness.same(*(harness.ranks(daemon.socket, 2, lambda rank: body(rank, fails)) for fails in (True, False)))
 
     def test_next_forward(self) -> None:
         """where the optimizers have not all parameters, the others are told by their next forward"""

@@ -230,6 +230,8 @@ def install(model: Model, module: nn.Module) -> None:
 
     def before_load(owner: nn.Module, state: dict, prefix: str, metadata: dict, strict: bool, missing: list,
                     unexpected: list, errors: list) -> None:
+        if model.steps.running:  # an optimizer has raised in its step, and the other ranks wait to be told
+            model.settle()
         for name, parameter in owner._parameters.items():
             key = prefix + name
             if parameter is not None:

@@ -142,7 +142,7 @@ class Readers(unittest.TestCase):
                     zt.commit(module)
                 if step == 1:
                     weights = {name: p.whole().cpu() for name, p in module.named_parameters(remove_duplicate=False)}
-                    reader = Reader(**address) if rank == 0 else None
+                    reader = Reader(**address, pin_seconds=600) if rank == 0 else None
                     committed = reader and reader.wait()
                     zt.barrier(module)
             if reader:
@@ -234,7 +234,7 @@ class Readers(unittest.TestCase):
                         raise KeyError("a value of the next step")
 
                 if rank == 0:
-                    with Reader(**address) as reader, mock.patch.object(Reader, "_map", noted):
+                    with Reader(**address, pin_seconds=600) as reader, mock.patch.object(Reader, "_map", noted):
                         self.assertEqual(reader.load(take, maps=True), committed)
                     self.assertEqual(len(seen), 1 + (updates and not on_host))
                     torch.testing.assert_close(seen[-1], {name: weights[name].to(tensor.dtype) for name, tensor in seen[-1].items()},

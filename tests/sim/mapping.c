@@ -3,8 +3,8 @@
  * mapping.c - segments that sessions have mapped, and let go when they are told to: soon, late, or never,
  * when they end first.
  *
- * What must hold: the memory of a segment is given back only when nothing is in it and no session that was
- * given it has it mapped.
+ * The daemon gives the memory of a segment back only when the segment is empty, and no session still maps the
+ * segment.
  */
 #include "sim.h"
 

@@ -195,6 +195,14 @@ class Readers(unittest.TestCase):
             with mock.patch.object(zt.save_commit(module), "wait", side_effect=NotHeld(Status.STALE_VERSION, "late")), \
                     self.assertWarnsRegex(RuntimeWarning, "step 5 was not copied to host memory: STALE_VERSION: late"):
                 zt.save_commit(module)
+            saving = zt.save_commit(module)
+            with mock.patch.object(Client, "complete", side_effect=NotHeld(Status.STALE, "the ticket was dropped")):
+                self.assertEqual(saving.wait(), 5)
+            saving = zt.save_commit(module)
+            with mock.patch.object(Client, "complete", side_effect=NotHeld(Status.STALE_VERSION, "late")):
+                for _ in range(2):
+                    with self.assertRaisesRegex(NotHeld, "late"):
+                        saving.wait()
 
         for world, options in ((1, {}), (2, {"param_dtype": torch.bfloat16}), (4, {"slots": True}), (2, {"offload": "all"}),
                                (2, {"durable": "saves"})):

@@ -629,6 +629,7 @@ enum zerod_reduce_op { ZEROD_SUM = 0, ZEROD_MEAN = 1 };
 enum zerod_reduce_flags {
 	ZEROD_REDUCE_OVERWRITE = 1u << 0, /* replaces the target's content; default: adds to it */
 	ZEROD_REDUCE_DETACHED = 1u << 1,  /* see enum zerod_release_flags */
+	ZEROD_REDUCE_TERMS = 1u << 2,     /* see zerod_reduce_terms() in zerod_optimizer.h */
 };
 struct zerod_reduce_options {
 	size_t struct_size;

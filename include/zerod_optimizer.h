@@ -46,6 +46,21 @@ struct zerod_optimizer_step {
 	const float *overflow; /* if not 0, the update changes nothing */
 };
 
+#define ZEROD_MOST_TERMS 64u
+
+/* The terms of the sum that is this rank's slice of a unit's gradient: one for each rank that has submitted,
+ * in rank order. The sum of an element is ((0 + term[0] * prescale) + term[1] * prescale + ...) * postscale,
+ * each operation rounded to float32. */
+struct zerod_terms {
+	size_t struct_size;
+	uint64_t shard_numel;   /* elements of each term */
+	uint64_t true_numel;    /* of these, elements without padding */
+	enum zerod_dtype dtype; /* of the terms */
+	uint32_t count;         /* 1 to ZEROD_MOST_TERMS */
+	float prescale, postscale;
+	const void *each[ZEROD_MOST_TERMS]; /* the first `count`, on this rank's device, to be read */
+};
+
 /* A range of this rank's shard of a unit under update, and the data of its elements. The arrays have one
  * element per element of the range. On GPUs they are in memory that the shard's GPU can access. */
 struct zerod_optimizer_part {
@@ -55,6 +70,8 @@ struct zerod_optimizer_part {
 	uint16_t *low;                /* the lower halves; NULL for float32 */
 	float *m, *v;                 /* the optimizer's state; NULL if the rule does not use it */
 	float *values;                /* update: the gradients; split and join: the masters */
+	/* update, in place of `values`: the terms of the whole shard's gradients, float32 or bfloat16 */
+	const struct zerod_terms *terms;
 };
 
 /* Updates the masters and the state of `count` parts (1..1024) by one step, after the work now in `stream`.
@@ -82,10 +99,21 @@ ZEROD_MUST_USE int zerod_optimizer_join(const struct zerod_optimizer_part *parts
  * a durable job, several daemons, an older daemon). */
 ZEROD_MUST_USE int zerod_unit_set_target(zerod_unit *unit, int target);
 
-/* Ends a loan of zerod_reduce_wait() after the work now in the streams that have waited for it. If the sum
- * has no place in the target, it is freed, and the window's next sum of the unit starts from zero. Does
- * nothing if nothing is lent. Errors: those of the group and its streams. */
+/* Ends a loan of zerod_reduce_wait() or zerod_reduce_terms() after the work now in the streams that have
+ * waited for it. If the sum has no place in the target, it is freed, and the window's next sum of the unit
+ * starts from zero. Does nothing if nothing is lent. Errors: those of the group and its streams. */
 ZEROD_MUST_USE int zerod_target_return(zerod_unit *unit);
+
+/* Lends the terms of a sum that is not made, so that one kernel sums them and updates the shard. This rank
+ * has submitted its gradient with ZEROD_REDUCE_TERMS, for a unit without a place in its target, with shards
+ * on its device. The call returns when all terms are there. `stream` reads them afterwards; NULL: the calling
+ * thread. The unit's entry and the other ranks' terms remain until zerod_target_return(), which the rank
+ * calls in the same backward even if it does not use them: zerod_backward_end() waits for it, and
+ * bucket_reserve() for room in the bucket. The step's norm and overflow flag do not include these sums.
+ * Errors: STATE (submitted without that flag, or returned), those of zerod_reduce_wait(), UNSUPPORTED (an
+ * older daemon), LIMIT (more ranks than ZEROD_MOST_TERMS). */
+ZEROD_MUST_USE int zerod_reduce_terms(zerod_unit *unit, const struct zerod_wait_options *options,
+                                      zerod_stream *stream, struct zerod_terms *terms);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

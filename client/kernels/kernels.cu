@@ -459,7 +459,50 @@ struct sgd {
 	}
 };
 
-template <typename Masters, typename Rule> struct updating {
+/* The gradients of N elements: a sum's, or the sum of terms. */
+struct of_sum {
+	typedef zc_update_args arguments;
+	template <unsigned N>
+	static __device__ void load_all(float (&to)[N], const arguments &args, uint64_t first)
+	{
+		load(to, args.values, first);
+	}
+};
+
+template <typename Input> struct of_terms {
+	typedef zc_terms_args arguments;
+	template <unsigned N>
+	static __device__ void load_all(float (&to)[N], const arguments &args, uint64_t first)
+	{
+#pragma unroll
+		for (unsigned i = 0; i < N; i++)
+			to[i] = 0;
+#pragma unroll 2
+		for (unsigned term = 0; term < args.count; term++) {
+			alignas(ZC_VECTOR_BYTES) typename Input::bits bits[N];
+
+			load(bits, args.terms[term], first);
+#pragma unroll
+			for (unsigned i = 0; i < N; i++)
+				to[i] = to[i] + Input::widen(bits[i]) * args.prescale;
+		}
+#pragma unroll
+		for (unsigned i = 0; i < N; i++)
+			to[i] = to[i] * args.postscale;
+	}
+};
+
+static __device__ const zc_update_args &update_of(const zc_update_args &args)
+{
+	return args;
+}
+
+static __device__ const zc_update_args &update_of(const zc_terms_args &args)
+{
+	return args.update;
+}
+
+template <typename Masters, typename Rule, typename Gradients = of_sum> struct updating {
 	float factor;
 
 	__device__ bool begin(const zc_update_args &args)
@@ -469,11 +512,13 @@ template <typename Masters, typename Rule> struct updating {
 			factor = factor * *reinterpret_cast<const float *>(args.scale);
 		return !args.overflow || *reinterpret_cast<const float *>(args.overflow) == 0;
 	}
-	template <unsigned N> __device__ void run(const zc_update_args &args, uint64_t first) const
+	template <unsigned N>
+	__device__ void run(const typename Gradients::arguments &all, uint64_t first) const
 	{
 		alignas(ZC_VECTOR_BYTES) float master[N], m[N] = {}, v[N] = {}, gradient[N];
+		const zc_update_args &args = update_of(all);
 
-		load(gradient, args.values, first);
+		Gradients::load_all(gradient, all, first);
 		Masters::load_all(master, args, first);
 		load(m, args.m, first);
 		load(v, args.v, first);
@@ -519,9 +564,10 @@ struct joining {
 	}
 };
 
-template <typename Work> static __device__ void update(const zc_update_args &args)
+template <typename Work, typename Args> static __device__ void update(const Args &all)
 {
 	constexpr unsigned N = ZC_UPDATE_NUMEL;
+	const zc_update_args &args = update_of(all);
 	const uint64_t threads = (uint64_t)gridDim.x * blockDim.x;
 	const uint64_t thread = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
 	const uint64_t vectors = args.vectors ? args.numel / N : 0;
@@ -530,9 +576,9 @@ template <typename Work> static __device__ void update(const zc_update_args &arg
 	if (!work.begin(args))
 		return;
 	for (uint64_t i = thread; i < vectors; i += threads)
-		work.template run<N>(args, i * N);
+		work.template run<N>(all, i * N);
 	for (uint64_t i = vectors * N + thread; i < args.numel; i += threads)
-		work.template run<1>(args, i);
+		work.template run<1>(all, i);
 }
 
 #define UPDATE(name, ...)                                                                                    \
@@ -548,3 +594,19 @@ UPDATE(sgd_float32, updating<whole_masters, sgd>)
 UPDATE(sgd_bfloat16, updating<split_masters, sgd>)
 UPDATE(split_bfloat16, splitting)
 UPDATE(join_bfloat16, joining)
+
+#define UPDATE_OF_TERMS(rule, shard, masters, dtype)                                                         \
+	extern "C" __global__ void __launch_bounds__(ZC_UPDATE_THREADS)                                      \
+	        zerod_##rule##_##shard##_of_##dtype(const __grid_constant__ zc_terms_args args)              \
+	{                                                                                                    \
+		update<updating<masters, rule, of_terms<dtype>>>(args);                                      \
+	}
+
+UPDATE_OF_TERMS(adam, float32, whole_masters, float32)
+UPDATE_OF_TERMS(adam, float32, whole_masters, bfloat16)
+UPDATE_OF_TERMS(adam, bfloat16, split_masters, float32)
+UPDATE_OF_TERMS(adam, bfloat16, split_masters, bfloat16)
+UPDATE_OF_TERMS(sgd, float32, whole_masters, float32)
+UPDATE_OF_TERMS(sgd, float32, whole_masters, bfloat16)
+UPDATE_OF_TERMS(sgd, bfloat16, split_masters, float32)
+UPDATE_OF_TERMS(sgd, bfloat16, split_masters, bfloat16)

@@ -91,4 +91,15 @@ struct zc_update_args {
 	uint32_t pad;
 };
 
+#define ZC_MOST_TERMS 64u
+
+/* An update whose gradients are sums of terms: ((0 + term[0] * prescale) + ...) * postscale. */
+struct zc_terms_args {
+	struct zc_update_args update;  /* without values; `vectors` includes the terms */
+	uint64_t terms[ZC_MOST_TERMS]; /* the first `count`, of `update.numel` elements each */
+	float prescale, postscale;
+	uint32_t count;
+	uint32_t pad;
+};
+
 #endif

@@ -414,10 +414,10 @@ class Failing(unittest.TestCase):
                     super().step(closure)
 
             class RaisesOnDevice(zt.SGD):
-                def update(self, found: Any, groups: Any) -> None:
+                def update(self, *args: Any) -> None:
                     if state["where"] == "optimizer":
                         raise Trouble("optimizer")
-                    super().update(found, groups)
+                    super().update(*args)
 
             class Hurdle(torch.autograd.Function):
                 @staticmethod

@@ -37,6 +37,7 @@ struct zc_unit {
 	uint32_t first_slot;
 	struct zc_kept_request *registered; /* as the group's `joined` */
 	bool target_lent; /* this client can access the unit's place in the target (target.c) */
+	bool terms_lent;  /* its terms, and not the place */
 	uint64_t lent_in; /* the group's `nbackwards` then */
 	bool updating;    /* between update_begin and publish, as far as this client knows */
 	bool granted;     /* the daemon has granted an update_begin that then failed, or is unawaited */

@@ -116,7 +116,10 @@ SOLID(OF(group) OF(step) OF(unit) OF(offset_bytes) OF(bytes) OF(device) OF(deadl
 SOLID(OF(numel) OF(dtype) OF(reserved));
 #undef T
 #define T struct zerod_optimizer_part
-SOLID(OF(unit) OF(offset_numel) OF(numel) OF(low) OF(m) OF(v) OF(values));
+SOLID(OF(unit) OF(offset_numel) OF(numel) OF(low) OF(m) OF(v) OF(values) OF(terms));
+#undef T
+#define T struct zerod_terms
+SOLID(OF(shard_numel) OF(true_numel) OF(dtype) OF(count) OF(prescale) OF(postscale) OF(each));
 #undef T
 
 /* NOLINTEND(bugprone-macro-parentheses,bugprone-sizeof-expression) */

@@ -148,12 +148,45 @@ static int check_part(const struct zerod_optimizer_part *part, const struct zc_u
 		                  unit->unawaited ? " yet: call zerod_wait() on the ticket first" : "");
 	if (part->numel == 0)
 		return 0;
+	if (part->terms && update->kind != ZC_UPDATE_ADAM && update->kind != ZC_UPDATE_SGD)
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': terms are for updates", unit->name);
 	rc = check_array(part->low, is_split, sizeof(*part->low), unit, "low", err);
 	if (!rc)
 		rc = check_array(part->m, is_adam || moves, sizeof(float), unit, "m", err);
 	if (!rc)
 		rc = check_array(part->v, is_adam, sizeof(float), unit, "v", err);
-	return rc ? rc : check_array(part->values, true, sizeof(float), unit, "values", err);
+	return rc ? rc : check_array(part->values, !part->terms, sizeof(float), unit, "values", err);
+}
+
+/* Takes the terms of the part's elements. */
+static int take_terms(const struct zerod_optimizer_part *part, const struct zc_unit *unit,
+                      struct zc_terms *to, struct zd_err *err)
+{
+	struct zerod_terms terms;
+	int rc = zc_options(&terms, sizeof(terms), part->terms, "zerod_terms", err);
+	size_t each;
+
+	if (rc)
+		return rc;
+	each = zerod_dtype_bytes(terms.dtype);
+	if (terms.dtype != ZEROD_FLOAT32 && terms.dtype != ZEROD_BFLOAT16)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "unit '%s': terms of %s: float32 and bfloat16 are", unit->name,
+		                  each ? zerod_dtype_name(terms.dtype) : "an unknown dtype");
+	if (terms.count == 0 || terms.count > ZC_MOST_TERMS || terms.shard_numel != unit->shard_numel)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "unit '%s': %u terms of %llu elements: 1 to %u of %llu are expected",
+		                  unit->name, terms.count, (unsigned long long)terms.shard_numel,
+		                  ZC_MOST_TERMS, (unsigned long long)unit->shard_numel);
+	*to = (struct zc_terms){.count = terms.count,
+	                        .dtype = terms.dtype,
+	                        .prescale = terms.prescale,
+	                        .postscale = terms.postscale};
+	for (uint32_t i = 0; i < terms.count && !rc; i++) {
+		rc = check_array(terms.each[i], true, each, unit, "a term", err);
+		to->each[i] = (const char *)terms.each[i] + part->offset_numel * each;
+	}
+	return rc;
 }
 
 /* With the lock. */
@@ -175,6 +208,9 @@ static int take_part(struct updates *updates, const struct zerod_optimizer_part 
 		return rc;
 	updates->by_cpu &= !client->on_gpus || (unit->on_host && !(stream && stream->ops->convert));
 	*update = *like;
+	rc = part->terms ? take_terms(part, unit, &update->terms, err) : 0;
+	if (rc)
+		return rc;
 	update->shard = (char *)shard + part->offset_numel * zerod_dtype_bytes(unit->dtype);
 	update->low = part->low;
 	update->m = part->m;
@@ -205,26 +241,36 @@ static int take_one(struct updates *updates, const struct zerod_optimizer_part *
 }
 
 /* A GPU that accesses unregistered memory of the CPU loses its context. A CPU reaches no memory of a GPU. */
+static int check_array_reach(const struct updates *updates, const void *array, const char *name,
+                             struct zd_err *err)
+{
+	if (!array || !updates->client->on_gpus)
+		return 0;
+	if (updates->by_cpu && zc_cuda_is_gpu_address(updates->client, array))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "%s is memory of a GPU, which the CPU cannot update: pass a stream of the "
+		                  "GPU",
+		                  name);
+	if (!updates->by_cpu && zc_cuda_is_unreachable(updates->client, array))
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "%s is memory of the CPU that the GPU cannot access: register it with "
+		                  "the driver (cudaHostRegister()), or copy it to the GPU",
+		                  name);
+	return 0;
+}
+
 static int check_reach(const struct updates *updates, const struct zc_update *update, struct zd_err *err)
 {
 	const void *const arrays[] = {update->low,    update->m,     update->v,
 	                              update->values, update->scale, update->overflow};
 	static const char *const names[] = {"low", "m", "v", "values", "scale", "overflow"};
+	int rc = 0;
 
-	for (size_t i = 0; i < ZD_ARRAY_LEN(arrays) && updates->client->on_gpus; i++) {
-		if (arrays[i] && updates->by_cpu && zc_cuda_is_gpu_address(updates->client, arrays[i]))
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "%s is memory of a GPU, which the CPU cannot update: pass a stream "
-			                  "of the GPU",
-			                  names[i]);
-		if (arrays[i] && !updates->by_cpu && zc_cuda_is_unreachable(updates->client, arrays[i]))
-			return zd_err_set(
-			        err, ZEROD_E_INVALID,
-			        "%s is memory of the CPU that the GPU cannot access: register it with "
-			        "the driver (cudaHostRegister()), or copy it to the GPU",
-			        names[i]);
-	}
-	return 0;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(arrays) && !rc; i++)
+		rc = check_array_reach(updates, arrays[i], names[i], err);
+	for (uint32_t i = 0; i < update->terms.count && !rc; i++)
+		rc = check_array_reach(updates, update->terms.each[i], "a term", err);
+	return rc;
 }
 
 /* The updates belong to the caller. */

@@ -60,6 +60,23 @@ static int find_updates(struct zc_kernels *kernels, struct zd_err *err)
 	return rc;
 }
 
+static int find_updates_of_terms(struct zc_kernels *kernels, struct zd_err *err)
+{
+	static const char *const rules[] = {[ZC_UPDATE_ADAM] = "adam", [ZC_UPDATE_SGD] = "sgd"};
+	static const char *const dtypes[] = {"float32", "bfloat16"};
+	char name[NAME_BYTES];
+	int rc = 0;
+
+	for (unsigned i = 0; i < 8 && !rc; i++) {
+		unsigned rule = i / 4, split = i / 2 % 2, narrow = i % 2;
+
+		(void)snprintf(name, sizeof(name), "zerod_%s_%s_of_%s", rules[rule], dtypes[split],
+		               dtypes[narrow]);
+		rc = find_named(kernels, name, &kernels->of_terms[rule][split][narrow], err);
+	}
+	return rc;
+}
+
 /* Finds all kernels now: a driver that loads kernels lazily loads them here, not at their first launch. */
 static int find_all(struct zc_kernels *kernels, struct zd_err *err)
 {
@@ -88,6 +105,8 @@ static int load_kernels(struct zc_kernels *kernels, const void *image, struct zd
 	rc = find_all(kernels, err);
 	if (!rc)
 		rc = find_updates(kernels, err);
+	if (!rc)
+		rc = find_updates_of_terms(kernels, err);
 	if (rc)
 		zc_kernels_unload(kernels);
 	return rc;
@@ -232,7 +251,19 @@ int zc_kernels_reduce(const struct zc_kernels *kernels, struct CUstream_st *stre
 int zc_kernels_update(const struct zc_kernels *kernels, struct CUstream_st *stream,
                       const struct zc_update *update, struct zd_err *err)
 {
-	struct zc_update_args args = {
+	const struct zc_terms *terms = &update->terms;
+	bool split = update->low != NULL;
+	struct zc_terms_args all = {
+	        .prescale = terms->prescale, .postscale = terms->postscale, .count = terms->count};
+	struct zc_update_args *args = &all.update;
+	struct CUfunc_st *function = kernels->update[update->kind][split];
+	zd_cu_ptr bits;
+	uint64_t each = (uint64_t)ZC_UPDATE_THREADS * ZC_UPDATE_NUMEL;
+	int rc = zc_kernels_check(kernels, err);
+
+	if (rc)
+		return rc;
+	*args = (struct zc_update_args){
 	        .shard = (zd_cu_ptr)update->shard,
 	        .low = (zd_cu_ptr)update->low,
 	        .m = (zd_cu_ptr)update->m,
@@ -243,13 +274,14 @@ int zc_kernels_update(const struct zc_kernels *kernels, struct CUstream_st *stre
 	        .overflow = (zd_cu_ptr)update->overflow,
 	        .numbers = update->numbers,
 	};
-	uint64_t each = (uint64_t)ZC_UPDATE_THREADS * ZC_UPDATE_NUMEL;
-	int rc = zc_kernels_check(kernels, err);
-
-	if (rc)
-		return rc;
-	args.vectors = (args.shard | args.low | args.m | args.v | args.values) % ZC_VECTOR_BYTES == 0;
-	return launch_kernel(kernels, kernels->update[update->kind][update->low != NULL],
-	                     count_blocks(update->numel, each, ZC_UPDATE_BLOCKS), ZC_UPDATE_THREADS, stream,
-	                     &args, "update", err);
+	bits = args->shard | args->low | args->m | args->v | args->values;
+	for (uint32_t i = 0; i < terms->count; i++) {
+		all.terms[i] = (zd_cu_ptr)terms->each[i];
+		bits |= all.terms[i];
+	}
+	args->vectors = bits % ZC_VECTOR_BYTES == 0;
+	if (terms->count > 0)
+		function = kernels->of_terms[update->kind][split][terms->dtype == ZEROD_BFLOAT16];
+	return launch_kernel(kernels, function, count_blocks(update->numel, each, ZC_UPDATE_BLOCKS),
+	                     ZC_UPDATE_THREADS, stream, &all, "update", err);
 }

@@ -32,6 +32,8 @@ struct zc_kernels {
 	struct CUfunc_st *cast[ZC_WIDE_DTYPES][ZC_FLOATING_DTYPES];
 	struct CUfunc_st *reduce[ZC_FLOATING_DTYPES][ZC_WIDE_DTYPES];
 	struct CUfunc_st *update[ZC_UPDATE_KINDS][2]; /* of float32 masters, and of split ones */
+	/* ADAM and SGD, from terms of float32, and of bfloat16 */
+	struct CUfunc_st *of_terms[2][2][2];
 	struct zd_err failure; /* UNSUPPORTED, quotes the driver; status 0 when they are loaded */
 };
 

@@ -46,11 +46,40 @@ INLINE void store_masters(const struct zc_update *update, uint64_t first, unsign
 		low[first + i] = zc_master_low(master[i]);
 }
 
+INLINE void add_term(const struct zc_terms *terms, uint32_t i, uint64_t first, unsigned n,
+                     float *restrict sum)
+{
+	const float *wide = (const float *)terms->each[i] + first;
+	const uint16_t *narrow = (const uint16_t *)terms->each[i] + first;
+
+	if (terms->dtype == ZEROD_FLOAT32) {
+		for (unsigned j = 0; j < n; j++)
+			sum[j] = sum[j] + wide[j] * terms->prescale;
+	} else {
+		for (unsigned j = 0; j < n; j++)
+			sum[j] = sum[j] + zc_f32_from_bf16(narrow[j]) * terms->prescale;
+	}
+}
+
+/* Returns n gradients, which are in `sum` if they are sums of terms. */
+INLINE const float *load_gradients(const struct zc_update *update, uint64_t first, unsigned n, float *sum)
+{
+	const struct zc_terms *terms = &update->terms;
+
+	if (terms->count == 0)
+		return update->values + first;
+	memset(sum, 0, n * sizeof(*sum));
+	for (uint32_t i = 0; i < terms->count; i++)
+		add_term(terms, i, first, n, sum);
+	for (unsigned j = 0; j < n; j++)
+		sum[j] = sum[j] * terms->postscale;
+	return sum;
+}
+
 INLINE void update_adam(const struct zc_update *update, float factor, uint64_t first, unsigned n,
-                        float *restrict master)
+                        const float *restrict gradient, float *restrict master)
 {
 	float *restrict m = update->m + first, *restrict v = update->v + first;
-	const float *restrict gradient = update->values + first;
 
 	for (unsigned i = 0; i < n; i++) {
 		struct zc_element_state at = {master[i], m[i], v[i]};
@@ -63,10 +92,8 @@ INLINE void update_adam(const struct zc_update *update, float factor, uint64_t f
 }
 
 INLINE void update_sgd(const struct zc_update *update, float factor, uint64_t first, unsigned n,
-                       float *master)
+                       const float *gradient, float *master)
 {
-	const float *gradient = update->values + first;
-
 	for (unsigned i = 0; i < n; i++) {
 		struct zc_element_state at = {.master = master[i], .m = update->m ? update->m[first + i] : 0};
 
@@ -80,7 +107,7 @@ INLINE void update_sgd(const struct zc_update *update, float factor, uint64_t fi
 INLINE void run(const struct zc_update *update)
 {
 	float factor = update->numbers.sign * (update->scale ? *update->scale : 1.0f);
-	float master[BLOCK];
+	float master[BLOCK], sum[BLOCK];
 
 	if (update->overflow && *update->overflow != 0)
 		return;
@@ -92,9 +119,9 @@ INLINE void run(const struct zc_update *update)
 		else
 			load_masters(update, first, n, master);
 		if (update->kind == ZC_UPDATE_ADAM)
-			update_adam(update, factor, first, n, master);
+			update_adam(update, factor, first, n, load_gradients(update, first, n, sum), master);
 		else if (update->kind == ZC_UPDATE_SGD)
-			update_sgd(update, factor, first, n, master);
+			update_sgd(update, factor, first, n, load_gradients(update, first, n, sum), master);
 		if (update->kind == ZC_UPDATE_JOIN)
 			memcpy(update->values + first, master, n * sizeof(*master));
 		else

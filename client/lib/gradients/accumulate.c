@@ -35,6 +35,8 @@ static int check_options(const struct zerod_reduce_options *options, struct zd_e
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "%u absent views of a gradient that accumulates: add zeros to them",
 		                  options->nabsent);
+	if (options->flags & ZEROD_REDUCE_TERMS)
+		return zd_err_set(err, ZEROD_E_INVALID, "ZEROD_REDUCE_TERMS of a gradient that accumulates");
 	if (options->op != ZEROD_SUM && options->op != ZEROD_MEAN)
 		return zd_err_set(err, ZEROD_E_INVALID, "unknown reduction %d", (int)options->op);
 	if (!isfinite(options->prescale))

@@ -429,7 +429,8 @@ static int check_reduce_options(struct zerod_reduce_options *options,
 	int rc = zc_options(options, sizeof(*options), given, "zerod_reduce_options", err);
 
 	if (!rc)
-		rc = zc_flags(options->flags, ZEROD_REDUCE_OVERWRITE | ZEROD_REDUCE_DETACHED,
+		rc = zc_flags(options->flags,
+		              ZEROD_REDUCE_OVERWRITE | ZEROD_REDUCE_DETACHED | ZEROD_REDUCE_TERMS,
 		              "zerod_reduce_options", err);
 	if (!rc)
 		rc = zc_reserved(options->reserved, "zerod_reduce_options", err);

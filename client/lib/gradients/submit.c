@@ -64,6 +64,7 @@ int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *buck
 	submit.op = options->op;
 	submit.prescale = options->prescale;
 	submit.overwrite = options->flags & ZEROD_REDUCE_OVERWRITE;
+	submit.terms = (options->flags & ZEROD_REDUCE_TERMS) != 0;
 	if (options->nabsent > 0)
 		memcpy(absent, options->absent, options->nabsent * sizeof(*absent));
 	submit.n_absent = options->nabsent;

@@ -7,7 +7,7 @@
  * zerod_reduce_wait() lends the unit's place until the unit's next contribution or the step. A stream that
  * waited for a lent place is marked. When the place is returned, the fences follow all work that marked
  * streams have then, and the daemon waits for them before it stores another sum in it. A program therefore
- * need not name its readers.
+ * need not name its readers. The terms of a sum are lent and returned in the same way.
  */
 #include "client/lib/gradients/target.h"
 
@@ -179,18 +179,82 @@ struct lending {
 	struct zerod_unit *unit;
 	zerod_stream *stream;
 	/* The place in the reply: another thread's step can return the unit's place before the call ends. */
-	struct zc_location place;
+	struct zc_location place, others; /* others: of the other ranks' terms */
 	struct zerod_target target;
+	struct zerod_terms terms;
+	uint32_t own; /* the term in `place` */
+	bool wants_terms;
 	struct zc_fences fences;
 	struct zd_err *err;
 };
 
-static int take_place(const Zd__Reply *reply, void *arg)
+/* With the lock. */
+static void note_loan(const struct lending *lending)
+{
+	struct zc_unit *unit = lending->unit->shared;
+
+	lending->client->nlent += !unit->target_lent;
+	unit->target_lent = true;
+	unit->terms_lent = lending->wants_terms;
+	unit->lent_in = lending->unit->group->nbackwards;
+	if (lending->stream)
+		lending->stream->end_reader = end_reader;
+}
+
+/* With the lock. */
+static int take_sum(struct lending *lending, const Zd__ReduceWaitReply *from, size_t each)
+{
+	struct zc_unit *unit = lending->unit->shared;
+	int rc = zc_location_take(lending->client, from->target, unit->target_numel * each, each,
+	                          &lending->place, lending->err);
+
+	if (!rc)
+		rc = zc_fences_take(lending->client, from->n_fences, from->fences, &lending->fences,
+		                    lending->err);
+	if (rc)
+		return rc;
+	unit->target_place = lending->place;
+	unit->target_dtype = (enum zerod_dtype)from->target_dtype;
+	lending->target = (struct zerod_target){.shard_numel = unit->target_numel,
+	                                        .true_numel = unit->target_true_numel,
+	                                        .dtype = unit->target_dtype};
+	return 0;
+}
+
+/* With the lock. */
+static int take_terms(struct lending *lending, const Zd__ReduceWaitReply *from, size_t each)
+{
+	const struct zc_unit *unit = lending->unit->shared;
+	uint64_t bytes = unit->target_numel * each;
+	int rc;
+
+	if (from->nterms == 0)
+		return zd_err_set(lending->err, ZEROD_E_UNSUPPORTED,
+		                  "the daemon is older and lends no terms");
+	if (from->nterms > ZEROD_MOST_TERMS)
+		return zd_err_set(lending->err, ZEROD_E_LIMIT,
+		                  "the sum of unit '%s' has %u terms, at most %u", unit->name, from->nterms,
+		                  ZEROD_MOST_TERMS);
+	if (from->own >= from->nterms)
+		return zd_err_set(lending->err, ZEROD_E_PROTOCOL, "term %u of %u", from->own, from->nterms);
+	rc = zc_location_take(lending->client, from->target, bytes, each, &lending->place, lending->err);
+	if (!rc && from->nterms > 1)
+		rc = zc_location_take(lending->client, from->others, (from->nterms - 1) * bytes, each,
+		                      &lending->others, lending->err);
+	lending->own = from->own;
+	lending->terms = (struct zerod_terms){.shard_numel = unit->target_numel,
+	                                      .true_numel = unit->target_true_numel,
+	                                      .dtype = (enum zerod_dtype)from->target_dtype,
+	                                      .count = from->nterms,
+	                                      .prescale = from->prescale,
+	                                      .postscale = from->postscale};
+	return rc;
+}
+
+static int take_loan(const Zd__Reply *reply, void *arg)
 {
 	struct lending *lending = arg;
-	struct zc_unit *unit = lending->unit->shared;
 	const Zd__ReduceWaitReply *from = reply->reduce_wait;
-	struct zc_location *place = &lending->place;
 	size_t each;
 	int rc = zc_check_body(reply, ZD__REPLY__BODY_REDUCE_WAIT, lending->err);
 
@@ -201,23 +265,9 @@ static int take_place(const Zd__Reply *reply, void *arg)
 		return zd_err_set(lending->err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
 		                  from->target_dtype);
 	pthread_mutex_lock(&lending->client->lock);
-	rc = zc_location_take(lending->client, from->target, unit->target_numel * each, each, place,
-	                      lending->err);
-	if (!rc)
-		rc = zc_fences_take(lending->client, from->n_fences, from->fences, &lending->fences,
-		                    lending->err);
-	if (!rc) {
-		lending->client->nlent += !unit->target_lent;
-		unit->target_lent = true;
-		unit->lent_in = lending->unit->group->nbackwards;
-		unit->target_place = *place;
-		unit->target_dtype = (enum zerod_dtype)from->target_dtype;
-		lending->target = (struct zerod_target){.shard_numel = unit->target_numel,
-		                                        .true_numel = unit->target_true_numel,
-		                                        .dtype = unit->target_dtype};
-		if (lending->stream)
-			lending->stream->end_reader = end_reader;
-	}
+	rc = lending->wants_terms ? take_terms(lending, from, each) : take_sum(lending, from, each);
+	if (!rc || rc == ZEROD_E_LIMIT)
+		note_loan(lending);
 	pthread_mutex_unlock(&lending->client->lock);
 	return rc;
 }
@@ -227,21 +277,46 @@ static int in_doubt(struct zd_err *err)
 	return zd_err_set(err, ZEROD_E_STATE, "there is no target until zerod_session_reset() has succeeded");
 }
 
-static int map_place(struct lending *lending)
+/* With the lock. */
+static int map_one(struct lending *lending, const struct zc_location *place, void **data)
 {
 	struct zerod_client *client = lending->client;
 	zerod_stream *stream = lending->stream;
+	int rc = zc_location_map(client, place, data, lending->err);
+
+	if (!rc && stream && stream->ops->reach)
+		rc = stream->ops->reach(stream, zc_segment_find(client, place->segment), lending->err);
+	return rc;
+}
+
+/* With the lock. */
+static int map_terms(struct lending *lending)
+{
+	struct zerod_terms *terms = &lending->terms;
+	size_t bytes = terms->shard_numel * zerod_dtype_bytes(terms->dtype);
+	void *own, *others = NULL;
+	int rc = map_one(lending, &lending->place, &own);
+
+	if (!rc && terms->count > 1)
+		rc = map_one(lending, &lending->others, &others);
+	for (uint32_t i = 0; i < terms->count && !rc; i++)
+		terms->each[i] = i == lending->own ? own
+		                                   : (const char *)others + (i - (i > lending->own)) * bytes;
+	return rc;
+}
+
+static int map_loan(struct lending *lending)
+{
 	int rc;
 
-	pthread_mutex_lock(&client->lock);
+	pthread_mutex_lock(&lending->client->lock);
 	if (lending->unit->group->target_in_doubt)
 		rc = in_doubt(lending->err);
+	else if (lending->wants_terms)
+		rc = map_terms(lending);
 	else
-		rc = zc_location_map(client, &lending->place, &lending->target.data, lending->err);
-	if (!rc && stream && stream->ops->reach)
-		rc = stream->ops->reach(stream, zc_segment_find(client, lending->place.segment),
-		                        lending->err);
-	pthread_mutex_unlock(&client->lock);
+		rc = map_one(lending, &lending->place, &lending->target.data);
+	pthread_mutex_unlock(&lending->client->lock);
 	return rc;
 }
 
@@ -256,37 +331,62 @@ static int let_stream_wait(const struct lending *lending)
 	return lending->stream->ops->wait(lending->stream, &wait, lending->err);
 }
 
+static int borrow(struct lending *lending, const struct zerod_wait_options *options)
+{
+	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__ReduceWait wait = ZD__REDUCE_WAIT__INIT;
+	uint32_t deadline_ms = 0;
+	int rc = zc_wait_options(options, &deadline_ms, lending->err);
+
+	if (!rc)
+		rc = zc_stream_check(lending->client, lending->stream, lending->err);
+	if (rc)
+		return rc;
+	wait.unit = lending->unit->shared->id;
+	wait.terms = lending->wants_terms;
+	wait.ahead = lending->stream && !wait.terms;
+	request.body_case = ZD__REQUEST__BODY_REDUCE_WAIT;
+	request.reduce_wait = &wait;
+	rc = zc_call(lending->client, &request, deadline_ms, take_loan, lending);
+	if (rc)
+		return rc;
+	rc = map_loan(lending);
+	if (!rc && lending->stream)
+		rc = let_stream_wait(lending);
+	zc_fences_deinit(&lending->fences);
+	return rc;
+}
+
 int zerod_reduce_wait(zerod_unit *unit, const struct zerod_wait_options *options, zerod_stream *stream,
                       struct zerod_target *target)
 {
 	struct lending lending = {.client = zc_unit_client(unit), .unit = unit, .stream = stream};
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__ReduceWait wait = ZD__REDUCE_WAIT__INIT;
-	uint32_t deadline_ms = 0;
 	ZC_INSIDE(lending.client);
 	int rc = zc_enter_group(zc_unit_group(unit), &lending.err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, lending.err);
-	if (!rc)
 		rc = zc_result_check(target, "target", lending.err);
 	if (!rc)
-		rc = zc_stream_check(lending.client, stream, lending.err);
-	if (rc)
-		return rc;
-	wait.unit = unit->shared->id;
-	wait.ahead = stream != NULL;
-	request.body_case = ZD__REQUEST__BODY_REDUCE_WAIT;
-	request.reduce_wait = &wait;
-	rc = zc_call(lending.client, &request, deadline_ms, take_place, &lending);
-	if (rc)
-		return rc;
-	rc = map_place(&lending);
-	if (!rc && stream)
-		rc = let_stream_wait(&lending);
-	zc_fences_deinit(&lending.fences);
+		rc = borrow(&lending, options);
 	if (!rc)
 		zc_result_fill(target, &lending.target, sizeof(*target));
+	return rc;
+}
+
+int zerod_reduce_terms(zerod_unit *unit, const struct zerod_wait_options *options, zerod_stream *stream,
+                       struct zerod_terms *terms)
+{
+	struct lending lending = {
+	        .client = zc_unit_client(unit), .unit = unit, .stream = stream, .wants_terms = true};
+	ZC_INSIDE(lending.client);
+	int rc = zc_enter_group(zc_unit_group(unit), &lending.err);
+
+	if (!rc)
+		rc = zc_result_check(terms, "terms", lending.err);
+	if (!rc)
+		rc = borrow(&lending, options);
+	if (!rc)
+		zc_result_fill(terms, &lending.terms, sizeof(*terms));
 	return rc;
 }
 
@@ -302,6 +402,8 @@ static int find_slice(const struct zerod_group *group, const struct zc_unit *uni
 
 	if (unit->frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen and has no target", unit->name);
+	if (unit->target_lent && unit->terms_lent)
+		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' has terms of a sum, and no sum", unit->name);
 	if (unit->target_lent && !group->target_in_doubt) {
 		*slice = unit->target_place;
 		return 0;

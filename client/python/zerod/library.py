@@ -106,6 +106,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "step_norms_get": (c_int, [c_void_p, _STREAMS, c_uint32, _WAIT, POINTER(c_double)]),
     "step_scalars_get": (c_int, [c_void_p, POINTER(s.StepScalars)]),
     "reduce_wait": (c_int, [c_void_p, _WAIT, c_void_p, POINTER(s.Target)]),
+    "reduce_terms": (c_int, [c_void_p, _WAIT, c_void_p, POINTER(s.Terms)]),
     "target_return": (c_int, [c_void_p]),
     "target_get": (c_int, [c_void_p, POINTER(s.Target)]),
     "step_end": (c_int, [c_void_p, _STREAMS, c_uint32, _WAIT]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from ctypes import c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_ubyte, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 NO_DEADLINE = 0xFFFFFFFF
@@ -129,6 +129,7 @@ class ReserveFlags(enum.IntFlag):
 class ReduceFlags(enum.IntFlag):
     OVERWRITE = 1
     DETACHED = 2
+    TERMS = 4
 
 
 class SkipFlags(enum.IntFlag):
@@ -279,11 +280,22 @@ class OptimizerStep(Struct):
                 ("dampening", c_double), ("scale", c_void_p), ("overflow", c_void_p)]
 
 
+MOST_TERMS = 64
+
+
+class Terms(Struct):
+    """The terms of a sum: `count` arrays of `shard_numel` elements of `dtype`."""
+
+    _fields_ = [("struct_size", c_size_t), ("shard_numel", c_uint64), ("true_numel", c_uint64), ("dtype", c_int), ("count", c_uint32),
+                ("prescale", c_float), ("postscale", c_float), ("each", c_void_p * MOST_TERMS)]
+
+
 class OptimizerPart(Struct):
-    """A range of this rank's shard, and the addresses of its elements' other values."""
+    """A range of this rank's shard, and the addresses of its elements' other values. `terms`, in place of `values`, are those of
+    the whole shard."""
 
     _fields_ = [("struct_size", c_size_t), ("unit", c_void_p), ("offset_numel", c_uint64), ("numel", c_uint64),
-                ("low", c_void_p), ("m", c_void_p), ("v", c_void_p), ("values", c_void_p)]
+                ("low", c_void_p), ("m", c_void_p), ("v", c_void_p), ("values", c_void_p), ("terms", POINTER(Terms))]
 
 
 class GatherOptions(Struct):

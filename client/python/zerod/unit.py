@@ -147,8 +147,17 @@ class Unit(Handle):
                                       None if stream is None else stream.handle, byref(target)))
         return target
 
+    def reduce_terms(self, stream: Optional[Stream] = None, deadline_ms: int = 0) -> s.Terms:
+        """The terms of the slice, if this rank has submitted its gradient with ReduceFlags.TERMS. The stream reads them.
+
+        return_target() must follow in the same backward. InvalidState: submitted without that flag, or returned.
+        """
+        terms = s.Terms()
+        self._check(calls.reduce_terms(self.handle, wait_options(deadline_ms), None if stream is None else stream.handle, byref(terms)))
+        return terms
+
     def return_target(self) -> None:
-        """Ends the loan of reduce_wait(), when the work of the streams that have waited has run."""
+        """Ends the loan of reduce_wait() or reduce_terms(), when the work of the streams that have waited has run."""
         self._check(calls.target_return(self.handle))
 
     def target(self) -> s.Target:

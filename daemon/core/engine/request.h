@@ -245,6 +245,7 @@ struct zd_request {
 			bool ahead;                 /* the reply can precede the time at which the target may
 			                               be read */
 			struct zd_promise *promise; /* REDUCE_WAIT: of the unit's sum; NULL: none */
+			bool terms;                 /* REDUCE_WAIT: the terms of the sum are lent */
 			uint32_t nunits;            /* STEP_GET: the units whose norms it returns */
 			uint64_t *units;
 			double *norms; /* of these; both owned */

@@ -34,6 +34,7 @@ struct zd_member_reduce *zd_member_reduce_get(struct zd_member *member)
 		TAILQ_INIT(&mr->buckets);
 		TAILQ_INIT(&mr->waiting);
 		TAILQ_INIT(&mr->storages);
+		TAILQ_INIT(&mr->loans);
 		mr->w = zd_window_new(mr, 0);
 		member->reduce = mr;
 	}

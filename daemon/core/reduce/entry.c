@@ -385,6 +385,21 @@ static void note_absent(struct zd_entry *entry, const struct zd_args *args)
 	memcpy(entry->absent, args->u.bucket_submit.absent, n * sizeof(*entry->absent));
 }
 
+/* The terms are in the memory that a sum without a place in the target would have. */
+static int check_terms(const struct zd_part *part, struct zd_err *err)
+{
+	const struct zd_unit *unit = part->unit;
+	if (!part->untargeted)
+		return zd_err_set(err, ZEROD_E_INVALID,
+		                  "ZEROD_REDUCE_TERMS: unit '%s' has a place in the target, see "
+		                  "zerod_unit_set_target()",
+		                  unit->name);
+	return unit->on_host ? zd_err_set(err, ZEROD_E_UNSUPPORTED,
+	                                  "ZEROD_REDUCE_TERMS: the shards of unit '%s' are in host memory",
+	                                  unit->name)
+	                     : 0;
+}
+
 static int submit_options(const struct zd_args *args, const struct zd_bucket *bucket,
                           struct zd_reduction_options *options, struct zd_err *err)
 {
@@ -465,6 +480,8 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	status = submit_check(bucket, entry, args->u.bucket_submit.entry, err);
 	if (status == 0)
 		status = check_absent(args, entry->part->unit, err);
+	if (status == 0 && args->u.bucket_submit.terms)
+		status = check_terms(entry->part, err);
 	if (status == 0)
 		status = submit_options(args, bucket, &options, err);
 	if (status == 0)
@@ -488,7 +505,7 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	}
 	expect_pieces(e, bucket->mr->member->group);
 	note_absent(entry, args);
-	zd_reduction_submit(e, entry, &options);
+	zd_reduction_submit(e, entry, &options, args->u.bucket_submit.terms);
 	entry_submit(e, entry, fences);
 	return 0;
 }

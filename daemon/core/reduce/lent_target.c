@@ -12,7 +12,8 @@
  * and no slice of the reduction waits for memory. The promise is always kept. If the sum fails, the content
  * of the place is undefined, and the window has failed: its step returns the failure.
  *
- * The sum of an untargeted part is lent in the same way, and dropped when it is returned.
+ * The sum of an untargeted part is lent in the same way, and dropped when it is returned. So are its terms,
+ * if the rank has submitted its gradient that way (plan_terms.c). They are not promised.
  *
  * Invariant: while a place is lent or accessed, its target is not freed, unless the rank itself has ended the
  * window. When the group fails, the rank's target is abandoned like the target of a step.
@@ -45,11 +46,16 @@ bool zd_slice_target_is_accessed(const struct zd_slice *slice)
 	return false;
 }
 
-void zd_target_forget_lent(struct zd_window *w)
+void zd_target_forget_lent(struct zd_engine *e, struct zd_window *w)
 {
 	struct zd_member_reduce *mr = w->mr;
 	if (w != mr->w) /* done already, when the window began to close */
 		return;
+	while (!TAILQ_EMPTY(&mr->loans)) {
+		struct zd_slice *slice = TAILQ_FIRST(&mr->loans);
+		TAILQ_REMOVE(&mr->loans, slice, loan_link);
+		zd_terms_end(e, slice);
+	}
 	const struct zd_unit *unit = mr->nlent > 0 ? TAILQ_FIRST(&mr->member->group->units) : NULL;
 	for (; unit; unit = TAILQ_NEXT(unit, group_link))
 		unit->parts[mr->member->rank].target_lent = false;
@@ -109,8 +115,22 @@ static int check_in_step(const struct zd_window *w, const struct zd_part *part, 
 	                  zd_world_rank(w->mr->member), part->unit->name);
 }
 
-/* Returns 0 if the unit's place holds its sum, ZD_WAIT if the reduction is under way. */
-static int check_lent(const struct zd_window *w, const struct zd_part *part, struct zd_err *err)
+/* Checks that the rank asks for what it has submitted its gradient for. */
+static int check_kind(const struct zd_reduction *r, const struct zd_part *part, bool terms,
+                      struct zd_err *err)
+{
+	bool lends = r && r->ranks && r->ranks[part->rank].lends;
+	if (lends == terms)
+		return 0;
+	return zd_err_set(err, ZEROD_E_STATE, "rank %u %s unit '%s' %s ZEROD_REDUCE_TERMS: there %s",
+	                  zd_world_rank(zd_part_member(part)), r ? "has submitted" : "has not submitted",
+	                  part->unit->name, lends ? "with" : "without",
+	                  lends ? "is no sum, zerod_reduce_terms() lends its terms" : "are no terms");
+}
+
+/* Returns 0 if the unit's place holds its sum, or its terms are there; ZD_WAIT if the reduction is under
+ * way. */
+static int check_lent(const struct zd_window *w, const struct zd_part *part, bool terms, struct zd_err *err)
 {
 	const struct zd_unit *unit = part->unit;
 	uint32_t rank = zd_world_rank(w->mr->member);
@@ -121,15 +141,17 @@ static int check_lent(const struct zd_window *w, const struct zd_part *part, str
 	if (part->frozen)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is frozen: it has no gradient",
 		                  unit->name);
-	if (w->step == ZD_STEP_TAKEN)
+	if (w->step == ZD_STEP_TAKEN && !terms)
 		return check_in_step(w, part, err);
-	if (has_contributed(r, part->rank) && !is_stored(r, part->rank))
-		return ZD_WAIT;
+	if (has_contributed(r, part->rank) && !is_stored(r, part->rank)) {
+		status = check_kind(r, part, terms, err);
+		return status == 0 ? ZD_WAIT : status;
+	}
 	if (zd_norms_has(w, unit) && !zd_window_storage(w, part))
-		return zd_err_set(err, ZEROD_E_STATE, "rank %u has returned the sum of unit '%s'", rank,
-		                  unit->name);
+		return zd_err_set(err, ZEROD_E_STATE, "rank %u has returned the %s of unit '%s'", rank,
+		                  terms ? "terms" : "sum", unit->name);
 	if (zd_norms_has(w, unit))
-		return 0;
+		return check_kind(r, part, terms, err);
 	if (zd_norms_skipped(w, unit))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND,
 		                  "unit '%s' has no gradient: all ranks have skipped it since the last step",
@@ -151,13 +173,15 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(zd_part_member(part));
-	status = check_lent(mr->w, part, err);
+	bool terms = args->u.reduce_wait.terms;
+	status = check_lent(mr->w, part, terms, err);
 	if (status < 0)
 		return status;
 	zd_reduce_request_init(req, mr->member);
 	req->u.reduce.window = mr->w->number;
 	req->u.reduce.part = part;
-	req->u.reduce.ahead = args->u.reduce_wait.ahead;
+	req->u.reduce.ahead = args->u.reduce_wait.ahead && !terms;
+	req->u.reduce.terms = terms;
 	part->users++;
 	mr->nlenders++;
 	return 0;
@@ -223,7 +247,7 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		status = zd_err_set(err, ZEROD_E_STATE, "rank %u has ended the step of unit '%s'",
 		                    zd_world_rank(mr->member), part->unit->name);
 	if (status == 0 && w)
-		status = check_lent(w, part, err);
+		status = check_lent(w, part, req->u.reduce.terms, err);
 	if (status >= 0 && w && !req->answered && check_step(req, w) == ZD_WAIT)
 		return ZD_WAIT;
 	if (w && status == ZD_WAIT) {
@@ -239,7 +263,13 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		return status;
 	if (w->step != ZD_STEP_TAKEN) /* otherwise the rank has the place until the step's end */
 		lend(mr, part);
-	fill_place(e, w, part);
+	if (req->u.reduce.terms) {
+		struct zd_slice *slice = zd_terms_slice(zd_reduction_find(w, part->unit->id), part->rank);
+		zd_terms_lend(slice);
+		zd_terms_reply(e, slice);
+	} else {
+		fill_place(e, w, part);
+	}
 	return 0;
 }
 
@@ -252,7 +282,15 @@ const struct zd_request_type zd_req_reduce_wait = {
 struct access {
 	struct zd_part *part;
 	struct zd_storage *target;
+	struct zd_slice *terms; /* NULL: a place */
 };
+
+static void access_end(struct zd_engine *e, struct access *access)
+{
+	if (access->terms)
+		zd_terms_end(e, access->terms);
+	free(access);
+}
 
 static void passed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
                    const struct zd_op_result *result)
@@ -265,7 +303,7 @@ static void passed(struct zd_engine *e, struct zd_op *op, int status, const char
 	zd_dirty_group(e, access->part->unit->group); /* slices can wait for this access */
 	zd_storage_unuse(e, access->target);
 	zd_unit_unref(e, access->part->unit);
-	free(access);
+	access_end(e, access);
 }
 
 static void give_back(struct zd_engine *e, const struct zd_request *req, struct zd_part *part,
@@ -280,17 +318,18 @@ static void give_back(struct zd_engine *e, const struct zd_request *req, struct 
 	zd_dirty_group(e, member->group);
 	struct zd_storage *storage = zd_window_storage(mr->w, part);
 	struct access *access = zd_calloc(1, sizeof(*access));
-	*access = (struct access){part, storage};
+	*access = (struct access){part, storage, zd_terms_take_back(mr, part)};
 	if (zd_fences_watch(e, req->session, member->group->job, member->device->index, fences, passed,
 	                    access, 0)) {
 		part->target_accesses++;
 		part->unit->refs++;
 		zd_storage_use(storage);
-	} else {
-		free(access);
+		access = NULL;
 	}
 	if (part->untargeted)
 		zd_sum_return(e, storage);
+	if (access)
+		access_end(e, access);
 }
 
 /* Drops the target of an abandoned window when its last lent place has been returned. */

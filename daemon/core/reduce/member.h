@@ -20,6 +20,7 @@
 
 struct zd_bucket;
 struct zd_entry;
+struct zd_slice;
 
 /* The result of the last step that the rank has started. */
 struct zd_step_result {
@@ -41,8 +42,9 @@ struct zd_member_reduce {
 	struct zd_window *spare;   /* memory of the next window, with its norms; NULL: none */
 	struct zd_failure past;    /* of the last window that was closed with a failure */
 
-	uint32_t nlent;    /* units whose places in the window's target are lent */
-	uint32_t nlenders; /* reduce_wait requests, each waiting for a unit's sum */
+	uint32_t nlent;               /* units whose places in the window's target are lent */
+	TAILQ_HEAD(, zd_slice) loans; /* of these, terms */
+	uint32_t nlenders;            /* reduce_wait requests, each waiting for a unit's sum */
 
 	uint64_t steps;   /* number of taken steps */
 	uint32_t nenders; /* waiting step_end requests; the first is for the closing window's step */

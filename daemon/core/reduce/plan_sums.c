@@ -30,7 +30,7 @@
  * pieces' copies. All sums except the last one are therefore hidden by the next chunk's copies, and the last
  * one is small. Chunks are few, because each idles a link for a moment and waits for a busy GPU. The cut
  * depends only on the reduction, because a squared norm is the sum of the chunks' norms. */
-static void cut(const struct zd_engine *e, struct zd_reduction *r)
+void zd_slice_cut(const struct zd_engine *e, struct zd_reduction *r)
 {
 	uint64_t each = zd_max_u64(zerod_dtype_bytes(r->options.dtype), 1); /* 0: all ranks have skipped */
 	uint64_t least = (e->reduction_cut_bytes ? e->reduction_cut_bytes : CUT_BYTES) / each;
@@ -65,16 +65,22 @@ static struct zd_location chunk_at(const struct zd_reduction *r, const struct zd
 	return zd_storage_location(storage, offset + begin * each, chunk_numel(r, chunk) * each);
 }
 
+/* Terms are collected in the memory of the sum that they replace. */
+static struct zd_storage *pieces_memory(const struct zd_slice *slice)
+{
+	return slice->planner == &zd_plan_terms ? slice->target : slice->staging;
+}
+
 static struct zd_location staged_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
 {
 	const struct zd_reduction *r = slice->reduction;
 	uint32_t index = zd_slice_chunk_step(slice, source, 0);
-	return chunk_at(r, slice->staging, 0, index * chunk_begin(r, r->nchunks) + chunk_begin(r, chunk),
-	                chunk);
+	return chunk_at(r, pieces_memory(slice), 0,
+	                index * chunk_begin(r, r->nchunks) + chunk_begin(r, chunk), chunk);
 }
 
 /* A block starts `block_stride` slices after the start of the previous block. */
-static struct zd_location entry_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
+struct zd_location zd_slice_entry_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk)
 {
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_contribution *c = &r->ranks[source];
@@ -174,6 +180,20 @@ uint32_t zd_slice_add_broadcast(struct zd_slice *slice, uint32_t index)
 	return first;
 }
 
+uint32_t zd_slice_add_pieces(struct zd_slice *slice, uint32_t chunk)
+{
+	const struct zd_reduction *r = slice->reduction;
+	uint32_t first = slice->plan.nsteps;
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		if (rank != slice->owner && zd_contribution_is_submitted(&r->ranks[rank]))
+			(void)zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_PIECE,
+			                                                      .index = chunk,
+			                                                      .source = rank,
+			                                                      .waits = 1});
+	}
+	return first;
+}
+
 void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast)
 {
 	const struct zd_reduction *r = slice->reduction;
@@ -181,14 +201,7 @@ void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast)
 	bool own = zd_contribution_is_submitted(&r->ranks[slice->owner]);
 	slice->chunk_steps = npieces + 1 + nbroadcast + zd_slice_loads(slice);
 	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++) {
-		uint32_t first = slice->plan.nsteps;
-		for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
-			if (rank != slice->owner && zd_contribution_is_submitted(&r->ranks[rank]))
-				(void)zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_PIECE,
-				                                                      .index = chunk,
-				                                                      .source = rank,
-				                                                      .waits = 1});
-		}
+		uint32_t first = zd_slice_add_pieces(slice, chunk);
 		uint32_t sum = zd_plan_add(
 		        &slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_SUM,
 		                                            .index = chunk,
@@ -212,11 +225,13 @@ void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 {
 	struct zd_reduction *r = slice->reduction;
 	struct zd_command command = {.kind = ZD_CMD_COPY};
-	zd_assert(slice->staging);
+	struct zd_storage *to = pieces_memory(slice);
 	command.device = r->ranks[step->source].storage->device->index;
-	command.u.copy.src = entry_piece(slice, step->source, step->index);
-	command.u.copy.dst_device = slice->staging->device->index;
+	command.u.copy.src = zd_slice_entry_piece(slice, step->source, step->index);
+	command.u.copy.dst_device = to->device->index;
 	command.u.copy.dst = staged_piece(slice, step->source, step->index);
+	if (to != slice->staging)
+		step->memory = to;
 	zd_early_sum_sign(e, slice, step->index, &command);
 	zd_slice_submit(e, slice, step, &command);
 }
@@ -232,8 +247,9 @@ void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_pla
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_contribution *c = &r->ranks[rank];
 		if (zd_contribution_is_submitted(c))
-			inputs[c->order] = rank == slice->owner ? entry_piece(slice, rank, step->index)
-			                                        : staged_piece(slice, rank, step->index);
+			inputs[c->order] = rank == slice->owner
+			                           ? zd_slice_entry_piece(slice, rank, step->index)
+			                           : staged_piece(slice, rank, step->index);
 	}
 	struct zd_command command = {.kind = ZD_CMD_REDUCE, .device = member->device->index};
 	command.u.reduce = (struct zd_reduce_desc){
@@ -284,7 +300,7 @@ void zd_slice_run_load(struct zd_engine *e, struct zd_slice *slice, struct zd_pl
 
 /* ---- The planner --------------------------------------------------------------------------------------- */
 
-static uint32_t entry_reads(const struct zd_reduction *r)
+uint32_t zd_slice_entry_reads(const struct zd_reduction *r)
 {
 	return r->group->local_world_size * r->nchunks;
 }
@@ -326,8 +342,8 @@ static uint64_t broadcast_begin(const struct zd_slice *slice, uint32_t chunk, ui
 
 const struct zd_slice_planner zd_plan_sums = {
         .result = ZD_SLICE_SUM,
-        .cut = cut,
-        .entry_reads = entry_reads,
+        .cut = zd_slice_cut,
+        .entry_reads = zd_slice_entry_reads,
         .staging_bytes = staging_bytes,
         .build = build,
         .entry_step = zd_slice_chunk_step,

@@ -399,11 +399,12 @@ void zd_reduction_skip_rest(struct zd_engine *e, struct zd_window *w)
 }
 
 void zd_reduction_submit(struct zd_engine *e, struct zd_entry *entry,
-                         const struct zd_reduction_options *options)
+                         const struct zd_reduction_options *options, bool lends)
 {
 	struct zd_reduction *r = entry->reduction;
 	uint32_t rank = entry->part->rank;
 	zd_sm_move(&zd_sm_contribution, &r->ranks[rank].state, ZD_CONTRIBUTION_SUBMITTED);
+	r->ranks[rank].lends = lends;
 	if (r->nsubmitted == 0) {
 		r->first_rank = rank;
 		r->options = *options;
@@ -590,17 +591,19 @@ uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
 		rank = first_rank(r, ZD_CONTRIBUTION_READY);
 	if (rank < world || !r->slices)
 		return rank < world ? rank : 0;
-	for (rank = 0; rank < world - 1 && r->slices[rank].state == ZD_SLICE_DONE;)
+	for (rank = 0; rank < world - 1 && r->slices[rank].state == ZD_SLICE_DONE && !r->slices[rank].held;)
 		rank++;
 	return rank;
 }
 
-/* Whether the slice's sums are launched without a call of a process. A process can be unable to launch a sum
- * while its stream waits, unless it has declared otherwise: other calls of the driver, such as copies to
- * pageable memory, can block launches until the stream continues. */
+/* Whether the slice's sums are launched without a call of a process. A process returns terms by a call. It
+ * can be unable to launch a sum while its stream waits, unless it has declared otherwise: other calls of the
+ * driver, such as copies to pageable memory, can block launches until the stream continues. */
 static bool sums_are_launched(const struct zd_engine *e, const struct zd_slice *slice)
 {
 	const struct zd_session *session = slice->reduction->group->members[slice->owner].session;
+	if (slice->planner == &zd_plan_terms)
+		return !slice->held;
 	enum zd_sums_state sums = session && e->sink.sums ? e->sink.sums(e->sink.arg, session->id)
 	                                                  : ZD_SUMS_BY_EXECUTOR;
 	if (sums == ZD_SUMS_BY_EXECUTOR || session->runs_ahead || slice->state == ZD_SLICE_DONE)

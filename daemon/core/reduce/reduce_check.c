@@ -205,6 +205,11 @@ static void check_lent(const struct zd_member *member)
 		zd_assert(!part->sum || part->sum->part == part);
 	}
 	zd_assert(nlent == (mr ? mr->nlent : 0) && (nlent == 0 || zd_window_has_target(mr->w)));
+	const struct zd_slice *slice = mr ? TAILQ_FIRST(&mr->loans) : NULL;
+	for (; slice; slice = TAILQ_NEXT(slice, loan_link)) {
+		const struct zd_contribution *c = &slice->reduction->ranks[slice->owner];
+		zd_assert(slice->held && slice->lent->target_lent && c->ops > 0 && slice->reduction->ops > 0);
+	}
 }
 
 static void check_member(const struct zd_member *member)

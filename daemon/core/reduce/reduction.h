@@ -31,6 +31,7 @@ enum zd_contribution_state {
 
 struct zd_contribution {
 	uint8_t state;
+	bool lends;             /* the rank takes the terms of its slice: no sum is made */
 	struct zd_entry *entry; /* until it is drained */
 	uint64_t rail_seq;      /* the place among all contributions of this rank */
 	/* Set when the reduction starts: */
@@ -124,9 +125,10 @@ int zd_reduction_check_options(const struct zd_entry *entry, const struct zd_red
 /* Returns MISMATCH if a rank has ended its backward without a contribution, or the reduction's failure. */
 int zd_reduction_check_ranks(const struct zd_entry *entry, struct zd_err *err)
         __attribute__((warn_unused_result));
-/* Submits the entry's contribution. The last missing contribution starts the reduction. */
+/* Submits the entry's contribution. The last missing contribution starts the reduction. `lends`: the rank
+ * takes the terms of its slice. */
 void zd_reduction_submit(struct zd_engine *e, struct zd_entry *entry,
-                         const struct zd_reduction_options *options);
+                         const struct zd_reduction_options *options, bool lends);
 /* Makes the entry's contribution READY: its fences have passed. */
 void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);
 

@@ -65,6 +65,7 @@ static const struct {
         [ZD_SLICE_SUM] = {zd_slice_run_sum, sum_done, "the reduction"},
         [ZD_SLICE_LOAD] = {zd_slice_run_load, NULL, "a transfer"},
         [ZD_SLICE_BROADCAST] = {zd_slice_run_broadcast, NULL, "a transfer"},
+        [ZD_SLICE_OWN] = {zd_slice_run_own, NULL, NULL},
         [ZD_SLICE_AWAIT_RAIL_ORDER] = {zd_slice_run_await_rail_order, NULL, NULL},
         [ZD_SLICE_AGREE] = {zd_slice_run_agree, zd_slice_agreed, NULL},
         [ZD_SLICE_ZERO] = {zd_slice_run_zero, NULL, "zeros"},
@@ -254,6 +255,10 @@ static void slice_open(struct zd_engine *e, struct zd_slice *slice)
 	zd_sm_move(&zd_sm_slice, &slice->state, ZD_SLICE_OPEN);
 	slice->target = zd_slice_target_of(slice, slice->owner);
 	slice->target->summing = slice->target->sum_of != NULL;
+	if (slice->planner == &zd_plan_terms) {
+		slice->held = true;
+		r->ops++;
+	}
 	zd_early_sums_init(e, slice);
 	slice->planner->build(slice);
 	zd_plan_start(e, &slice->plan);
@@ -282,11 +287,11 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 		struct zd_slice *slice = &r->slices[owner];
 		struct zd_device *device = r->group->members[owner].device;
 		slice->reduction = r;
-		slice->planner = planner;
+		slice->planner = r->ranks[owner].lends ? &zd_plan_terms : planner;
 		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
 		slice->owner = owner;
 		slice->staged = r->unit->on_host;
-		if (planner->staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice) &&
+		if (slice->planner->staging_bytes(slice) == 0 && !zd_slice_target_is_accessed(slice) &&
 		    zd_slice_target_of(slice, owner)) {
 			slice_open(e, slice);
 			continue;
@@ -315,6 +320,7 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 		struct zd_device *device = r->group->members[owner].device;
 		struct zd_storage *sum = r->unit->parts[owner].sum; /* NULL: it was dropped already */
 		slice->plan.stopped = true;
+		zd_terms_stop(slice);
 		if (slice->state == ZD_SLICE_WAITING)
 			DL_DELETE(device->staging_queue, slice);
 		else if (slice->state != ZD_SLICE_DONE && sum && sum == slice->target)
@@ -379,6 +385,16 @@ static bool has_sums(const struct zd_reduction *r, const struct zd_device *devic
 	return found;
 }
 
+/* Returns the size of the memory for an untargeted part's sum, or for the terms in its place. */
+static uint64_t sum_bytes(const struct zd_slice *slice)
+{
+	const struct zd_reduction *r = slice->reduction;
+	if (slice->planner == &zd_plan_terms)
+		return zd_max_u64(zd_slice_pieces_bytes(slice), 1);
+	return zd_unit_target_numel(r->unit) *
+	       zerod_dtype_bytes(zd_reduction_window(r, slice->owner)->target_dtype);
+}
+
 /* Allocates memory of a kind: for the slice's sum (ZD_CHARGE_TARGET) or its pieces. */
 static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge charge, uint64_t bytes,
                      struct zd_err *err)
@@ -392,7 +408,8 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 	int status;
 	do {
 		status = charge == ZD_CHARGE_TARGET
-		                 ? zd_sum_new(e, &probe, zd_reduction_window(r, slice->owner), part, err)
+		                 ? zd_sum_new(e, &probe, zd_reduction_window(r, slice->owner), part, bytes,
+		                              err)
 		                 : zd_storage_new(e, &probe, owner, owner->device, charge, bytes,
 		                                  &slice->staging, err);
 	} while (status < 0 && trim_device(e, r->group, owner->device));
@@ -424,10 +441,10 @@ static int take_staging(struct zd_engine *e, struct zd_device *device, struct zd
 		        err, ZEROD_E_NO_MEMORY,
 		        "unit '%s' cannot be reduced: device %u gave no segment for %llu bytes of %s",
 		        r->unit->name, device->index,
-		        (unsigned long long)(lacks_sum ? zd_unit_shard_bytes(r->unit) : bytes),
+		        (unsigned long long)(lacks_sum ? sum_bytes(slice) : bytes),
 		        lacks_sum ? "its sum" : "staging");
 	if (lacks_sum) {
-		int status = take_kind(e, slice, ZD_CHARGE_TARGET, 0, err);
+		int status = take_kind(e, slice, ZD_CHARGE_TARGET, sum_bytes(slice), err);
 		if (status != 0)
 			return status;
 		slice->fresh = true;

@@ -6,6 +6,7 @@
   * The planner of its group decides which commands fill and sum the slice:
  *
  *   zd_plan_sums       plan_sums.c       all ranks are in this daemon
+ *   zd_plan_terms      plan_terms.c      the same, and the owner takes the terms of its sum
  *   zd_plan_rail_sums  plan_rail_sums.c  each daemon sums its ranks' pieces; the daemons' sums are exchanged
  *   zd_plan_exchange   plan_rail_sums.c  ranks exchange their pieces, without copies inside a daemon
  */
@@ -29,6 +30,7 @@ enum zd_slice_step {
 	ZD_SLICE_SUM,              /* REDUCE of a chunk for this daemon's ranks */
 	ZD_SLICE_LOAD,             /* COPY of the target's chunk in host memory into the staging memory */
 	ZD_SLICE_BROADCAST,        /* COPY of a sum into another rank's target, or into one in host memory */
+	ZD_SLICE_OWN,              /* no command: done when the owner's entry is READY */
 	ZD_SLICE_AWAIT_RAIL_ORDER, /* no command: done when the slice is the owner's next one on the rail */
 	ZD_SLICE_AGREE,            /* AGREE: all ranks of the rail compare what they reduce */
 	ZD_SLICE_ZERO,             /* FILL: zeros of a daemon whose ranks have all skipped the unit */
@@ -53,19 +55,22 @@ struct zd_slice {
 	uint8_t state;
 	bool refused; /* the owner's process has refused an early sum: no further one is submitted early */
 	bool empty;   /* no rank of any daemon has contributed */
+	bool held;    /* its terms are collected or lent: counts as an operation of the reduction */
 	uint32_t chunk_steps; /* steps of one chunk: its pieces, its sum, its broadcast */
 	struct zd_slice_chunk *chunks;
 	uint64_t session;        /* the owner's, if sums can be submitted early; otherwise 0 */
 	struct zd_fence *fences; /* of all chunks */
 	uint64_t partial_offset, arrived_offset; /* in the staging memory, of blocks to send and received */
-	uint32_t segment_wait;        /* id of the segment that is created for the staging memory */
-	bool staged;                  /* the unit is on the host, and its sums are computed in the staging
+	uint32_t segment_wait;      /* id of the segment that is created for the staging memory */
+	bool staged;                /* the unit is on the host, and its sums are computed in the staging
 	                                 memory */
-	bool fresh;                   /* an untargeted part: the sum's memory is new */
-	struct zd_storage *staging;   /* NULL: not needed */
-	struct zd_storage *target;    /* the owner's; set when the slice is opened */
-	struct zd_slice *prev, *next; /* device->staging_queue */
-	uint32_t overtaken;           /* by slices of other uids, while it waited */
+	bool fresh;                 /* an untargeted part: the sum's memory is new */
+	struct zd_storage *staging; /* NULL: not needed */
+	struct zd_storage *target;  /* the owner's; set when the slice is opened */
+	struct zd_part *lent; /* the owner's part, while its terms are lent; with a reference to the unit */
+	TAILQ_ENTRY(zd_slice) loan_link; /* of the member's loans, until the owner has returned them */
+	struct zd_slice *prev, *next;    /* device->staging_queue */
+	uint32_t overtaken;              /* by slices of other uids, while it waited */
 };
 
 struct zd_slice_planner {
@@ -89,7 +94,7 @@ struct zd_slice_planner {
 	uint64_t (*broadcast_begin)(const struct zd_slice *slice, uint32_t index, uint64_t *numel);
 };
 
-extern const struct zd_slice_planner zd_plan_sums, zd_plan_rail_sums, zd_plan_exchange;
+extern const struct zd_slice_planner zd_plan_sums, zd_plan_terms, zd_plan_rail_sums, zd_plan_exchange;
 /* Returns the planner of the group's reductions (slice.c). */
 const struct zd_slice_planner *zd_slice_planner_of(const struct zd_group *group);
 
@@ -113,6 +118,21 @@ void zd_slices_entry_ready(struct zd_engine *e, struct zd_reduction *r, uint32_t
 /* Whether the slice waits only for its sums, and their inputs are complete. */
 bool zd_slice_awaits_sum(const struct zd_slice *slice);
 
+/* ---- Terms of a slice that is DONE (plan_terms.c) ------------------------------------------------------ */
+
+/* The slice whose terms the rank receives in place of a sum, or NULL. */
+struct zd_slice *zd_terms_slice(const struct zd_reduction *r, uint32_t rank);
+/* Lends the terms: the owner's entry and the copies of the other ranks' pieces remain. */
+void zd_terms_lend(struct zd_slice *slice);
+/* Removes and returns the loan of the part, or NULL. Its memory remains until zd_terms_end(). */
+struct zd_slice *zd_terms_take_back(struct zd_member_reduce *mr, const struct zd_part *part);
+/* Called when no stream reads the terms any more. Can end the reduction. */
+void zd_terms_end(struct zd_engine *e, struct zd_slice *slice);
+/* Called when the reduction stops. Terms that are lent remain. */
+void zd_terms_stop(struct zd_slice *slice);
+/* Fills the reply to a reduce_wait. */
+void zd_terms_reply(struct zd_engine *e, const struct zd_slice *slice);
+
 /* ---- Steps of plan_sums.c, shared by the planners ------------------------------------------------------ */
 
 static inline bool zd_contribution_is_submitted(const struct zd_contribution *c)
@@ -131,6 +151,13 @@ static inline uint32_t zd_slice_sum_step(const struct zd_slice *slice, uint32_t 
 }
 /* Returns the bytes of these pieces. */
 uint64_t zd_slice_pieces_bytes(const struct zd_slice *slice);
+/* Returns the chunk of the rank's entry that is the slice's. */
+struct zd_location zd_slice_entry_piece(const struct zd_slice *slice, uint32_t source, uint32_t chunk);
+/* Cuts the slices into chunks, for planners of one daemon. */
+void zd_slice_cut(const struct zd_engine *e, struct zd_reduction *r);
+uint32_t zd_slice_entry_reads(const struct zd_reduction *r);
+/* Adds the copies of the chunk's pieces. Returns the number of the first step. */
+uint32_t zd_slice_add_pieces(struct zd_slice *slice, uint32_t chunk);
 /* Adds the steps of each chunk: its pieces, its sum after the pieces, and `nbroadcast` copies after the
  * sum. */
 void zd_slice_add_chunks(struct zd_slice *slice, uint32_t nbroadcast);
@@ -159,6 +186,7 @@ void zd_slice_run_piece(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 void zd_slice_run_sum(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_load(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 void zd_slice_run_broadcast(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
+void zd_slice_run_own(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_step *step);
 
 /* ---- Early sums (early_sum.c) -------------------------------------------------------------------------- */
 

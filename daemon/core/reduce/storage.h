@@ -26,7 +26,7 @@ struct zd_storage {
 	/* For a sum without a place in a target (target.c), otherwise NULL: */
 	struct zd_window *sum_of;
 	struct zd_part *part;
-	bool summing;                     /* its slice is open */
+	bool summing;                     /* its slice is open, or collects terms */
 	bool returned;                    /* freed when it is not summing any more */
 	TAILQ_ENTRY(zd_storage) sum_link; /* of the window's sums */
 };

@@ -9,7 +9,8 @@
  * before it can read any of them.
  *
  * A part can be without a place in the target. Each of its sums then has its own memory, which is allocated
- * with the slice's staging memory, and dropped when the rank returns it or its step ends.
+ * with the slice's staging memory, and dropped when the rank returns it or its step ends. If the rank takes
+ * the terms of the sum, that memory has the other ranks' terms.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,14 +73,12 @@ struct zd_storage *zd_window_storage(const struct zd_window *w, const struct zd_
 }
 
 int zd_sum_new(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_part *part,
-               struct zd_err *err)
+               uint64_t bytes, struct zd_err *err)
 {
 	struct zd_member *member = w->mr->member;
 	struct zd_device *device = part->unit->on_host ? member->device->host : member->device;
 	struct zd_storage *storage;
-	int status = zd_storage_new(e, req, member, device, ZD_CHARGE_TARGET,
-	                            zd_unit_target_numel(part->unit) * zerod_dtype_bytes(w->target_dtype),
-	                            &storage, err);
+	int status = zd_storage_new(e, req, member, device, ZD_CHARGE_TARGET, bytes, &storage, err);
 	if (status != 0)
 		return status;
 	storage->sum_of = w;
@@ -117,7 +116,7 @@ void zd_sum_made(struct zd_engine *e, struct zd_storage *storage)
 
 void zd_targets_drop(struct zd_engine *e, struct zd_window *w)
 {
-	zd_target_forget_lent(w);
+	zd_target_forget_lent(e, w);
 	while (!TAILQ_EMPTY(&w->sums))
 		sum_drop(e, TAILQ_FIRST(&w->sums));
 	for (uint32_t i = 0; i < ZD_NTARGETS; i++)

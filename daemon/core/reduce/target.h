@@ -35,9 +35,10 @@ static inline uint64_t zd_part_target_offset(const struct zd_part *part)
 {
 	return part->untargeted ? 0 : part->unit->target_offset_numel;
 }
-/* Allocates the memory for a sum of an untargeted part. Returns as zd_storage_new(). */
+/* Allocates the memory for a sum of an untargeted part, or for the terms of one. Returns as
+ * zd_storage_new(). */
 int zd_sum_new(struct zd_engine *e, struct zd_request *req, struct zd_window *w, struct zd_part *part,
-               struct zd_err *err) __attribute__((warn_unused_result));
+               uint64_t bytes, struct zd_err *err) __attribute__((warn_unused_result));
 /* Drops the memory of a sum, now or when zd_sum_made() is called. */
 void zd_sum_return(struct zd_engine *e, struct zd_storage *storage);
 /* Called when the slice of a sum is done or stopped. */
@@ -59,6 +60,6 @@ void zd_target_store_scalars(struct zd_engine *e, struct zd_window *w, struct zd
  * stored. */
 bool zd_slice_target_is_accessed(const struct zd_slice *slice);
 /* Ends the lending of all places of the window's target: the target is dropped, or the window closes. */
-void zd_target_forget_lent(struct zd_window *w);
+void zd_target_forget_lent(struct zd_engine *e, struct zd_window *w);
 
 #endif

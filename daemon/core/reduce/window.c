@@ -118,7 +118,7 @@ void zd_window_try_pass(struct zd_engine *e, struct zd_member_reduce *mr)
 	struct zd_window *w = mr->w;
 	if (mr->closing || !w->promise || mr->nenders == 0)
 		return;
-	zd_target_forget_lent(w);
+	zd_target_forget_lent(e, w);
 	mr->closing = w;
 	mr->w = zd_window_new(mr, w->number + 1);
 	inherit(mr->w);

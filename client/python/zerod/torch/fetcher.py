@@ -105,6 +105,10 @@ class Fetcher:
         """Whether the unit is for the thread. absent: some of its parameters have no gradient here."""
         return unit.placement.optimizer_on_host
 
+    def lends(self, unit: FlatUnit) -> bool:
+        """Whether the thread needs the terms of the unit's sum, and not the sum."""
+        return False
+
     def copy_rest(self) -> None:
         """Called before the step begins: copies sums of the remaining units, if they are not in the target."""
 
@@ -167,12 +171,17 @@ class Fetcher:
         try:
             if not self._stopped and self.failure is None:
                 ended = task(unit, *args)
+            else:
+                self._decline(unit)
         except BaseException as failure:
             self.failure = failure
         if ended:
             with self._idle:
                 self._pending -= 1
                 self._idle.notify_all()
+
+    def _decline(self, unit: FlatUnit) -> None:
+        """Called in place of the unit's task."""
 
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():

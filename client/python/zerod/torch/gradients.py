@@ -129,6 +129,7 @@ class Gradients:
         self._entry = s.Entry()
         self._reserve = s.ReserveOptions(flags=s.ReserveFlags.ZERO_HOLES)
         self._submit = s.ReduceOptions(op=context.settings.op, flags=s.ReduceFlags.DETACHED)
+        self._submit_terms = s.ReduceOptions(op=context.settings.op, flags=s.ReduceFlags.DETACHED | s.ReduceFlags.TERMS)
         once = context.settings.stage == 1
         self._backward = s.BackwardOptions(stage=1 if once else 3, boundary=int(once))
 
@@ -295,15 +296,18 @@ class Gradients:
             if absent and not unit.named_views:
                 torch._foreach_zero_([views[index] for index in absent])
         options = self._submit
+        takes = self.fetcher.takes(unit, bool(absent))
         if absent and unit.named_views:
             options = s.ReduceOptions(op=self.context.settings.op, flags=s.ReduceFlags.DETACHED, **zerod.absent(absent))
+        elif takes and self.fetcher.lends(unit):
+            options = self._submit_terms
         bucket.submit(entry.id, stream, options)
         for leaf in unit.leaves:
             leaf.grad = None
         unit.submitted = True
         if absent:
             unit.missing = tuple(absent)
-        if self.fetcher.takes(unit, bool(absent)):
+        if takes:
             if self.fetcher.runs_optimizer:
                 self._show_used(unit)
             self.fetcher.ready(unit)

@@ -8,6 +8,7 @@ docs/optimizer.md in the repository has the formulas.
 from __future__ import annotations
 
 import os
+from ctypes import pointer
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any, Callable, Iterator, Optional
@@ -163,18 +164,19 @@ class _Optimizer(UnitOptimizer):
                     model.steps.after_units([unit for unit in units if len(some[unit]) == sum(unit.wants)])
         return loss
 
-    def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
+    def update(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, Optional[torch.Tensor]]]",
+               groups: "list[dict[str, Any]]", terms: Optional[s.Terms] = None) -> None:
         """One step of parameters (unit, index, group, parameter, gradient) whose units are under update."""
         self._check_numbers(found[0][0], {number for _, _, number, _, _ in found}, groups)
-        self._apply([(*each, None) for each in found], groups)
+        self._apply([(*each, None) for each in found], groups, terms)
 
     def _check_numbers(self, unit: FlatUnit, numbers: set[int], groups: "list[dict[str, Any]]") -> None:
         """Raises for invalid numbers on all ranks, before a weight changes, even if this rank has no elements."""
         for number in numbers:
             _update([s.OptimizerPart(unit=unit.written.handle)], self._numbers(groups[number], 1), unit.context)
 
-    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, torch.Tensor, Optional[torch.Tensor]]]",
-               groups: "list[dict[str, Any]]") -> None:
+    def _apply(self, found: "list[tuple[FlatUnit, int, int, nn.Parameter, Optional[torch.Tensor], Optional[torch.Tensor]]]",
+               groups: "list[dict[str, Any]]", terms: Optional[s.Terms] = None) -> None:
         context = found[0][0].context
         runs: list[_Run] = []
         order = {unit: position for position, unit in enumerate(dict.fromkeys(unit for unit, *_ in found))}
@@ -185,7 +187,9 @@ class _Optimizer(UnitOptimizer):
             step = self._count(unit, index, parameter)
             unit.parts[index].writes += 1
             addresses = {_STATE[name]: values.writable_local().data_ptr() for name, values in self._ranges[unit][index].items()}
-            run = _Run(unit, index, first, last, {"values": gradient.data_ptr(), **addresses}, group, step, scale)
+            if gradient is not None:
+                addresses["values"] = gradient.data_ptr()
+            run = _Run(unit, index, first, last, addresses, group, step, scale)
             if first < last and not (runs and runs[-1].takes(run)):
                 runs.append(run)
         if self.counts:
@@ -198,14 +202,14 @@ class _Optimizer(UnitOptimizer):
             numbers.scale = None if scale is None else scale.data_ptr()
             on_host = [run for run in some if run.unit.placement.optimizer_on_host]
             numel = max(_PIECE, sum(run.last - run.first for run in on_host) // (4 * _thread_count()))
-            _update([self._part(run) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)
+            _update([self._part(run, terms) for run in some if not run.unit.placement.optimizer_on_host], numbers, context)
             _update_by_cpu([self._part(piece) for run in on_host for piece in run.pieces(numel)], numbers, context)
 
-    def _part(self, run: _Run) -> s.OptimizerPart:
+    def _part(self, run: _Run, terms: Optional[s.Terms] = None) -> s.OptimizerPart:
         unit = run.unit
         low = None if unit.halves is None else unit.halves.low.data_ptr() + 2 * run.first
         return s.OptimizerPart(unit=unit.written.handle, offset_numel=run.first, numel=run.last - run.first, low=low,
-                               **run.addresses)
+                               terms=None if terms is None else pointer(terms), **run.addresses)
 
     def _numbers(self, group: dict[str, Any], step: int) -> s.OptimizerStep:
         raise NotImplementedError

@@ -39,6 +39,7 @@ from .updates import Updates
 if TYPE_CHECKING:
     from .model import Model
 
+_TERMS = (torch.float32, torch.bfloat16)  # which optimizer_update() sums
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)  # which the daemon's library converts
 
 
@@ -53,8 +54,12 @@ class UnitOptimizer(torch.optim.Optimizer):
         """Makes the state of a unit that is under update."""
         raise NotImplementedError
 
-    def update(self, found: "list[tuple[FlatUnit, int, int, torch.nn.Parameter, torch.Tensor]]", groups: "list[dict[str, Any]]") -> None:
-        """Steps parameters of units that are under update: (unit, index, number of the group, parameter, gradient)."""
+    def update(self, found: "list[tuple[FlatUnit, int, int, torch.nn.Parameter, Optional[torch.Tensor]]]",
+               groups: "list[dict[str, Any]]", terms: Optional[s.Terms] = None) -> None:
+        """Steps parameters of units that are under update: (unit, index, number of the group, parameter, gradient).
+
+        terms: of the gradients, if `found` has one unit and no gradients.
+        """
         raise NotImplementedError
 
 
@@ -221,8 +226,8 @@ class Overlap(Fetcher):
             self.context.group.update_begin(rest, flags=s.WaitFlags.LEASES)
             self.updates.begun.update(rest)
 
-    def _step(self, unit: FlatUnit) -> None:
-        """Runs the optimizer for this rank's slices of the unit's parameters."""
+    def _step(self, unit: FlatUnit, terms: Optional[s.Terms] = None) -> None:
+        """Runs the optimizer for this rank's slices of the unit's parameters, whose sums are there, or the sums' terms."""
         assert self._group_of is not None
         group_of = self._group_of
         mine = [(index, member.parameter) for index, member in enumerate(unit.members) if id(member.parameter) in group_of]
@@ -230,10 +235,10 @@ class Overlap(Fetcher):
             return
         if unit.host_gradient() is None and unit.placement.optimizer_on_host:  # the backward can have ended
             unit.unit.reduce_wait()
-        gradients = unit.reduced()
+        gradients = unit.reduced() if terms is None else [None] * len(unit.members)
         if isinstance(self.optimizer, UnitOptimizer):
             self.optimizer.update([(unit, index, group_of[id(parameter)], parameter, gradients[index]) for index, parameter in mine],
-                                  self._groups)
+                                  self._groups, terms)
             return
         shown = [parameter.grad for _, parameter in mine]
         try:
@@ -257,6 +262,7 @@ class OnDevice(Overlap):
         super().__init__(context, updates, gradients, optimizer, units)
         units = [unit for unit in units if not unit.summed_by_ranks]  # step() steps the others
         self._units = set(units)
+        self._lent: set[FlatUnit] = set()  # those of whose sums the daemon lends the terms, in this backward
         try:
             for unit in units:
                 unit.unit.set_target(False)
@@ -283,8 +289,16 @@ class OnDevice(Overlap):
     def takes(self, unit: FlatUnit, absent: bool) -> bool:
         return unit in self._units and not absent
 
+    def lends(self, unit: FlatUnit) -> bool:
+        lends = isinstance(self.optimizer, UnitOptimizer) and self.ahead and unit.gradient_dtype in _TERMS and \
+            self.context.world <= s.MOST_TERMS
+        if lends:
+            self._lent.add(unit)
+        return lends
+
     def clear(self) -> None:
         super().clear()
+        self._lent.clear()
         for unit in self._units:
             unit.copied = None
 
@@ -307,17 +321,32 @@ class OnDevice(Overlap):
 
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():
-            unit.unit.reduce_wait()
-            self._begin(unit, [unit.unit])
-            with self.lock:
-                if self._stopped:
-                    return True
-                unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the stored sum
-                self.stepped.add(unit)
-                if unit.halves is not None:  # masters that a program reads in the backward
-                    unit.halves.close(writes=False)
-                self._step(unit)
-                self.updates.publish([unit], ticket=True, early=True)
-                self.updates.published.add(unit)
+            if unit not in self._lent:
+                unit.unit.reduce_wait()
+                self._take(unit)
+                return True
+            try:
+                self._take(unit, unit.unit.reduce_terms(self.context.stream()))
+            finally:
                 unit.unit.return_target()
         return True
+
+    def _take(self, unit: FlatUnit, terms: Optional[s.Terms] = None) -> None:
+        self._begin(unit, [unit.unit])
+        with self.lock:
+            if self._stopped:
+                return
+            if terms is None:
+                unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the stored sum
+            self.stepped.add(unit)
+            if unit.halves is not None:  # masters that a program reads in the backward
+                unit.halves.close(writes=False)
+            self._step(unit, terms)
+            self.updates.publish([unit], ticket=True, early=True)
+            self.updates.published.add(unit)
+            unit.unit.return_target()
+
+    def _decline(self, unit: FlatUnit) -> None:
+        if unit in self._lent:  # the backward does not end before
+            unit.unit.reduce_terms()
+            unit.unit.return_target()

@@ -433,7 +433,8 @@ static int end_wait(struct zd_request *req, const struct zd_window *w)
 	}
 	if (!r) /* rejected entries that streams still write */
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
-	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), w->open, 0);
+	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r, w->mr->member->rank), w->open,
+	                  0);
 	req->wait.unit = r->unit;
 	return ZD_WAIT;
 }

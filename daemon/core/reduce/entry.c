@@ -268,7 +268,7 @@ static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 		return zd_wait_for(req, ZD_WAIT_MEMORY, 0, entry->bytes, 0);
 	uint32_t rank = oldest->part->rank;
 	if (oldest->reduction && oldest->state >= ZD_ENTRY_SUBMITTED)
-		rank = zd_reduction_waits_for(oldest->reduction);
+		rank = zd_reduction_waits_for(oldest->reduction, rank);
 	(void)zd_wait_for(req, ZD_WAIT_BUCKET, rank, 0, 0);
 	req->wait.unit = oldest->part->unit;
 	return ZD_WAIT;

@@ -254,7 +254,7 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
 		if (w == mr->w)
 			promise_lent(e, req, mr);
-		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r), 1, 0);
+		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r, part->rank), 1, 0);
 		req->wait.unit = part->unit;
 		return ZD_WAIT;
 	}

@@ -40,9 +40,9 @@ static void build(struct zd_slice *slice)
 	             r->nchunks * slice->chunk_steps + 1);
 	for (uint32_t chunk = 0; chunk < r->nchunks; chunk++)
 		(void)zd_slice_add_pieces(slice, chunk);
-	(void)zd_plan_add(&slice->plan, (struct zd_plan_step){.kind = ZD_SLICE_OWN,
-	                                                      .source = ZD_PLAN_NOBODY,
-	                                                      .waits = r->nchunks});
+	(void)zd_plan_add(
+	        &slice->plan,
+	        (struct zd_plan_step){.kind = ZD_SLICE_OWN, .source = ZD_PLAN_NOBODY, .waits = r->nchunks});
 }
 
 static uint32_t entry_step(const struct zd_slice *slice, uint32_t rank, uint32_t chunk)

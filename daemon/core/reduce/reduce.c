@@ -584,14 +584,22 @@ static uint32_t first_rank(const struct zd_reduction *r, enum zd_contribution_st
 	return rank;
 }
 
-uint32_t zd_reduction_waits_for(const struct zd_reduction *r)
+bool zd_reduction_lends(const struct zd_reduction *r, uint32_t rank)
+{
+	return r->state == ZD_REDUCTION_RUNNING && r->slices[rank].held &&
+	       r->slices[rank].state == ZD_SLICE_DONE;
+}
+
+uint32_t zd_reduction_waits_for(const struct zd_reduction *r, uint32_t mine)
 {
 	uint32_t world = r->group->local_world_size, rank = first_rank(r, ZD_CONTRIBUTION_SUBMITTED);
 	if (rank == world)
 		rank = first_rank(r, ZD_CONTRIBUTION_READY);
 	if (rank < world || !r->slices)
 		return rank < world ? rank : 0;
-	for (rank = 0; rank < world - 1 && r->slices[rank].state == ZD_SLICE_DONE && !r->slices[rank].held;)
+	if (zd_reduction_lends(r, mine))
+		return mine;
+	for (rank = 0; rank < world - 1 && r->slices[rank].state == ZD_SLICE_DONE;)
 		rank++;
 	return rank;
 }

@@ -31,9 +31,9 @@ static void producers_text(const struct zd_engine *e, const struct zd_entry *ent
 }
 
 /* Describes the awaited slice's sum, if its rank's process makes it. Otherwise returns NULL. */
-static const char *sum_text(const struct zd_engine *e, const struct zd_reduction *r)
+static const char *sum_text(const struct zd_engine *e, const struct zd_reduction *r, uint32_t mine)
 {
-	uint32_t rank = zd_reduction_waits_for(r);
+	uint32_t rank = zd_reduction_waits_for(r, mine);
 	if (r->state != ZD_REDUCTION_RUNNING || !zd_slice_awaits_sum(&r->slices[rank]) || !e->sink.sums)
 		return NULL;
 	switch (e->sink.sums(e->sink.arg, r->group->members[rank].session->id)) {
@@ -46,18 +46,21 @@ static const char *sum_text(const struct zd_engine *e, const struct zd_reduction
 	}
 }
 
-static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, char *out,
+static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, uint32_t mine, char *out,
                            size_t out_bytes)
 {
-	uint32_t rank = zd_reduction_waits_for(r), shown = r->group->first_rank + rank;
+	uint32_t rank = zd_reduction_waits_for(r, mine), shown = r->group->first_rank + rank;
 	const char *unit = r->unit ? r->unit->name : "";
 	if (r->state == ZD_REDUCTION_COLLECTING)
 		(void)snprintf(out, out_bytes, "unit '%.64s' waits for rank %u", unit, shown);
 	else if (r->state != ZD_REDUCTION_RUNNING)
 		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
-	else if (sum_text(e, r))
-		(void)snprintf(out, out_bytes, "unit '%.64s' %s rank %u's process", unit, sum_text(e, r),
+	else if (zd_reduction_lends(r, rank))
+		(void)snprintf(out, out_bytes, "unit '%.64s' has terms that rank %u has not returned", unit,
 		               shown);
+	else if (sum_text(e, r, mine))
+		(void)snprintf(out, out_bytes, "unit '%.64s' %s rank %u's process", unit,
+		               sum_text(e, r, mine), shown);
 	else if (r->ranks[rank].state == ZD_CONTRIBUTION_SUBMITTED && r->ranks[rank].entry)
 		producers_text(e, r->ranks[rank].entry, out, out_bytes);
 	else
@@ -80,20 +83,26 @@ void zd_entry_text(const struct zd_engine *e, const struct zd_entry *entry, char
 	else if (entry->state == ZD_ENTRY_SUBMITTED)
 		producers_text(e, entry, out, out_bytes);
 	else
-		reduction_text(e, entry->reduction, out, out_bytes);
+		reduction_text(e, entry->reduction, entry->part->rank, out, out_bytes);
 }
 
 int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes)
 {
 	const struct zd_wait *wait = &req->wait;
+	uint32_t mine = req->member->rank;
 	const struct zd_window *w = zd_reduce_request_lost(req) ? NULL : zd_window_of(req);
 	const struct zd_reduction *r = w ? zd_reduction_first_open(w) : NULL;
 	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
 	                    wait->a == 1 ? "" : "s");
-	if (r && sum_text(e, r))
+	if (r && zd_reduction_lends(r, mine))
 		return used + snprintf(out + used, out_bytes - (size_t)used,
-		                       "unit '%.64s' %s rank %u's process", r->unit->name, sum_text(e, r),
-		                       r->group->first_rank + zd_reduction_waits_for(r));
+		                       "unit '%.64s' has terms that rank %u has not returned", r->unit->name,
+		                       r->group->first_rank + mine);
+	if (r && sum_text(e, r, mine))
+		return used + snprintf(out + used, out_bytes - (size_t)used,
+		                       "unit '%.64s' %s rank %u's process", r->unit->name,
+		                       sum_text(e, r, mine),
+		                       r->group->first_rank + zd_reduction_waits_for(r, mine));
 	return used + snprintf(out + used, out_bytes - (size_t)used, "unit '%.64s' (rank %u)",
 	                       wait->unit ? wait->unit->name : "",
 	                       req->member->group->first_rank + wait->rank);

@@ -165,7 +165,9 @@ const struct zd_reduction *zd_reduction_first_open(const struct zd_window *w);
 bool zd_reduction_drains(const struct zd_engine *e, const struct zd_reduction *r);
 /* Whether zd_reduction_drains() is true of all reductions of the window. */
 bool zd_reductions_drain(const struct zd_engine *e, const struct zd_group *group, uint64_t window);
-/* Returns the first rank that the reduction waits for. */
-uint32_t zd_reduction_waits_for(const struct zd_reduction *r);
+/* Whether the reduction waits only until the rank has returned its terms. */
+bool zd_reduction_lends(const struct zd_reduction *r, uint32_t rank);
+/* Returns the first rank for which the rank `mine` waits in the reduction. */
+uint32_t zd_reduction_waits_for(const struct zd_reduction *r, uint32_t mine);
 
 #endif

@@ -5,6 +5,15 @@
 
 static const struct core_unit unit_w = {.name = "w", .numel = UNIT_BYTES / 4 - 3};
 
+static void open_reader(struct rig *rig, uint32_t device)
+{
+	rig->reader = core_open(rig->core, CORE_ALICE);
+	const struct zd_reply *reply =
+	        core_expect(rig->core, core_alloc(rig->core, rig->reader, "reader", device, UNIT_BYTES), 0);
+	rig->into = reply->u.alloc.allocation;
+	rig->place = reply->place;
+}
+
 static void start_hosted(struct rig *rig, const struct core_join *join, bool on_host)
 {
 	rig->core = core_new(&(struct core_options){.host_arena_bytes = 4 * CORE_MIB});
@@ -14,11 +23,7 @@ static void start_hosted(struct rig *rig, const struct core_join *join, bool on_
 	        &rig->team, &(struct core_unit){.name = "w", .numel = unit_w.numel, .on_host = on_host});
 	core_team_publish(&rig->team, rig->unit);
 	commit(rig, 1);
-	rig->reader = core_open(rig->core, CORE_ALICE);
-	const struct zd_reply *reply =
-	        core_expect(rig->core, core_alloc(rig->core, rig->reader, "reader", 0, UNIT_BYTES), 0);
-	rig->into = reply->u.alloc.allocation;
-	rig->place = reply->place;
+	open_reader(rig, 0);
 }
 
 static void start_plain(struct rig *rig)
@@ -63,12 +68,17 @@ static uint64_t read_it(struct rig *rig, const char *unit, uint64_t step)
 	                                                   .allocation = rig->into}});
 }
 
-static void expect_read(struct rig *rig, uint64_t step, uint64_t version)
+static void expect_read_of(struct rig *rig, const char *unit, uint64_t step, uint64_t version)
 {
-	core_expect(rig->core, read_it(rig, "w", step), 0);
+	core_expect(rig->core, read_it(rig, unit, step), 0);
 	const uint8_t *bytes = core_bytes(rig->core, rig->place);
 	for (uint32_t i = 0; i < UNIT_BYTES - 12; i++)
 		assert_int_equal(bytes[i], core_pattern(i / (UNIT_BYTES / RANKS), version));
+}
+
+static void expect_read(struct rig *rig, uint64_t step, uint64_t version)
+{
+	expect_read_of(rig, "w", step, version);
 }
 
 static void publish_and_commit(struct rig *rig, uint64_t step)
@@ -296,7 +306,8 @@ static void start_nodes(struct rig *rig)
 	for (uint32_t i = 0; i < RANKS; i++) {
 		const char name[] = {(char)('a' + i), 0};
 		struct core_unit unit = {.name = name, .numel = unit_w.numel};
-		core_team_publish(&rig->team, core_team_register(&rig->team, &unit));
+		rig->unit = core_team_register(&rig->team, &unit);
+		core_team_publish(&rig->team, rig->unit);
 	}
 	commit(rig, 1);
 }
@@ -308,6 +319,24 @@ CORE_RIG_TEST(test_memory_of_each_node, struct rig, rig, start_nodes(rig), core_
 	for (uint32_t i = 0; i < RANKS; i++)
 		core_run_one(rig->core, ZD_CMD_SEGMENT_CREATE);
 	core_expect(rig->core, saved, 0);
+}
+
+/* The copy of 'b' is in host memory of rank 1's device, and the allocation in that of rank 0's. While the
+ * shards hold the step it is read from them. */
+CORE_RIG_TEST(test_copy_of_another_node, struct rig, rig, start_nodes(rig), core_rig_end)
+{
+	const struct zd_args ask = {
+	        .kind = ZD_REQ_UNIT_READ,
+	        .u.unit_read = {.group = rig->team.group, .unit = (char *)"b", .step = 1}};
+	open_reader(rig, RANKS);
+	core_expect(rig->core, save(rig, 0, 1), 0);
+	core_expect(rig->core, await_saved(rig, 0), 0);
+	core_call(rig->core, rig->reader, &ask, 0); /* without an allocation */
+	expect_read_of(rig, "b", 1, 1);
+	core_team_publish(&rig->team, rig->unit);
+	core_expect_error(
+	        rig->core, read_it(rig, "b", 1), ZEROD_E_UNSUPPORTED,
+	        "unit 'b' is in the host memory of device 3, and the allocation in that of device 2");
 }
 
 HOST_TEST(test_update_overtakes_the_copy)
@@ -335,6 +364,23 @@ HOST_TEST(test_too_little_memory)
 	core_expect_error(rig->core, save(rig, 0, 3), ZEROD_E_NO_MEMORY,
 	                  "step 3 of group 'world' has 2098164 bytes; unit 'large'");
 	expect_read(rig, 2, 2);
+}
+
+/* A unit that is not in the host copy is BUSY while its shadow is made, and read there afterwards. */
+HOST_SHADOW_TEST(test_shadow_is_made_meanwhile)
+{
+	const struct core_unit masters = {.name = "masters", .numel = unit_w.numel, .unsaved = true};
+	uint64_t unit = core_team_register(&rig->team, &masters);
+	core_team_publish(&rig->team, unit);
+	publish_and_commit(rig, 2);
+	core_expect(rig->core, save(rig, 0, 2), 0);
+	core_hold(rig->core, ZD_CMD_COPY);
+	uint64_t update = core_update(rig->core, rig->team.session[1], unit);
+	core_expect_error(rig->core, read_it(rig, "masters", 2), ZEROD_E_BUSY,
+	                  "shard of step 2 is being saved");
+	core_unhold(rig->core, ZD_CMD_COPY);
+	core_expect(rig->core, update, 0);
+	expect_read_of(rig, "masters", 2, 1);
 }
 
 /* Of shards, shadows and saves of shadows. It outlives the ranks, and not the daemon. */

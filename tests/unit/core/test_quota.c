@@ -139,22 +139,26 @@ QUOTA_TEST(test_nothing_comes, 1, QUOTA)
 	core_close_all(core);
 }
 
-/* The uid's own empty segments are given back before it is refused one, on any device; nobody else's are. */
+/* The uid's own empty segments are given back before it is refused one, on any device; nobody else's are, nor
+ * are others' that retire awaited. */
 QUOTA_TEST(test_empty_segments_are_given_back, 2, 2 * QUOTA)
 {
 	const struct zd_fence fence = {.timeline = 900, .value = 1};
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB), request;
 	uint32_t created;
+	char text[64];
 
 	core_expect(core, core_alloc(core, bob, "job", 1, 1), 0);
 	free_behind(core, bob, core_alloc(core, bob, "job", 1, 100 * CORE_KIB), NULL);
+	free_behind(core, bob, core_alloc(core, bob, "ended", 0, 100 * CORE_KIB), NULL);
 	core_expect(core, core_alloc(core, alice, "job", 1, 1), 0);
 	free_behind(core, alice, core_alloc(core, alice, "job", 1, 100 * CORE_KIB), &fence);
 	free_behind(core, alice, core_alloc(core, alice, "job", 1, 100 * CORE_KIB), &fence);
 	core_pass(core, alice, fence.timeline, fence.value);
 	/* 204 of 256 KiB on device 1 */
 	request = core_alloc(core, alice, "job", 0, 124 * CORE_KIB);
-	core_expect_waits(core, request, " to unmap segment ");
+	(void)snprintf(text, sizeof(text), " to unmap segment %u", core_told(core, alice));
+	core_expect_waits(core, request, text);
 	core_unmap(core, alice);
 	core_expect(core, request, 0);
 	created = core_count(core, ZD_CMD_SEGMENT_CREATE);

@@ -132,6 +132,7 @@ READ_TEST(test_rows)
 	}
 	zd_engine_metrics(core_engine(rig->core), &view);
 	assert_int_equal(view.metrics->counters[ZD_COUNT_READ_BYTES], copied);
+	assert_int_equal(core_copied_bytes(rig->core, 0) + core_copied_bytes(rig->core, 1), copied);
 	assert_int_equal(most, 4); /* of each shard the whole rows, and the parts of a row */
 }
 

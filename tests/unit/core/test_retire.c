@@ -389,6 +389,29 @@ RIG_TEST(test_session_that_does_not_unmap, 2)
 	assert_int_equal(zd_engine_next_deadline(core_engine(rig->core)), UINT64_MAX);
 }
 
+/* The request that waited for the memory has ended: the session remains until another one waits. */
+RIG_TEST(test_memory_that_nobody_awaits_any_more, 2)
+{
+	uint64_t bob = core_open(rig->core, CORE_BOB), stopped = core_open(rig->core, CORE_ALICE);
+	const struct zd_args wants = {.kind = ZD_REQ_ALLOC,
+	                              .u.alloc = {.job = (char *)"theirs", .bytes = 2 * SEGMENT}};
+	struct zd_args args = {.kind = ZD_REQ_FREE};
+	args.u.free.allocation = core_expect(rig->core, core_alloc(rig->core, stopped, "job", 0, SEGMENT), 0)
+	                                 ->u.alloc.allocation;
+	core_call(rig->core, stopped, &args, 0);
+	uint64_t request = core_send_until(rig->core, bob, 1000, &wants);
+	core_expect_waits(rig->core, request, " to unmap ");
+	core_tick(rig->core, 1000);
+	core_expect(rig->core, request, ZEROD_E_DEADLINE);
+	core_tick(rig->core, 2 * UNMAP_NS);
+	assert_true(core_is_open(rig->core, stopped));
+	assert_int_equal(zd_engine_next_deadline(core_engine(rig->core)), UINT64_MAX);
+	request = core_send(rig->core, bob, &wants);
+	core_tick(rig->core, 2 * UNMAP_NS + 1);
+	assert_false(core_is_open(rig->core, stopped));
+	core_expect(rig->core, request, 0);
+}
+
 /* The memory of a process that may still use the device is kept until the process has left. */
 TEST(test_late_process_lingers)
 {

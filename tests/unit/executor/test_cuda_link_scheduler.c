@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_cuda_link_scheduler.c - which GPU may push when, from which GPU to which, in times that the tests
  * name. */
+#include "executor/cuda/cuda_copy_stream.h"
 #include "executor/cuda/cuda_link_scheduler.h"
 #include "tests/support/test.h"
 
@@ -85,6 +86,19 @@ TEST(test_one_push_into_a_gpu_at_a_time)
 	assert_false(asks_for(f, 3, 1, BEGIN + LASTS - BEFORE));
 	assert_in_range(f->scheduler[3].again_ns, BEGIN + LASTS - BEFORE, BEGIN + LASTS);
 	assert_true(asks_for(f, 3, 1, BEGIN + LASTS));
+	free(f);
+}
+
+/* Pieces of short rows have fewer bytes than other pieces. */
+TEST(test_slot_of_short_rows)
+{
+	struct fixture *f = open_fixture();
+	struct zd_cuda_task task = copy(1, MIB, MIB, LARGE);
+	task.u.copy.rows = (struct zd_rows){64, 128};
+	uint64_t lasts = zd_cuda_link_slot_ns(64 * ZD_CUDA_PIECE_ROWS);
+	assert_true(asks(f, 0, &task, BEGIN));
+	assert_false(asks_for(f, 3, 1, BEGIN + lasts - 2 * BEFORE));
+	assert_true(asks_for(f, 3, 1, BEGIN + lasts));
 	free(f);
 }
 

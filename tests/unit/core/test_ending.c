@@ -424,13 +424,33 @@ STEPS_TEST(test_a_restart_between_two_steps_of_a_job)
 	assert_null(core_engine(core)->jobs);
 }
 
+static void restart_and_expect_one_hold(struct core_driver *core)
+{
+	const struct zd_unit *unit;
+	core_restart(core);
+	TAILQ_FOREACH (unit, &core_engine(core)->groups->units, group_link)
+		assert_int_equal(unit->parts[0].readers, 1);
+	core_end(core);
+}
+
+/* Each step of a session's end records the holds that no step before has recorded. */
+TEST(test_steps_record_holds_once)
+{
+	struct core_driver *core = core_new(&lingering);
+	uint64_t session = core_open(core, CORE_ALICE);
+	core_journal(core);
+	register_units(core, session, join(core, session, "world", true), NUNITS);
+	core_close(core, session);
+	assert_true(make_steps(core, CORE_ALICE) > 1);
+	restart_and_expect_one_hold(core);
+}
+
 /* A journal that is begun anew in steps may have the records of a session's end, made by an event between two
  * steps: the last step replaces them. */
 TEST(test_holds_are_restored_once)
 {
 	struct core_driver *core = core_new(&lingering);
 	uint64_t session = core_open(core, CORE_ALICE);
-	const struct zd_unit *unit;
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
 	zd_engine_journal_begin(core_engine(core));
@@ -439,10 +459,7 @@ TEST(test_holds_are_restored_once)
 	(void)make_steps(core, CORE_ALICE);
 	assert_true(zd_engine_journal_step(core_engine(core), UINT32_MAX));
 	(void)core_open_admin(core); /* the records are stored */
-	core_restart(core);
-	TAILQ_FOREACH (unit, &core_engine(core)->groups->units, group_link)
-		assert_int_equal(unit->parts[0].readers, 1);
-	core_end(core);
+	restart_and_expect_one_hold(core);
 }
 
 STEPS_TEST(test_a_rank_of_many_groups_is_reported_for_some)

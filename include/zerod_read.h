@@ -116,9 +116,9 @@ struct zerod_unit_info {
  * there. All reads of one `step` belong to one commit. `info` may be NULL. Errors: STALE_VERSION (the step is
  * neither pinned nor in the host copy, or not any more, and another one was committed, or a rank has joined
  * since, or updated its shard and the group has no shadows: wait for the next commit; the unit is not in the
- * host copy), STATE (`step` is not committed; the unit was
- * not published before it), BUSY (a shard is saved or moved until the deadline), UNSUPPORTED (as above;
- * host memory of another NUMA node), NOT_FOUND (group, unit), INVALID (a range; rows that overlap), TORN,
+ * host copy), STATE (`step` is not committed; the unit was not published before it), BUSY (a shard is saved
+ * or moved until the deadline), UNSUPPORTED (as above; host memory of another NUMA node; several rows, and
+ * the daemon is older), NOT_FOUND (group, unit), INVALID (a range; rows that overlap), TORN,
  * RESTARTED. After an error the range of the allocation has any content, and nothing writes it any more. */
 ZEROD_MUST_USE int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *options,
                                    struct zerod_unit_info *info);

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <zerod_read.h>
+
+#include "client/lib/calls/alloc.h"
 #include "client/lib/conn/request.h"
 
 static int status_call(zerod_client *client, uint32_t deadline_ms)
@@ -468,6 +471,47 @@ TEST(test_faults)
 		assert_int_equal(zerod_gather(scene.unit, NULL, NULL, &data), ZEROD_E_PROTOCOL);
 		scene_close(&scene);
 	}
+}
+
+#define ROW_BYTES 8u
+
+static void copy_one_row(struct fake_peer *peer, void *arg)
+{
+	(void)arg;
+	fake_serve_unit(peer);
+	for (uint32_t rows = 1; rows <= 2; rows++) {
+		Zd__Reply reply = ZD__REPLY__INIT;
+		Zd__UnitReadReply read = ZD__UNIT_READ_REPLY__INIT;
+		const Zd__Request *request = fake_expect(peer, ZD__REQUEST__BODY_UNIT_READ);
+
+		if (!request)
+			return;
+		fake_check(peer, request->unit_read->rows == rows);
+		reply.id = request->id;
+		reply.body_case = ZD__REPLY__BODY_UNIT_READ;
+		reply.unit_read = &read;
+		fake_reply(peer, &reply);
+	}
+	fake_expect_end(peer);
+}
+
+TEST(test_an_older_daemon_copies_one_row)
+{
+	struct zerod_unit_read_options options = ZEROD_INIT(options);
+	struct zerod_allocation into = {.id = 1};
+	struct scene scene = {0};
+
+	scene_open(&scene, copy_one_row, NULL);
+	into.client = scene.client;
+	options.unit = "w";
+	options.into = &into;
+	options.bytes = options.stride_bytes = ROW_BYTES;
+	options.rows = 1;
+	assert_status(scene.client, zerod_unit_read(scene.client, &options, NULL), ZEROD_OK);
+	options.rows = 2;
+	assert_status(scene.client, zerod_unit_read(scene.client, &options, NULL), ZEROD_E_UNSUPPORTED);
+	assert_non_null(strstr(zerod_last_error(scene.client), "copies one row of a read"));
+	scene_close(&scene);
 }
 
 /* Packets of seeded random bytes, and good ones with a byte changed: any status will do, as long as we

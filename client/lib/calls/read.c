@@ -125,6 +125,7 @@ int zerod_commit_save(zerod_group *group, uint64_t step, const struct zerod_wait
 
 struct info {
 	struct zerod_unit_info made;
+	uint64_t rows_bytes; /* of several rows, which an older daemon does not copy */
 	struct zd_err *err;
 };
 
@@ -135,6 +136,9 @@ static int take_info(const Zd__Reply *reply, void *arg)
 
 	if (rc)
 		return rc;
+	if (reply->unit_read->copied_bytes < info->rows_bytes)
+		return zd_err_set(info->err, ZEROD_E_UNSUPPORTED,
+		                  "the daemon is older, and copies one row of a read");
 	info->made.numel = reply->unit_read->numel;
 	info->made.dtype = (enum zerod_dtype)reply->unit_read->dtype;
 	return 0;
@@ -205,6 +209,7 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	read.bytes = options.bytes;
 	read.rows = options.rows;
 	read.stride = options.stride_bytes;
+	result.rows_bytes = options.rows > 1 ? options.rows * options.bytes : 0;
 	read.allocation = options.into ? options.into->id : 0;
 	read.allocation_offset = options.into_offset_bytes;
 	rc = call_read(client, &read, options.deadline_ms, take_info, &result, result.err);

@@ -515,6 +515,7 @@ static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct
 	if (status == 0) {
 		e->reply.u.unit_read.dtype = unit->dtype;
 		e->reply.u.unit_read.numel = unit->numel;
+		e->reply.u.unit_read.copied_bytes = req->u.unit_read.copied ? req->u.unit_read.bytes : 0;
 	}
 	if (status != ZD_WAIT) {
 		note_read(e, req, unit->group->id, status, err);

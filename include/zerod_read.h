@@ -64,7 +64,8 @@ ZEROD_MUST_USE int zerod_commit_watch(zerod_client *client, const struct zerod_c
 int zerod_watch_fd(const zerod_watch *watch);
 /* Does not wait for the commit. BUSY: there is no result yet. Otherwise the result of zerod_commit_wait(),
  * including DEADLINE and the errors of a lost connection, or STATE: the client was closed. A pin's deadline
- * counts from the daemon's answer on. One thread at a time uses a watch. */
+ * counts from the daemon's answer on. One thread at a time uses a watch, and no thread uses it during
+ * zerod_close(). */
 ZEROD_MUST_USE int zerod_watch_take(zerod_watch *watch, struct zerod_committed *committed);
 /* Cancels the wait, and closes the descriptor, which the program has removed from its loop. Each watch needs
  * this call, also after zerod_close(). NULL is allowed. In a child that was forked it does nothing. */

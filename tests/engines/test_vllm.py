@@ -25,13 +25,19 @@ class Vllm(unittest.TestCase):
     def run_engine(self, folder: str, workers: int, job: jobs.Job, wide: jobs.Job) -> None:
         os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="|".join("01"[:workers]),
                           VLLM_LOGGING_LEVEL="ERROR", VLLM_ENABLE_V1_MULTIPROCESSING=str(workers - 1))
-        from vllm import LLM, SamplingParams
+        from vllm import LLM
         from vllm.config import WeightTransferConfig
 
         llm = LLM(folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=64, max_num_seqs=4,
                   tensor_parallel_size=workers, weight_transfer_config=WeightTransferConfig(backend="zerod"),
                   worker_extension_cls="jobs.Hold")
-        mark = folder + "/mark"
+        try:
+            self.update_engine(llm, folder + "/mark", workers, job, wide)
+        finally:
+            llm.llm_engine.engine_core.shutdown()  # this process ends without Python's exit handlers
+
+    def update_engine(self, llm: Any, mark: str, workers: int, job: jobs.Job, wide: jobs.Job) -> None:
+        from vllm import SamplingParams
 
         def generated() -> "list[list[int]]":
             llm.reset_prefix_cache()

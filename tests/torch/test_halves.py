@@ -7,6 +7,7 @@ import copy
 import tempfile
 import unittest
 from functools import partial
+from itertools import count
 from typing import Any, Optional
 from unittest import mock
 
@@ -19,6 +20,7 @@ from torch import nn
 import zerod
 import zerod.torch as zt
 import zerod.torch.optimizers
+from zerod.torch.overlap import OnDevice
 
 
 STAGE_1: Any = () if harness.OPTIONS.get("offload") else ({"stage": 1, "empty": False},)
@@ -122,6 +124,19 @@ class Halves(unittest.TestCase):
                 with self.subTest(world=world, dtype=dtype, **options):
                     compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True),
                             models.gpt_loss, dtype=dtype, **options)
+
+    def test_held(self) -> None:
+        """the same bits where a block holds each second unit whose terms are there: their sum is made here"""
+        begin, calls = OnDevice._begin, count()
+
+        def busy(overlap: Any, unit: Any, written: Any, waits: bool = True) -> None:
+            if not waits and next(calls) % 2:
+                raise zerod.InvalidState(zerod.structs.Status.BUSY, "held")
+            begin(overlap, unit, written, waits)
+
+        for dtype in (None, torch.bfloat16):
+            with self.subTest(dtype=dtype), mock.patch.object(OnDevice, "_begin", busy):
+                compare(daemon.socket, 2, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True), models.gpt_loss, dtype=dtype)
 
     def test_offload(self) -> None:
         """the same bits in host memory, by threads of the CPU, in step() and in the backward"""

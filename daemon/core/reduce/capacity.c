@@ -4,9 +4,10 @@
  * their buckets cannot hold the entries in between.
  *
  * A rank that waits in a reserve contributes to no reduction until the reserve is served. It is stuck if
- * every slot or entry that could free memory for it belongs to a reduction that lacks a stuck rank.
- * find_stuck() starts with all ranks that wait, and removes each rank that does not depend on the others of
- * the set. The ranks that remain wait for each other for ever.
+ * every slot or entry that could free memory for it belongs to a reduction that lacks a stuck rank, or has
+ * terms that the rank takes after such an entry. find_stuck() starts with all ranks that wait, and removes
+ * each rank that does not depend on the others of the set. The ranks that remain wait for each other for
+ * ever.
  */
 #include <stdio.h>
 
@@ -15,12 +16,10 @@
 #include "core/reduce/entry.h"
 #include "core/reduce/member.h"
 #include "core/reduce/reduction.h"
+#include "core/reduce/slice.h"
 
-static bool entry_stuck(const struct zd_entry *entry)
+static bool lacks_stuck(const struct zd_reduction *r)
 {
-	const struct zd_reduction *r = entry->reduction;
-	if (!r) /* in an abandoned window the rank's own submit frees it */
-		return entry->state == ZD_ENTRY_RESERVED && entry->bucket->mr->stuck;
 	if (r->state != ZD_REDUCTION_COLLECTING)
 		return false;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
@@ -29,6 +28,30 @@ static bool entry_stuck(const struct zd_entry *entry)
 			return true;
 	}
 	return false;
+}
+
+/* A rank takes terms in the order of its entries. It therefore does not take those of the entry while an
+ * earlier entry waits for a stuck rank. */
+static bool terms_stuck(const struct zd_entry *entry)
+{
+	const struct zd_slice *slice = zd_terms_slice(entry->reduction, entry->part->rank);
+	const struct zd_bucket *bucket;
+	if (!slice || !slice->held || slice->lent)
+		return false;
+	TAILQ_FOREACH (bucket, &entry->bucket->mr->buckets, link) {
+		for (const struct zd_entry *other = bucket->entries; other; other = other->hh.next) {
+			if (other->id < entry->id && other->reduction && lacks_stuck(other->reduction))
+				return true;
+		}
+	}
+	return false;
+}
+
+static bool entry_stuck(const struct zd_entry *entry)
+{
+	if (!entry->reduction) /* in an abandoned window the rank's own submit frees it */
+		return entry->state == ZD_ENTRY_RESERVED && entry->bucket->mr->stuck;
+	return lacks_stuck(entry->reduction) || terms_stuck(entry);
 }
 
 static bool slot_stuck(const struct zd_bucket *bucket, const struct zd_bucket_slot *slot)

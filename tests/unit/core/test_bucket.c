@@ -387,6 +387,59 @@ ENGINE_TEST(test_waiting_for_itself)
 	core_expect(core, core_submit(&g, 0, entry, NULL), 0);
 }
 
+static uint64_t send(const struct core_reducers *g, uint32_t rank, const struct zd_args *args)
+{
+	return core_send(g->team.core, g->team.session[rank], args);
+}
+
+/* Rank 0 has complete terms of b behind a, for which rank 1 wants room. Both then wait for each other, unless
+ * rank 0 has taken them: it returns them some time. */
+static void wait_with_terms(struct core_driver *core, bool taken)
+{
+	uint64_t units[4], entry, wait[2], terms;
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2048, 2);
+	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen.target = ZD_TARGET_NONE};
+	core_reducers_units(&g, units, 4, 512);
+	args.u.set_frozen.unit = units[1];
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(core, send(&g, rank, &args), 0);
+	core_reducers_begin(&g, 3, true);
+	core_reduce(&g, 0, units[0], 1.0f);
+	entry = core_put(&g, 0, units[1], 1.0f);
+	args = (struct zd_args){.kind = ZD_REQ_BUCKET_SUBMIT,
+	                        .u.bucket_submit = {.bucket = g.bucket[0], .entry = entry, .terms = true}};
+	core_expect(core, send(&g, 0, &args), 0);
+	for (uint32_t i = 1; i < 4; i++)
+		core_reduce(&g, 1, units[i], 1.0f);
+	args = (struct zd_args){.kind = ZD_REQ_REDUCE_WAIT,
+	                        .u.reduce_wait = {.unit = units[1], .terms = true}};
+	if (taken)
+		core_expect(core, send(&g, 0, &args), 0);
+	wait[0] = core_reserve(&g.team, 0, g.bucket[0], units[2]);
+	core_expect_waits(core, wait[0], "unit 'a' waits for rank 1");
+	wait[1] = core_reserve(&g.team, 1, g.bucket[1], units[0]);
+	if (!taken) {
+		core_expect(core, wait[0], ZEROD_E_CAPACITY);
+		core_expect(core, wait[1], ZEROD_E_CAPACITY);
+		return;
+	}
+	core_expect_waits(core, wait[1], "unit 'c' waits for rank 0");
+	core_expect(core, core_return_sum(&g.team, 0, units[1], NULL), 0);
+	terms = core_expect(core, wait[0], 0)->u.bucket_reserve.entry;
+	core_expect(core, core_submit(&g, 0, terms, NULL), 0);
+	core_expect(core, wait[1], 0);
+}
+
+ENGINE_TEST(test_circle_of_untaken_terms)
+{
+	wait_with_terms(core, false);
+}
+
+ENGINE_TEST(test_taken_terms_are_no_circle)
+{
+	wait_with_terms(core, true);
+}
+
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* Quota for one slot of two: the bucket goes on with one. */

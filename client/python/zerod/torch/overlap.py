@@ -33,6 +33,7 @@ from .context import Context
 from .fetcher import Fetcher
 from .gradients import Gradients
 from .sharded import ShardedTensor, as_plain, part_of
+from .tensors import tensor_at
 from .unit import FlatUnit
 from .updates import Updates
 
@@ -219,11 +220,12 @@ class Overlap(Fetcher):
         if on_device and self._stepper.stream is not None:
             self._rounded[unit] = self._stepper.stream.record_event()
 
-    def _begin(self, unit: FlatUnit, written: "list[zerod.Unit]") -> None:
+    def _begin(self, unit: FlatUnit, written: "list[zerod.Unit]", waits: bool = True) -> None:
+        """waits: for blocks that hold the unit. Otherwise InvalidState (BUSY)."""
         rest = [each for each in written if each not in self.updates.begun]
         if rest:
             self.updates.kept.check(unit)  # otherwise this would wait for the program
-            self.context.group.update_begin(rest, flags=s.WaitFlags.LEASES)
+            self.context.group.update_begin(rest, flags=s.WaitFlags.LEASES if waits else 0)
             self.updates.begun.update(rest)
 
     def _step(self, unit: FlatUnit, terms: Optional[s.Terms] = None) -> None:
@@ -291,7 +293,7 @@ class OnDevice(Overlap):
 
     def lends(self, unit: FlatUnit) -> bool:
         lends = isinstance(self.optimizer, UnitOptimizer) and self.ahead and unit.gradient_dtype in _TERMS and \
-            self.context.world <= s.MOST_TERMS
+            not self.context.in_place and self.context.world <= s.MOST_TERMS
         if lends:
             self._lent.add(unit)
         return lends
@@ -323,20 +325,31 @@ class OnDevice(Overlap):
         with self._fetches.on_stream():
             if unit not in self._lent:
                 unit.unit.reduce_wait()
+                self._begin(unit, [unit.unit])
                 self._take(unit)
                 return True
+            terms: Optional[s.Terms] = unit.unit.reduce_terms(self.context.stream())
             try:
-                self._take(unit, unit.unit.reduce_terms(self.context.stream()))
+                try:
+                    self._begin(unit, [unit.unit], waits=False)
+                except zerod.InvalidState as error:
+                    if error.status != s.Status.BUSY:
+                        raise
+                    # The block that holds the unit can wait for room in the bucket, where the unit's entry is.
+                    unit.copied = _sum(unit, terms)
+                    unit.unit.return_target()
+                    terms = None
+                    self._begin(unit, [unit.unit])
+                self._take(unit, terms)
             finally:
                 unit.unit.return_target()
         return True
 
     def _take(self, unit: FlatUnit, terms: Optional[s.Terms] = None) -> None:
-        self._begin(unit, [unit.unit])
         with self.lock:
             if self._stopped:
                 return
-            if terms is None:
+            if terms is None and unit.copied is None:
                 unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the stored sum
             self.stepped.add(unit)
             if unit.halves is not None:  # masters that a program reads in the backward
@@ -344,9 +357,18 @@ class OnDevice(Overlap):
             self._step(unit, terms)
             self.updates.publish([unit], ticket=True, early=True)
             self.updates.published.add(unit)
+            unit.copied = None
             unit.unit.return_target()
 
     def _decline(self, unit: FlatUnit) -> None:
         if unit in self._lent:  # the backward does not end before
             unit.unit.reduce_terms()
             unit.unit.return_target()
+
+
+def _sum(unit: FlatUnit, terms: s.Terms) -> torch.Tensor:
+    """The float32 sum, with the bits that the daemon's would have."""
+    total = torch.zeros(terms.true_numel, dtype=torch.float32, device=unit.blank.device)
+    for address in terms.each[:terms.count]:
+        total += tensor_at(address, terms.true_numel, unit.gradient_dtype, unit.shard_device).float() * terms.prescale
+    return total.mul_(terms.postscale)

@@ -117,7 +117,8 @@ uint64_t core_bucket_submit(struct core_team *team, uint32_t rank, const struct 
 	                                           .entry = commit->entry,
 	                                           .op = commit->op,
 	                                           .prescale = commit->prescale,
-	                                           .overwrite = commit->overwrite},
+	                                           .overwrite = commit->overwrite,
+	                                           .terms = commit->terms},
 	                       .fences = {commit->nfences, commit->fences}};
 	return core_send(team->core, team->session[rank], &args);
 }
@@ -131,6 +132,12 @@ uint64_t core_skip(struct core_team *team, uint32_t rank, uint64_t unit)
 uint64_t core_wait_sum(struct core_team *team, uint32_t rank, uint64_t unit, bool ahead)
 {
 	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait = {.unit = unit, .ahead = ahead}};
+	return core_send(team->core, team->session[rank], &args);
+}
+
+uint64_t core_wait_terms(struct core_team *team, uint32_t rank, uint64_t unit)
+{
+	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT, .u.reduce_wait = {.unit = unit, .terms = true}};
 	return core_send(team->core, team->session[rank], &args);
 }
 
@@ -215,6 +222,17 @@ uint64_t core_submit(struct core_reducers *g, uint32_t rank, uint64_t entry, con
 {
 	struct core_commit commit = {
 	        .bucket = g->bucket[rank], .entry = entry, .nfences = fence != NULL, .fences = fence};
+	return core_bucket_submit(&g->team, rank, &commit);
+}
+
+uint64_t core_submit_terms(struct core_reducers *g, uint32_t rank, uint64_t entry,
+                           const struct zd_fence *fence)
+{
+	struct core_commit commit = {.bucket = g->bucket[rank],
+	                             .entry = entry,
+	                             .terms = true,
+	                             .nfences = fence != NULL,
+	                             .fences = fence};
 	return core_bucket_submit(&g->team, rank, &commit);
 }
 

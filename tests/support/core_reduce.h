@@ -34,12 +34,14 @@ struct core_commit {
 	uint64_t bucket, entry;
 	uint32_t op; /* enum zerod_reduce_op */
 	float prescale;
-	bool overwrite;
+	bool overwrite, terms;
 	uint32_t nfences;
 	const struct zd_fence *fences;
 };
 uint64_t core_bucket_submit(struct core_team *team, uint32_t rank, const struct core_commit *commit);
 uint64_t core_wait_sum(struct core_team *team, uint32_t rank, uint64_t unit, bool ahead);
+/* Of a sum that is not made, since the rank's commit had `terms`. */
+uint64_t core_wait_terms(struct core_team *team, uint32_t rank, uint64_t unit);
 /* The fence may be NULL, also below. */
 uint64_t core_return_sum(struct core_team *team, uint32_t rank, uint64_t unit, const struct zd_fence *fence);
 
@@ -78,6 +80,9 @@ void core_reduce(struct core_reducers *g, uint32_t rank, uint64_t unit, float fa
 void core_reduce_all(struct core_reducers *g, uint64_t unit, float factor);
 /* Submits the entry of the rank's bucket. */
 uint64_t core_submit(struct core_reducers *g, uint32_t rank, uint64_t entry, const struct zd_fence *fence);
+/* core_submit() with `terms`. */
+uint64_t core_submit_terms(struct core_reducers *g, uint32_t rank, uint64_t entry,
+                           const struct zd_fence *fence);
 void core_skip_all(struct core_reducers *g, uint64_t unit);
 /* All ranks begin the step. The replies are of the ranks. */
 void core_reducers_step(struct core_reducers *g, const struct zd_reply *replies[CORE_TEAM]);

@@ -119,13 +119,18 @@ static int check_in_step(const struct zd_window *w, const struct zd_part *part, 
 static int check_kind(const struct zd_reduction *r, const struct zd_part *part, bool terms,
                       struct zd_err *err)
 {
+	uint32_t rank = zd_world_rank(zd_part_member(part));
 	bool lends = r && r->ranks && r->ranks[part->rank].lends;
 	if (lends == terms)
 		return 0;
-	return zd_err_set(err, ZEROD_E_STATE, "rank %u %s unit '%s' %s ZEROD_REDUCE_TERMS: there %s",
-	                  zd_world_rank(zd_part_member(part)), r ? "has submitted" : "has not submitted",
-	                  part->unit->name, lends ? "with" : "without",
-	                  lends ? "is no sum, zerod_reduce_terms() lends its terms" : "are no terms");
+	return lends ? zd_err_set(err, ZEROD_E_STATE,
+	                          "rank %u has submitted unit '%s' with ZEROD_REDUCE_TERMS: there is no sum, "
+	                          "zerod_reduce_terms() lends its terms",
+	                          rank, part->unit->name)
+	             : zd_err_set(err, ZEROD_E_STATE,
+	                          "rank %u has not submitted unit '%s' with ZEROD_REDUCE_TERMS: there are no "
+	                          "terms",
+	                          rank, part->unit->name);
 }
 
 /* Returns 0 if the unit's place holds its sum, or its terms are there; ZD_WAIT if the reduction is under

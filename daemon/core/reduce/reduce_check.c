@@ -259,13 +259,15 @@ static void check_slice(const struct zd_reduction *r, const struct zd_slice *sli
 
 static void check_running(const struct zd_reduction *r)
 {
-	uint32_t done = 0;
+	uint32_t done = 0, held = 0;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
 		const struct zd_slice *slice = &r->slices[rank];
 		done += slice->state == ZD_SLICE_DONE;
+		held += slice->held;
+		zd_assert(!slice->held || (r->ranks[rank].entry && r->ranks[rank].left >= r->nchunks));
 		check_slice(r, slice);
 	}
-	zd_assert(done == r->ndone && done < r->group->local_world_size);
+	zd_assert(done == r->ndone && held <= r->ops && (done < r->group->local_world_size || held > 0));
 }
 
 static void check_reduction(const struct zd_reduction *r)

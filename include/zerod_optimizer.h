@@ -106,7 +106,8 @@ ZEROD_MUST_USE int zerod_target_return(zerod_unit *unit);
 
 /* Lends the terms of a sum that is not made, so that one kernel sums them and updates the shard. This rank
  * has submitted its gradient with ZEROD_REDUCE_TERMS, for a unit without a place in its target, with shards
- * on its device. The call returns when all terms are there. `stream` reads them afterwards; NULL: the calling
+ * on its device. That submission returns STATE while the rank has a sum of the unit from an earlier backward.
+ * The call returns when all terms are there. `stream` reads them afterwards; NULL: the calling
  * thread. The unit's entry and the other ranks' terms remain until zerod_target_return(), which the rank
  * calls in the same backward even if it does not use them: zerod_backward_end() waits for it, and
  * bucket_reserve() for room in the bucket. The step's norm and overflow flag do not include these sums.

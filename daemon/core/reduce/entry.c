@@ -15,6 +15,7 @@
 #include "core/reduce/member.h"
 #include "core/reduce/reduction.h"
 #include "core/reduce/storage.h"
+#include "core/reduce/target.h"
 #include "core/reduce/window.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -385,19 +386,26 @@ static void note_absent(struct zd_entry *entry, const struct zd_args *args)
 	memcpy(entry->absent, args->u.bucket_submit.absent, n * sizeof(*entry->absent));
 }
 
-/* The terms are in the memory that a sum without a place in the target would have. */
-static int check_terms(const struct zd_part *part, struct zd_err *err)
+/* The terms are in the memory that a sum without a place in the target would have. A sum that is there would
+ * be lost. */
+static int check_terms(const struct zd_entry *entry, struct zd_err *err)
 {
+	const struct zd_part *part = entry->part;
 	const struct zd_unit *unit = part->unit;
 	if (!part->untargeted)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "ZEROD_REDUCE_TERMS: unit '%s' has a place in the target, see "
 		                  "zerod_unit_set_target()",
 		                  unit->name);
-	return unit->on_host ? zd_err_set(err, ZEROD_E_UNSUPPORTED,
-	                                  "ZEROD_REDUCE_TERMS: the shards of unit '%s' are in host memory",
-	                                  unit->name)
-	                     : 0;
+	if (unit->on_host)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "ZEROD_REDUCE_TERMS: the shards of unit '%s' are in host memory",
+		                  unit->name);
+	return entry->reduction && zd_window_storage(entry->w, part)
+	               ? zd_err_set(err, ZEROD_E_STATE,
+	                            "ZEROD_REDUCE_TERMS: rank %u has not returned the sum of unit '%s'",
+	                            zd_world_rank(zd_part_member(part)), unit->name)
+	               : 0;
 }
 
 static int submit_options(const struct zd_args *args, const struct zd_bucket *bucket,
@@ -481,7 +489,7 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	if (status == 0)
 		status = check_absent(args, entry->part->unit, err);
 	if (status == 0 && args->u.bucket_submit.terms)
-		status = check_terms(entry->part, err);
+		status = check_terms(entry, err);
 	if (status == 0)
 		status = submit_options(args, bucket, &options, err);
 	if (status == 0)

@@ -288,6 +288,22 @@ SCENE_TEST(test_the_other_kind, 2)
 	core_expect(s->core, core_wait_terms(team, 0, s->unit), ZEROD_E_STATE);
 }
 
+/* Terms of another backward would replace the sum. */
+SCENE_TEST(test_a_sum_that_is_there, 3)
+{
+	core_reduce_all(&s->g, s->unit, 1);
+	core_reducers_end(&s->g);
+	core_reducers_begin(&s->g, 3, true);
+	uint64_t entry = core_put(&s->g, 0, s->unit, 1);
+	core_expect_error(s->core, core_submit_terms(&s->g, 0, entry, NULL), ZEROD_E_STATE,
+	                  "rank 0 has not returned the sum of unit 'w'");
+	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
+	give(s, 0, s->unit, &reader);
+	core_expect(s->core, core_submit_terms(&s->g, 0, entry, NULL), 0);
+	submit(s, 1, s->other);
+	core_reduce(&s->g, 2, s->unit, 1);
+}
+
 /* A unit with a place in the target, and one in host memory. */
 TEST(test_units_without_terms)
 {

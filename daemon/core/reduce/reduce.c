@@ -634,12 +634,21 @@ void zd_engine_sums_launched(struct zd_engine *e, uint64_t id)
 	zd_settle(e);
 }
 
+/* Whether terms of a reduction that has failed are lent. */
+static bool has_loan(const struct zd_reduction *r)
+{
+	uint32_t rank = 0;
+	while (rank < r->nslices && !r->slices[rank].held)
+		rank++;
+	return rank < r->nslices;
+}
+
 /* Over rails, ranks of other daemons also have to contribute. A slice that waits for staging can wait for
  * memory in quarantine, whose fences wait for the promise that the caller is about to make. */
 bool zd_reduction_drains(const struct zd_engine *e, const struct zd_reduction *r)
 {
 	if (r->state == ZD_REDUCTION_FAILED)
-		return true;
+		return !has_loan(r);
 	if (r->state != ZD_REDUCTION_RUNNING || r->group->cluster)
 		return false;
 	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {

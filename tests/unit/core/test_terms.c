@@ -195,6 +195,20 @@ SCENE_TEST(test_an_entry_remains, 2)
 	core_check_step(&s->g, 1, 0, 1);
 }
 
+/* A stream that waits for a promised place could be the one whose fence ends the loan. */
+SCENE_TEST(test_no_promise_of_a_lent_entry, 2)
+{
+	submit_nearly(s);
+	const struct zd_reply *terms = take(s, 0, s->unit);
+	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken");
+	core_unhold(s->core, ZD_CMD_COPY);
+	uint64_t reserve = reserve_ahead(s, s->other);
+	assert_null(core_reply(s->core, reserve));
+	check_terms(s, terms, 0, 2);
+	give(s, 0, s->unit, NULL);
+	core_expect(s->core, reserve, 0);
+}
+
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 enum how { ABANDONS, OTHER_ABANDONS, OTHER_DIES, OTHERS_LEAVE, LEAVES, DIES, DEVICE_FAILS, NHOWS };

@@ -59,6 +59,7 @@ struct zd_sim_unit_config {
 	bool persistent, frozen;
 	bool on_host, copied;
 	bool untargeted; /* its sums have no place in targets */
+	bool terms;      /* and ranks take the terms of some */
 };
 
 /* The steps of the training, equal for all ranks of a group. */

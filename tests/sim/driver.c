@@ -410,6 +410,7 @@ void zd_sim_run(uint64_t seed, bool verbose, const bool *removed, struct zd_sim_
 	stats->gathers_checked += world->stats.gathers_checked;
 	stats->reductions_checked += world->stats.reductions_checked;
 	stats->loans_checked += world->stats.loans_checked;
+	stats->terms_checked += world->stats.terms_checked;
 	stats->moves += world->stats.moves;
 	stats->in_place += world->stats.in_place;
 	stats->restores += world->stats.restores;

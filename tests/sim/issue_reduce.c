@@ -58,7 +58,10 @@ static bool issue_bucket_submit(struct zd_sim_world *world, struct zd_sim_sessio
 	args.u.bucket_submit.op = plan->op;
 	args.u.bucket_submit.prescale = plan->prescale;
 	args.u.bucket_submit.overwrite = plan->overwrite;
+	args.u.bucket_submit.terms = zd_sim_wants_terms(world, session, op);
 	zd_sim_contribute(world, session, op, request, &args);
+	if (args.u.bucket_submit.terms && session->open)
+		zd_sim_ask_terms(world, session, op);
 	return true;
 }
 

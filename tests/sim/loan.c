@@ -151,6 +151,7 @@ void zd_sim_contribute(struct zd_sim_world *world, struct zd_sim_session *sessio
 	if (!member->in_backward) /* a mistake, or a backward that is being begun */
 		zd_sim_taint(world, op->group);
 	member->made |= (uint8_t)(1u << op->unit);
+	member->handles[op->unit].terms = args->kind == ZD_REQ_BUCKET_SUBMIT && args->u.bucket_submit.terms;
 	if (args->kind == ZD_REQ_BUCKET_SUBMIT)
 		entry->committed = true;
 	zd_sim_send(world, session, request, args);
@@ -165,6 +166,8 @@ bool zd_sim_issue_loan(struct zd_sim_world *world, struct zd_sim_session *sessio
 	struct zd_args args = {.kind = ZD_REQ_REDUCE_WAIT};
 
 	if (!handle->id || (op->kind == ZD_SIM_TARGET_RETURN && !handle->lent && !op->noise))
+		return false;
+	if (op->kind == ZD_SIM_REDUCE_WAIT && handle->terms && !op->noise) /* there is no sum */
 		return false;
 	if (op->kind == ZD_SIM_TARGET_RETURN) {
 		give_back(world, session, request, 1u << op->unit);
@@ -204,6 +207,18 @@ static uint32_t first_summed(const struct zd_sim_member *member, uint32_t unit)
 	const struct zd_sim_handle *handle = &member->handles[unit];
 	return handle->untargeted && handle->sum_first > member->step_first ? handle->sum_first
 	                                                                    : member->step_first;
+}
+
+bool zd_sim_has_sum(const struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
+                    uint32_t unit)
+{
+	const struct zd_sim_member *member = &session->members[group];
+	return has_gradient(&world->groups[group], unit, first_summed(member, unit), member->backwards - 1);
+}
+
+uint32_t zd_sim_loan_stream(const struct zd_sim_world *world, uint32_t group, uint32_t unit)
+{
+	return zd_sim_mix(world->config.seed, group * ZD_SIM_UNITS + unit) % ZD_SIM_STREAMS;
 }
 
 /* The refusals that the model can predict; the group is not tainted. */
@@ -284,8 +299,7 @@ static void append(struct zd_sim_world *world, struct zd_sim_session *session,
 	struct zd_sim_handle *handle = &member->handles[request->unit];
 	struct zd_sim_group *model = &world->groups[request->group];
 	uint32_t rank = zd_sim_rank(&world->config, session->actor, request->group);
-	uint32_t stream = zd_sim_mix(world->config.seed, request->group * ZD_SIM_UNITS + request->unit) %
-	                  ZD_SIM_STREAMS;
+	uint32_t stream = zd_sim_loan_stream(world, request->group, request->unit);
 	uint32_t end = backwards_summed(member, request->unit);
 	struct zd_sim_gradient *last =
 	        &model->gradients[(end + ZD_SIM_BACKWARDS - 1) % ZD_SIM_BACKWARDS][request->unit][rank];
@@ -324,7 +338,9 @@ void zd_sim_reply_loan(struct zd_sim_world *world, struct zd_sim_session *sessio
 	if (reply->status == ZEROD_E_DEVICE || reply->status == ZEROD_E_NO_MEMORY ||
 	    reply->status == ZEROD_E_MISMATCH) /* the window has failed */
 		zd_sim_taint(world, request->group);
-	if (reply->status != 0 || begins_step(session, request->group))
+	if (reply->status == 0 && request->terms)
+		zd_sim_reply_terms(world, session, request, reply);
+	if (reply->status != 0 || request->terms || begins_step(session, request->group))
 		return;
 	if (!model->tainted && !request->noise &&
 	    !has_gradient(model, request->unit, first_summed(member, request->unit),

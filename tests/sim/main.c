@@ -190,6 +190,7 @@ int main(int argc, char **argv)
 		sum.gathers_checked += workers[w].stats.gathers_checked;
 		sum.reductions_checked += workers[w].stats.reductions_checked;
 		sum.loans_checked += workers[w].stats.loans_checked;
+		sum.terms_checked += workers[w].stats.terms_checked;
 		sum.restores += workers[w].stats.restores;
 		sum.resumed += workers[w].stats.resumed;
 		sum.end_steps += workers[w].stats.end_steps;
@@ -198,14 +199,15 @@ int main(int argc, char **argv)
 	}
 	runs += failures;
 	printf("%llu seeds, %llu failures, %llu requests, %llu ops, %llu gathered parts, %llu gathers in "
-	       "place, %llu targets "
-	       "and %llu lent places compared, %llu engines restored, %llu units resumed, %llu moved, %llu "
+	       "place, %llu targets"
+	       ", %llu lent places and %llu terms compared, %llu engines restored, %llu units resumed, %llu "
+	       "moved, %llu "
 	       "further steps of ends\n",
 	       (unsigned long long)runs, (unsigned long long)failures, (unsigned long long)sum.requests,
 	       (unsigned long long)sum.ops, (unsigned long long)sum.gathers_checked,
 	       (unsigned long long)sum.in_place, (unsigned long long)sum.reductions_checked,
-	       (unsigned long long)sum.loans_checked, (unsigned long long)sum.restores,
-	       (unsigned long long)sum.resumed, (unsigned long long)sum.moves,
-	       (unsigned long long)sum.end_steps);
+	       (unsigned long long)sum.loans_checked, (unsigned long long)sum.terms_checked,
+	       (unsigned long long)sum.restores, (unsigned long long)sum.resumed,
+	       (unsigned long long)sum.moves, (unsigned long long)sum.end_steps);
 	return failures ? 1 : 0;
 }

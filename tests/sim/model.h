@@ -15,6 +15,8 @@ enum zd_sim_item_kind {
 	ZD_SIM_ITEM_CHECK,    /* content `key` must be there (allocations) */
 	ZD_SIM_ITEM_TARGET,   /* reduced gradients must be as expected */
 	ZD_SIM_ITEM_LOAN,     /* so must one unit's before the step; may be written then */
+	ZD_SIM_ITEM_RETURN,   /* terms are returned, with a fence behind this stream's work */
+	ZD_SIM_ITEM_TERMS,    /* they must be as expected; `key` 0: the own term, 1: those of the others */
 	ZD_SIM_ITEM_SIGNAL,   /* client page's counter = value */
 };
 
@@ -78,7 +80,7 @@ struct zd_sim_handle {
 	uint32_t lending;  /* requests for that without a reply */
 	uint8_t accessors; /* bits: streams with work there that no return of it has named */
 	struct zd_location lent_at;
-	bool untargeted;
+	bool untargeted, terms;    /* terms: its last contribution has no sum */
 	uint32_t lent_end;         /* the backward behind the last one in the sum that is lent */
 	uint32_t sum_first;        /* untargeted: the first backward whose gradients may be in a sum */
 	struct zd_fence lent_from; /* value 0: at once */
@@ -140,6 +142,7 @@ struct zd_sim_request {
 	bool held, unheld;      /* UPDATE_BEGIN, PUBLISH: success is no answer; BUSY is none */
 	bool had;               /* BACKWARD_ABANDON: the window was abandoned already */
 	bool grad;              /* FORWARD_END */
+	bool terms;             /* REDUCE_WAIT */
 	uint64_t scope, parent; /* of a gather; of what begins or ends scopes */
 };
 

@@ -181,7 +181,9 @@ void zd_sim_owner_check(struct zd_sim_world *world, const struct zd_location *at
 /* Bits of enum zd_sim_item_kind. */
 #define BIT(kind) (1u << (kind))
 #define WRITES    (BIT(ZD_SIM_ITEM_GRADIENT) | BIT(ZD_SIM_ITEM_WRITE))
-#define USES      (WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ) | BIT(ZD_SIM_ITEM_LOAN))
+#define USES                                                                                                 \
+	(WRITES | BIT(ZD_SIM_ITEM_TARGET) | BIT(ZD_SIM_ITEM_READ) | BIT(ZD_SIM_ITEM_LOAN) |                  \
+	 BIT(ZD_SIM_ITEM_TERMS))
 
 /* Does the stream wait for the grant of an update of that shard, which it writes when nothing reads it any
  * more; or for the step whose target it reads. */

@@ -279,7 +279,8 @@ static void check_given(const struct tally *tally)
 			}
 			for (uint32_t u = 0; u < ZD_SIM_UNITS; u++) {
 				entries[device] += zd_sim_entry_held(member, &member->handles[u].entry);
-				if (member->handles[u].lent && !member->beginning)
+				if (member->handles[u].lent && !member->handles[u].terms &&
+				    !member->beginning)
 					target_bytes[zd_sim_on_host(world, g, u) ? host : device] +=
 					        member->handles[u].lent_at.bytes;
 			}

@@ -70,8 +70,8 @@ struct zd_sim_segment {
 };
 
 struct zd_sim_stats {
-	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, restores, resumed,
-	        end_steps, moves, in_place;
+	uint64_t requests, ops, gathers_checked, reductions_checked, loans_checked, terms_checked, restores,
+	        resumed, end_steps, moves, in_place;
 };
 
 struct zd_sim_world {
@@ -262,6 +262,24 @@ void zd_sim_reply_loan(struct zd_sim_world *world, struct zd_sim_session *sessio
                        const struct zd_sim_request *request, const struct zd_reply *reply);
 void zd_sim_loan_run(struct zd_sim_world *world, const struct zd_sim_session *session,
                      const struct zd_sim_item *item, bool garbage);
+
+/* ---- Terms in place of sums (terms.c) --------------------------------------------------------- */
+
+/* loan.c: whether sums of the window's former backwards are there, without a place in the target. */
+bool zd_sim_has_sum(const struct zd_sim_world *world, const struct zd_sim_session *session, uint32_t group,
+                    uint32_t unit);
+/* loan.c: the stream of all loans of the unit. */
+uint32_t zd_sim_loan_stream(const struct zd_sim_world *world, uint32_t group, uint32_t unit);
+/* Whether the rank submits the operation's unit with `terms`. */
+bool zd_sim_wants_terms(const struct zd_sim_world *world, const struct zd_sim_session *session,
+                        const struct zd_sim_op *op);
+void zd_sim_ask_terms(struct zd_sim_world *world, struct zd_sim_session *session, const struct zd_sim_op *op);
+void zd_sim_reply_terms(struct zd_sim_world *world, struct zd_sim_session *session,
+                        const struct zd_sim_request *request, const struct zd_reply *reply);
+void zd_sim_terms_return(struct zd_sim_world *world, struct zd_sim_session *session,
+                         const struct zd_sim_item *item);
+void zd_sim_terms_run(struct zd_sim_world *world, const struct zd_sim_session *session,
+                      const struct zd_sim_item *item);
 
 /* reply_reduce.c: what the rank has asked for the end of is over for it, whenever the reply comes. */
 void zd_sim_backward_over(struct zd_sim_member *member);

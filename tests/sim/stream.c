@@ -113,6 +113,12 @@ static void run_item(struct zd_sim_world *world, struct zd_sim_session *session,
 	case ZD_SIM_ITEM_LOAN:
 		zd_sim_loan_run(world, session, item, garbage);
 		break;
+	case ZD_SIM_ITEM_RETURN:
+		zd_sim_terms_return(world, session, item);
+		break;
+	case ZD_SIM_ITEM_TERMS:
+		zd_sim_terms_run(world, session, item);
+		break;
 	case ZD_SIM_ITEM_WAIT:
 		break;
 	}

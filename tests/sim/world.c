@@ -163,6 +163,7 @@ static void derive_group(struct zd_sim_rng *rng, struct zd_sim_config *config,
 		unit->copied = zd_sim_percent(rng, 15);
 		unit->untargeted = !config->jobs[group->job].durable &&
 		                   zd_sim_mix(config->seed, 1 + unit->numel) % 4 == 0; /* no draw */
+		unit->terms = unit->untargeted && zd_sim_mix(config->seed, 2 + unit->numel) % 4 > 0;
 		unit->persistent = !unit->slot && !group->plan.one_at_a_time &&
 		                   zd_sim_percent(rng, config->mortal ? 40 : 15);
 	}
@@ -347,13 +348,15 @@ static void print_group(const struct zd_sim_config *config, uint32_t g)
 	       plan->op == ZEROD_SUM ? "sum" : "mean", (double)plan->prescale,
 	       plan->overwrite ? ", overwrite" : "", plan->one_at_a_time ? ", one unit at a time" : "");
 	for (uint32_t u = 0; u < group->nunits; u++)
-		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s%s%s%s%s\n", group->units[u].name,
-		       zerod_dtype_name(group->units[u].dtype), (unsigned long long)group->units[u].numel,
+		printf("    %s %s numel %llu, %llu padded bytes, slot %u%s%s%s%s%s%s%s\n",
+		       group->units[u].name, zerod_dtype_name(group->units[u].dtype),
+		       (unsigned long long)group->units[u].numel,
 		       (unsigned long long)zd_sim_padded_bytes(group, u), group->units[u].slot,
 		       group->units[u].persistent ? " persistent" : "",
 		       group->units[u].frozen ? " frozen" : "", group->units[u].on_host ? " on the host" : "",
 		       group->units[u].copied ? " copied" : "",
 		       group->units[u].untargeted ? " untargeted" : "",
+		       group->units[u].terms ? " with terms" : "",
 		       zd_sim_is_in_place(group, u) ? " in place" : "");
 }
 

@@ -24,7 +24,7 @@ struct state {
 	zerod_bucket *bucket;
 	zerod_stream *stream;
 	zerod_allocation *memory;
-	uint64_t numel; /* of the rank's slices */
+	uint64_t numel;        /* of the rank's slices */
 	float *arrays[NUNITS]; /* m, v and the lower halves */
 };
 
@@ -64,7 +64,8 @@ static void scene_open(struct scene *s, enum zerod_dtype dtype)
 	contract_needs(CONTRACT_ONE_SIDED);
 	if (contract_on_host())
 		skip();
-	*s = (struct scene){.c = contract_open(&(struct contract_options){.world_size = WORLD}), .dtype = dtype};
+	*s = (struct scene){.c = contract_open(&(struct contract_options){.world_size = WORLD}),
+	                    .dtype = dtype};
 	contract_unit_of(s->c, "sum", dtype, NUMEL, &s->units[SUM]);
 	contract_unit_of(s->c, "terms", dtype, NUMEL, &s->units[TERMS]);
 	for (uint32_t r = 0; r < WORLD; r++)
@@ -276,8 +277,8 @@ CONTRACT_TEST(test_wrong_calls)
 	contract_backward_all(s.c, 3, true);
 	OK(client, zerod_bucket_reserve(s.states[0].bucket, s.units[SUM].at[0], NULL, &entry));
 	options.flags = ZEROD_REDUCE_TERMS;
-	FAILS(client, zerod_bucket_submit(s.states[0].bucket, entry.id, NULL, 0, &options, NULL), ZEROD_E_INVALID,
-	      "has a place in the target");
+	FAILS(client, zerod_bucket_submit(s.states[0].bucket, entry.id, NULL, 0, &options, NULL),
+	      ZEROD_E_INVALID, "has a place in the target");
 	options.flags = 0;
 	OK(client, zerod_bucket_submit(s.states[0].bucket, entry.id, NULL, 0, &options, NULL));
 	FAILS(client, zerod_reduce_terms(s.units[SUM].at[0], NULL, NULL, &terms), ZEROD_E_STATE,
@@ -294,10 +295,12 @@ CONTRACT_TEST(test_wrong_calls)
 	part.unit = unit;
 	wrong = terms;
 	wrong.count = 65;
-	FAILS(client, zerod_optimizer_update(&part, 1, &sgd, s.states[0].stream), ZEROD_E_INVALID, "65 terms");
+	FAILS(client, zerod_optimizer_update(&part, 1, &sgd, s.states[0].stream), ZEROD_E_INVALID,
+	      "65 terms");
 	wrong = terms;
 	wrong.shard_numel++;
-	FAILS(client, zerod_optimizer_update(&part, 1, &sgd, s.states[0].stream), ZEROD_E_INVALID, "elements");
+	FAILS(client, zerod_optimizer_update(&part, 1, &sgd, s.states[0].stream), ZEROD_E_INVALID,
+	      "elements");
 	wrong = terms;
 	wrong.dtype = ZEROD_FLOAT16;
 	FAILS(client, zerod_optimizer_update(&part, 1, &sgd, s.states[0].stream), ZEROD_E_UNSUPPORTED,

@@ -158,7 +158,7 @@ int zerod_target_return(zerod_unit *unit)
 {
 	struct zd_err *err;
 	ZC_INSIDE(zc_unit_client(unit));
-	int rc = zc_enter_group(zc_unit_group(unit), &err);
+	int rc = zc_enter_group_quietly(zc_unit_group(unit), &err); /* it frees */
 
 	return rc ? rc : zc_target_return(unit->group->client, unit->shared, err);
 }
@@ -266,7 +266,7 @@ static int take_loan(const Zd__Reply *reply, void *arg)
 		                  from->target_dtype);
 	pthread_mutex_lock(&lending->client->lock);
 	rc = lending->wants_terms ? take_terms(lending, from, each) : take_sum(lending, from, each);
-	if (!rc || rc == ZEROD_E_LIMIT)
+	if (!rc || lending->wants_terms) /* after an error terms can still be returned */
 		note_loan(lending);
 	pthread_mutex_unlock(&lending->client->lock);
 	return rc;

@@ -91,8 +91,10 @@ struct zd_slice *zd_terms_take_back(struct zd_member_reduce *mr, const struct zd
 		if (slice->lent == part)
 			break;
 	}
-	if (slice)
+	if (slice) {
 		TAILQ_REMOVE(&mr->loans, slice, loan_link);
+		slice->returned = true;
+	}
 	return slice;
 }
 
@@ -101,7 +103,7 @@ void zd_terms_end(struct zd_engine *e, struct zd_slice *slice)
 	struct zd_reduction *r = slice->reduction;
 	struct zd_storage *storage = own(slice)->storage;
 	struct zd_unit *unit = slice->lent->unit;
-	slice->held = false;
+	slice->held = slice->returned = false;
 	slice->lent = NULL;
 	own(slice)->ops--;
 	own(slice)->left -= r->nchunks;

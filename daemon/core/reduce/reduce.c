@@ -467,11 +467,9 @@ void zd_reduction_op_end(struct zd_engine *e, struct zd_reduction *r)
 	}
 }
 
-void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
+static void fail_one(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
 {
 	struct zd_group *group = r->group;
-	if (r->state == ZD_REDUCTION_FAILED)
-		return;
 	zd_sm_move(&zd_sm_reduction, &r->state, ZD_REDUCTION_FAILED);
 	zd_count(e, ZD_COUNT_REDUCTIONS_FAILED, 1);
 	reduction_event(e, r, ZD_WORD_FAILED);
@@ -487,8 +485,39 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	if (r->ops == 0)
 		reduction_over(e, r);
 	zd_dirty_group(e, group);
+}
+
+static struct zd_reduction *find_untaken(const struct zd_group *group, uint64_t window)
+{
+	struct zd_reduction *r;
+	TAILQ_FOREACH (r, &group->reductions, link) {
+		for (uint32_t rank = 0; rank < r->nslices && r->key[ZD_REDUCTION_WINDOW] == window; rank++) {
+			if (r->slices[rank].held && !r->slices[rank].lent)
+				return r;
+		}
+	}
+	return NULL;
+}
+
+void zd_reduction_fail_untaken(struct zd_engine *e, const struct zd_group *group, uint64_t window, int status,
+                               const char *text)
+{
+	struct zd_reduction *r;
+	while ((r = find_untaken(group, window)))
+		fail_one(e, r, status, text);
+}
+
+void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
+{
+	struct zd_group *group = r->group;
+	uint64_t window = r->key[ZD_REDUCTION_WINDOW];
+	if (r->state == ZD_REDUCTION_FAILED)
+		return;
+	fail_one(e, r, status, text);
 	if (group->cluster) /* the other daemons' ranks wait for it */
 		zd_cluster_fail(e, group, status, text);
+	else
+		zd_reduction_fail_untaken(e, group, window, status, text);
 }
 
 void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w)
@@ -611,7 +640,7 @@ static bool sums_are_launched(const struct zd_engine *e, const struct zd_slice *
 {
 	const struct zd_session *session = slice->reduction->group->members[slice->owner].session;
 	if (slice->planner == &zd_plan_terms)
-		return !slice->held;
+		return !slice->held || slice->returned;
 	enum zd_sums_state sums = session && e->sink.sums ? e->sink.sums(e->sink.arg, session->id)
 	                                                  : ZD_SUMS_BY_EXECUTOR;
 	if (sums == ZD_SUMS_BY_EXECUTOR || session->runs_ahead || slice->state == ZD_SLICE_DONE)
@@ -638,7 +667,7 @@ void zd_engine_sums_launched(struct zd_engine *e, uint64_t id)
 static bool has_loan(const struct zd_reduction *r)
 {
 	uint32_t rank = 0;
-	while (rank < r->nslices && !r->slices[rank].held)
+	while (rank < r->nslices && (!r->slices[rank].held || r->slices[rank].returned))
 		rank++;
 	return rank < r->nslices;
 }

@@ -136,6 +136,10 @@ void zd_reduction_ready(struct zd_engine *e, struct zd_entry *entry);
 
 /* Fails the reduction, and with it the windows of all ranks. A group that spans daemons fails as a whole. */
 void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text);
+/* Called when the window has failed: fails its reductions with terms that are not lent, because no rank takes
+ * them any more. */
+void zd_reduction_fail_untaken(struct zd_engine *e, const struct zd_group *group, uint64_t window, int status,
+                               const char *text);
 /* Called when the rank ends its backward: fails the reductions to which other ranks have contributed and this
  * rank has not. */
 void zd_reduction_fail_without(struct zd_engine *e, struct zd_window *w);

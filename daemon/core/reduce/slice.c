@@ -287,6 +287,9 @@ void zd_slices_start(struct zd_engine *e, struct zd_reduction *r)
 		struct zd_slice *slice = &r->slices[owner];
 		struct zd_device *device = r->group->members[owner].device;
 		slice->reduction = r;
+		/* in a window that has failed no rank takes terms */
+		if (r->ranks[owner].lends)
+			r->ranks[owner].lends = zd_reduction_window(r, owner)->failure.status == 0;
 		slice->planner = r->ranks[owner].lends ? &zd_plan_terms : planner;
 		slice->chunks = zd_calloc(r->nchunks, sizeof(*slice->chunks));
 		slice->owner = owner;

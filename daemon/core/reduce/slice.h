@@ -53,9 +53,10 @@ struct zd_slice {
 	struct zd_plan plan;
 	uint32_t owner;
 	uint8_t state;
-	bool refused; /* the owner's process has refused an early sum: no further one is submitted early */
-	bool empty;   /* no rank of any daemon has contributed */
-	bool held;    /* its terms are collected or lent: counts as an operation of the reduction */
+	bool refused;  /* the owner's process has refused an early sum: no further one is submitted early */
+	bool empty;    /* no rank of any daemon has contributed */
+	bool held;     /* its terms are collected or lent: counts as an operation of the reduction */
+	bool returned; /* the terms, whose readers have not ended yet */
 	uint32_t chunk_steps; /* steps of one chunk: its pieces, its sum, its broadcast */
 	struct zd_slice_chunk *chunks;
 	uint64_t session;        /* the owner's, if sums can be submitted early; otherwise 0 */

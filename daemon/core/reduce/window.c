@@ -187,6 +187,7 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
 		if (r->key[ZD_REDUCTION_WINDOW] == window && r->state == ZD_REDUCTION_COLLECTING)
 			zd_reduction_fail(e, r, status, text);
 	}
+	zd_reduction_fail_untaken(e, group, window, status, text);
 	zd_dirty_group(e, group);
 }
 

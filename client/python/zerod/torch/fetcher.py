@@ -174,7 +174,8 @@ class Fetcher:
             else:
                 self._decline(unit)
         except BaseException as failure:
-            self.failure = failure
+            if self.failure is None:
+                self.failure = failure
         if ended:
             with self._idle:
                 self._pending -= 1

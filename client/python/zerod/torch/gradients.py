@@ -367,6 +367,7 @@ class Gradients:
         self.begin()
         for unit in rest:
             self.submit(unit)
+            self.fetcher.start()  # the next unit can need the room of terms that the thread has to return
         self._submit_usage()
         with self.fetcher.lock:
             self.end_ticket = self.context.group.backward_end_begin(_SKIP_REST)

@@ -323,32 +323,36 @@ class OnDevice(Overlap):
 
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():
-            if unit not in self._lent:
-                unit.unit.reduce_wait()
-                self._begin(unit, [unit.unit])
-                self._take(unit)
-                return True
-            terms: Optional[s.Terms] = unit.unit.reduce_terms(self.context.stream())
             try:
-                try:
-                    self._begin(unit, [unit.unit], waits=False)
-                except zerod.InvalidState as error:
-                    if error.status != s.Status.BUSY:
-                        raise
-                    # The block that holds the unit can wait for room in the bucket, where the unit's entry is.
-                    unit.copied = _sum(unit, terms)
-                    unit.unit.return_target()
-                    terms = None
-                    self._begin(unit, [unit.unit])
-                self._take(unit, terms)
-            finally:
-                unit.unit.return_target()
+                self._take(unit, self._wait(unit))
+            except BaseException:
+                self._decline(unit)
+                raise
         return True
+
+    def _wait(self, unit: FlatUnit) -> Optional[s.Terms]:
+        """Waits for the sum's terms, or None for the sum, and begins the unit's update."""
+        if unit not in self._lent:
+            unit.unit.reduce_wait()
+            self._begin(unit, [unit.unit])
+            return None
+        terms = unit.unit.reduce_terms(self.context.stream())
+        try:
+            self._begin(unit, [unit.unit], waits=False)
+            return terms
+        except zerod.InvalidState as error:
+            if error.status != s.Status.BUSY:
+                raise
+        # The block that holds the unit can wait for room in the bucket, where the unit's entry is.
+        unit.copied = _sum(unit, terms)
+        unit.unit.return_target()
+        self._begin(unit, [unit.unit])
+        return None
 
     def _take(self, unit: FlatUnit, terms: Optional[s.Terms] = None) -> None:
         with self.lock:
             if self._stopped:
-                return
+                return self._decline(unit)
             if terms is None and unit.copied is None:
                 unit.unit.reduce_wait(self.context.stream())  # marks the stream as a reader of the stored sum
             self.stepped.add(unit)
@@ -361,8 +365,9 @@ class OnDevice(Overlap):
             unit.unit.return_target()
 
     def _decline(self, unit: FlatUnit) -> None:
-        if unit in self._lent:  # the backward does not end before
-            unit.unit.reduce_terms()
+        if unit in self._lent:  # the backward does not end before, unless the window has failed
+            with suppress(zerod.ZerodError):
+                unit.unit.reduce_terms()
             unit.unit.return_target()
 
 

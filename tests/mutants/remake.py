@@ -18,7 +18,7 @@ from typing import Optional
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
-CONTEXT_LINES = 3
+CONTEXT_LINES = 1
 
 
 def applies(patch: Path) -> bool:
@@ -65,7 +65,7 @@ def remake(patch: Path, files: dict[str, str]) -> bool:
     made = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     for name in sorted(name for name in files if edited[name] != files[name]):
         made += "".join(difflib.unified_diff(files[name].splitlines(keepends=True), edited[name].splitlines(keepends=True),
-                                             "a/" + name, "b/" + name))
+                                             "a/" + name, "b/" + name, n=CONTEXT_LINES))
     patch.write_text(made)
     return True
 

@@ -112,11 +112,6 @@ int gpu_nvml_persistence(struct gpu_nvml *nvml);
 struct gpu_load;
 struct gpu_load *gpu_load_new(int side);
 void gpu_load_queue(struct gpu_load *load, int products);
-bool gpu_load_busy(struct gpu_load *load);
 void gpu_load_finish(struct gpu_load *load);
-/* Median time of one product, from events around runs of ten, while `disturb` (may be NULL) is called without
- * pause. */
-double gpu_load_product_us(struct gpu_load *load, int products, void (*disturb)(void *arg), void *arg);
-void gpu_load_free(struct gpu_load *load);
 
 #endif

@@ -18,8 +18,6 @@ struct gpu_load {
 	int side;
 };
 
-#define RUN 10
-
 static void blas_must(cublasStatus_t status, const char *call)
 {
 	if (status == CUBLAS_STATUS_SUCCESS)
@@ -77,58 +75,7 @@ void gpu_load_queue(struct gpu_load *load, int products)
 		          "cublasGemmEx");
 }
 
-bool gpu_load_busy(struct gpu_load *load)
-{
-	CUresult result = cuStreamQuery(load->stream);
-
-	if (result != CUDA_ERROR_NOT_READY)
-		GPU_MUST(result);
-	return result == CUDA_ERROR_NOT_READY;
-}
-
 void gpu_load_finish(struct gpu_load *load)
 {
 	GPU_MUST(cuStreamSynchronize(load->stream));
-}
-
-double gpu_load_product_us(struct gpu_load *load, int products, void (*disturb)(void *arg), void *arg)
-{
-	size_t runs = (size_t)products / RUN;
-	CUevent *marks = calloc(runs + 1, sizeof(CUevent));
-	struct gpu_samples samples = {0};
-	double median;
-
-	SYS_MUST(marks ? 0 : -1);
-	for (size_t i = 0; i <= runs; i++)
-		GPU_MUST(cuEventCreate(&marks[i], CU_EVENT_DEFAULT));
-	GPU_MUST(cuEventRecord(marks[0], load->stream));
-	for (size_t i = 0; i < runs; i++) {
-		gpu_load_queue(load, RUN);
-		GPU_MUST(cuEventRecord(marks[i + 1], load->stream));
-	}
-	while (disturb && gpu_load_busy(load))
-		disturb(arg);
-	gpu_load_finish(load);
-	for (size_t i = 0; i < runs; i++) {
-		float ms;
-
-		GPU_MUST(cuEventElapsedTime(&ms, marks[i], marks[i + 1]));
-		gpu_samples_add(&samples, (double)ms * 1e3 / RUN);
-	}
-	for (size_t i = 0; i <= runs; i++)
-		GPU_MUST(cuEventDestroy(marks[i]));
-	median = gpu_samples_at(&samples, 0.5);
-	gpu_samples_free(&samples);
-	free(marks);
-	return median;
-}
-
-void gpu_load_free(struct gpu_load *load)
-{
-	gpu_load_finish(load);
-	for (size_t i = 0; i < 3; i++)
-		GPU_MUST(cuMemFree(load->matrix[i]));
-	blas_must(cublasDestroy(load->blas), "cublasDestroy");
-	GPU_MUST(cuStreamDestroy(load->stream));
-	free(load);
 }

@@ -17,7 +17,6 @@ nvidia-smi --query-gpu=name,driver_version,persistence_mode,compute_mode --forma
 measure gpu_lifetime
 measure gpu_listed
 measure gpu_queues
-measure gpu_staging
 measure gpu_visible watch swapped 4 2
 measure gpu_visible wait swapped 4 2
 measure gpu_visible watch fenced 256 $((seconds / 6))

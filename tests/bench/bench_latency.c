@@ -10,9 +10,7 @@
  * client with no flood. Processes of the
  * other user make the flood; a counter that they share shows how much of it the daemon has answered. In the
  * first row these processes send nothing and use processors only: its ratio is due to the machine. Needs
- * root, for the second user. With "requests" for PART, the floods are the kinds of requests instead, each by
- * users that hold little, and by users that hold many objects. The figures count on a machine that has idle
- * processors for all processes.
+ * root, for the second user. The figures count on a machine that has idle processors for all processes.
  */
 #include <errno.h>
 #include <poll.h>
@@ -56,11 +54,6 @@
 #define MOST_REPEATED 32u
 #define WAIT_S        20u
 #define TARGET        3.0
-
-static const char *const kinds[] = {
-#define REQUEST(KIND, name) #name,
-#include "core/requests.def"
-};
 
 static struct zd_daemon daemon_;
 static atomic_uint_fast64_t *answered; /* packets of replies, or clients, of the flood */
@@ -149,7 +142,7 @@ static size_t receive(int sock, int flags)
 }
 
 /* Sends one request and returns the packet with its reply, to be freed. */
-static Zd__DaemonPacket *exchange(int sock, Zd__Request *request)
+static Zd__DaemonPacket *call(int sock, Zd__Request *request)
 {
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	size_t nbytes = pack(&request, 1, 1, bytes);
@@ -161,13 +154,6 @@ static Zd__DaemonPacket *exchange(int sock, Zd__Request *request)
 		packet = nbytes > 0 ? zd__daemon_packet__unpack(NULL, nbytes, received) : NULL;
 		check(packet, "no reply");
 	} while (packet->n_replies == 0);
-	return packet;
-}
-
-static Zd__DaemonPacket *call(int sock, Zd__Request *request)
-{
-	Zd__DaemonPacket *packet = exchange(sock, request);
-
 	if (packet->replies[0]->status)
 		die(packet->replies[0]->error);
 	return packet;
@@ -378,158 +364,6 @@ static const struct flood {
         {"killed processes", "processes", flood_deaths},
 };
 
-/* ---- Floods of each kind of request -------------------------------------------------------------------- */
-
-/* A kind is sent with the other ones of the first cycle that it is in, else alone. */
-static const char *const cycles[] = {
-        "backward_begin bucket_reserve bucket_submit backward_end step_begin step_get step_end",
-        "backward_begin bucket_reserve bucket_submit reduce_wait target_return backward_abandon",
-        "backward_begin reduce_skip backward_end step_begin step_end",
-        "backward_begin backward_abandon",
-        "alloc free",
-        "gather release",
-        "update_begin publish",
-        "update_begin publish commit",
-        "unit_register unit_unregister",
-        "group_join group_leave",
-        "group_join abort_group group_leave",
-        "bucket_create bucket_destroy",
-        "context_begin context_end",
-        "forward_begin forward_end claim_end",
-        "forward_begin scope_abandon",
-};
-
-/* Fields of requests by name; replies change those that are ids. */
-static struct value {
-	const char *name;
-	uint64_t number;
-} fields[] = {
-        {"group", 0},      {"unit", 0},        {"units", 0},        {"scope", 0},      {"bucket", 0},
-        {"entry", 0},      {"allocation", 0},  {"session", 0},      {"job", 0},        {"step", 0},
-        {"world_size", 1}, {"dtype", 1},       {"numel", 64},       {"bytes", 256},    {"slot_bytes", 4096},
-        {"nslots", 2},     {"stage", 3},       {"boundary", 1},     {"count", 1},      {"grad", 1},
-        {"op", 1},         {"segments", 1000}, {"descriptions", 1}, {"persistent", 0}, {"values", 0},
-};
-
-static const char *cycle_;
-static bool holds_;
-
-static struct value *value_of(const char *name)
-{
-	for (size_t i = 0; i < ZD_ARRAY_LEN(fields); i++)
-		if (strcmp(fields[i].name, name) == 0)
-			return &fields[i];
-	return NULL;
-}
-
-/* Sets the fields that have a value. */
-static void fill(ProtobufCMessage *message)
-{
-	static uint64_t one; /* element of a repeated field, of up to 8 bytes */
-	static uint32_t nnames;
-	static char job[32], name[32];
-
-	(void)snprintf(job, sizeof(job), "flood %d", (int)getpid());
-	(void)snprintf(name, sizeof(name), "n%u", ++nnames);
-	for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
-		const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
-		const struct value *value = value_of(field->name);
-		char *at = (char *)message + field->offset;
-
-		if (field->type == PROTOBUF_C_TYPE_STRING && field->label != PROTOBUF_C_LABEL_REPEATED)
-			*(char **)at = strstr("name group", field->name) ? name : job;
-		if (!value || field->type == PROTOBUF_C_TYPE_STRING)
-			continue;
-		if (field->label == PROTOBUF_C_LABEL_REPEATED) {
-			one = value->number;
-			*(void **)at = &one;
-			*(size_t *)((char *)message + field->quantifier_offset) = 1;
-		} else if (field->type == PROTOBUF_C_TYPE_UINT64) {
-			*(uint64_t *)at = value->number;
-		} else if (field->type == PROTOBUF_C_TYPE_UINT32 || field->type == PROTOBUF_C_TYPE_BOOL) {
-			*(uint32_t *)at = (uint32_t)value->number; /* protobuf_c_boolean is an int */
-		}
-	}
-}
-
-/* Takes the ids of a reply. */
-static void learn(const Zd__Reply *reply)
-{
-	const ProtobufCFieldDescriptor *body =
-	        protobuf_c_message_descriptor_get_field(&zd__reply__descriptor, (unsigned)reply->body_case);
-	const ProtobufCMessage *message = body ? *(void *const *)((const char *)reply + body->offset) : NULL;
-
-	for (unsigned i = 0; message && i < message->descriptor->n_fields; i++) {
-		const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
-		struct value *value = value_of(field->name);
-		const uint64_t *at = (const void *)((const char *)message + field->offset);
-
-		if (value && field->type == PROTOBUF_C_TYPE_UINT64 && field->label == PROTOBUF_C_LABEL_NONE)
-			value->number = *at;
-		if (value && strcmp(field->name, "unit") == 0)
-			value_of("units")->number = *at;
-	}
-}
-
-/* Sends one request of the kind. Returns whether it was accepted. */
-static bool ask(int sock, const char *kind, size_t length)
-{
-	static union {
-		ProtobufCMessage message;
-		char bytes[1024];
-	} body;
-	char name[64];
-	Zd__Request request = ZD__REQUEST__INIT;
-
-	(void)snprintf(name, sizeof(name), "%.*s", (int)length, kind);
-	const ProtobufCFieldDescriptor *field =
-	        protobuf_c_message_descriptor_get_field_by_name(&zd__request__descriptor, name);
-	check(field, name);
-	protobuf_c_message_init(field->descriptor, &body);
-	value_of("step")->number++;
-	fill(&body.message);
-	request.body_case = (Zd__Request__BodyCase)field->id;
-	*(void **)((char *)&request + field->offset) = &body;
-	Zd__DaemonPacket *packet = exchange(sock, &request);
-	bool accepted = packet->replies[0]->status == 0;
-	if (accepted)
-		learn(packet->replies[0]);
-	zd__daemon_packet__free_unpacked(packet, NULL);
-	return accepted;
-}
-
-/* Returns whether all were accepted. */
-static bool ask_all(int sock, const char *cycle)
-{
-	bool accepted = true;
-
-	while (*cycle) {
-		size_t length = strcspn(cycle, " ");
-
-		accepted &= ask(sock, cycle, length);
-		cycle += length + strspn(cycle + length, " ");
-	}
-	return accepted;
-}
-
-static void flood_kind(void)
-{
-	struct value kept[ZD_ARRAY_LEN(fields)];
-	int sock = open_session();
-
-	check(ask_all(sock, "group_join unit_register update_begin publish bucket_create"), "objects");
-	memcpy(kept, fields, sizeof(kept));
-	for (unsigned i = 0; holds_ && i < LISTED; i++) {
-		check(ask_all(sock, "alloc unit_register update_begin publish gather group_join"), "objects");
-		value_of("group")->number = kept[0].number;
-	}
-	memcpy(fields, kept, sizeof(kept));
-	for (;;) {
-		atomic_fetch_add(answered + 1, ask_all(sock, cycle_));
-		atomic_fetch_add(answered, 1);
-	}
-}
-
 static pid_t pids[PROCESSES];
 
 static void begin_flood(const struct flood *flood)
@@ -670,38 +504,6 @@ static void run_flood(zerod_client *client, int observer, unsigned i, unsigned r
 	end_flood(observer);
 }
 
-/* A row for each kind: the 99th percentile of the other user, as a multiple of its own without a flood. */
-static void run_kinds(zerod_client *client, int observer)
-{
-	const struct flood flood = {.run = flood_kind};
-	struct figures quiet, flooded;
-
-	printf("%-18s | %-36s | %s\n%-18s", "p99 of another user", "floods by users that hold little",
-	       "by users that hold much", "us");
-	for (unsigned holds = 0; holds < 2; holds++)
-		printf(" | %8s %8s %7s %10s", "quiet", "flooded", "ratio", "accepted");
-	for (size_t i = 0; i < ZD_ARRAY_LEN(kinds); i++) {
-		cycle_ = kinds[i];
-		for (size_t k = 0; k < ZD_ARRAY_LEN(cycles) && cycle_ == kinds[i]; k++)
-			if (strstr(cycles[k], kinds[i]))
-				cycle_ = cycles[k];
-		printf("\n%-18s", kinds[i]);
-		for (unsigned holds = 0; holds < 2; holds++) {
-			holds_ = holds;
-			measure(client, QUIET_NS, &quiet);
-			atomic_store(answered + 1, 0);
-			begin_flood(&flood);
-			measure(client, QUIET_NS, &flooded);
-			printf(" | %8.1f %8.1f %7.2f %8.0f %%", quiet.p99_us, flooded.p99_us,
-			       flooded.p99_us / quiet.p99_us,
-			       100.0 * (double)atomic_load(answered + 1) / (double)atomic_load(answered));
-			(void)fflush(stdout);
-			end_flood(observer);
-		}
-	}
-	puts("");
-}
-
 static int by_double(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
@@ -757,7 +559,6 @@ int main(int argc, char **argv)
 {
 	unsigned repetitions = argc > 1 ? (unsigned)atoi(argv[1]) : REPETITIONS;
 	const char *part = argc > 2 ? argv[2] : "";
-	bool by_kind = strcmp(part, "requests") == 0;
 	struct zd_daemon_options daemon_options = {.config = "[limits]\nmax_sessions_per_uid = 1000\n"};
 	struct zerod_options options = ZEROD_INIT(options);
 	zerod_client *client;
@@ -779,14 +580,11 @@ int main(int argc, char **argv)
 	printf("# %u processors, %u processes of the flood, %u repetitions\n", zd_processors(""), PROCESSES,
 	       repetitions);
 	(void)fflush(stdout);
-	for (unsigned k = 0; k < repetitions && !by_kind; k++)
+	for (unsigned k = 0; k < repetitions; k++)
 		for (unsigned i = 0; i < ZD_ARRAY_LEN(floods); i++)
 			if (strstr(floods[i].name, part))
 				run_flood(client, observer, i, k);
-	if (by_kind)
-		run_kinds(client, observer);
-	else
-		print_results(repetitions);
+	print_results(repetitions);
 	zerod_close(client);
 	(void)close(observer);
 	return zd_daemon_stop(&daemon_) == 0 ? 0 : 1;

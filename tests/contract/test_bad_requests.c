@@ -207,35 +207,6 @@ CONTRACT_TEST(test_reserve_larger_than_any_bucket)
 	contract_close(c);
 }
 
-/* ---- Handles ------------------------------------------------------------------------------------------- */
-
-/* A lease is of the unit, whichever handle it was taken by, and the last handle's end unregisters. */
-CONTRACT_TEST(test_two_handles_of_a_unit)
-{
-	struct zerod_unit_options options = ZEROD_INIT(options);
-	struct zerod_shard first = ZEROD_INIT(first), second = ZEROD_INIT(second);
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-	zerod_unit *again;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	options.name = "w";
-	options.dtype = ZEROD_FLOAT32;
-	options.numel = NUMEL;
-	OK(rank->client, contract_register(rank->group, &options, &again));
-	OK(rank->client, zerod_shard_get(unit.at[0], &first));
-	OK(rank->client, zerod_shard_get(again, &second));
-	assert_ptr_equal(first.data, second.data);
-	contract_others_gather(rank, &unit, NULL);
-	OK(rank->client, zerod_gather(again, NULL, NULL, NULL));
-	OK(rank->client, zerod_unit_unregister(again, NULL));
-	FAILS(rank->client, zerod_unit_unregister(unit.at[0], NULL), ZEROD_E_BUSY, "'default'");
-	contract_release(rank, &unit, NULL);
-	contract_close(c);
-}
-
 /* ---- Lists of units ------------------------------------------------------------------------------------ */
 
 CONTRACT_TEST(test_unit_given_twice)

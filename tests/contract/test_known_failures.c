@@ -363,6 +363,7 @@ CONTRACT_TEST(test_tied_parameters)
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct contract_unit embedding;
 	struct contract_sum sum = {&embedding, CONTRACT_ALL(c), 2};
+	struct zerod_shard first = ZEROD_INIT(first), second = ZEROD_INIT(second);
 	zerod_unit *head;
 	zerod_bucket *buckets[2];
 	struct zerod_entry entry = ZEROD_INIT(entry);
@@ -373,6 +374,9 @@ CONTRACT_TEST(test_tied_parameters)
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
 	OK(rank->client, contract_register(rank->group, &options, &head));
+	OK(rank->client, zerod_shard_get(embedding.at[0], &first));
+	OK(rank->client, zerod_shard_get(head, &second));
+	assert_ptr_equal(first.data, second.data);
 	contract_publish_all(c, &embedding);
 	data = contract_gather(rank, &embedding, "embed");
 	assert_ptr_equal(contract_gather(rank, &embedding, "head"), data);
@@ -380,6 +384,7 @@ CONTRACT_TEST(test_tied_parameters)
 	contract_release(rank, &embedding, "embed");
 	contract_expect_bytes(&embedding, data, 1);
 	OK(rank->client, zerod_unit_unregister(head, NULL)); /* one of two handles */
+	FAILS(rank->client, zerod_unit_unregister(embedding.at[0], NULL), ZEROD_E_BUSY, "held by 'head'");
 	contract_backward_all(c, 3, true);
 	for (uint32_t i = 0; i < 2; i++) {
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
@@ -492,30 +497,5 @@ CONTRACT_TEST(test_budget_is_kept_and_served_in_order)
 	contract_finish(first);
 	contract_finish(second);
 	assert_int_equal(contract_device(c, 0).peak_gathered_bytes, 8192);
-	contract_close(c);
-}
-
-/* A release in another session's name, and one for a unit that has gone. */
-CONTRACT_TEST(test_release_after_the_end)
-{
-	struct contract *c = contract_open(NULL);
-	struct contract_rank *rank = &c->ranks[0];
-	struct contract_unit unit;
-	zerod_ticket ticket;
-
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_publish_all(c, &unit);
-	contract_others_gather(rank, &unit, NULL);
-	OK(rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
-	OK(rank->client, zerod_wait(rank->client, ticket, NULL, NULL));
-	FAILS(rank->client, zerod_unit_unregister(unit.at[0], NULL), ZEROD_E_BUSY, "held by 'default'");
-	contract_release(rank, &unit, NULL);
-	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
-	FAILS(rank->client, zerod_release(unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
-	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE, NULL);
-	contract_expect_version(rank, &unit, 1);
-	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, NULL), ZEROD_E_STALE,
-	      NULL); /* of the first gather */
-	OK(rank->client, zerod_unit_unregister(unit.at[0], NULL));
 	contract_close(c);
 }

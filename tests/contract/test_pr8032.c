@@ -101,6 +101,8 @@ CONTRACT_TEST(test_waiting_again_never_revives)
 	assert_string_equal(contract_buffer(c, 0, "w").state, "NOT_AVAILABLE");
 	assert_int_equal(contract_device(c, 0).transfers, 1);
 	assert_int_equal(contract_device(c, 0).gathered_bytes, 0);
+	contract_expect_version(rank, &unit, 1);
+	FAILS(rank->client, zerod_wait(rank->client, ticket, NULL, &again), ZEROD_E_STALE, NULL);
 	contract_close(c);
 }
 

@@ -97,28 +97,6 @@ CONTRACT_TEST(test_release_touches_no_other_tag)
 	contract_close(w.c);
 }
 
-CONTRACT_TEST(test_tags_of_scopes_are_not_the_callers)
-{
-	struct zerod_gather_options options = ZEROD_INIT(options);
-	struct world w;
-	zerod_scope scope;
-	void *data;
-
-	open_world(&w, NULL);
-	options.tag = "@scope 1";
-	FAILS(w.rank->client, zerod_gather(w.unit.at[0], &options, NULL, NULL), ZEROD_E_INVALID, "@");
-	scope = begin_forward(&w, none);
-	data = touch(&w, &w.unit, scope);
-	FAILS(w.rank->client, zerod_release(w.unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
-	/* Both in one: what is meant would be anyone's guess. */
-	options.tag = "plan";
-	options.scope = scope;
-	FAILS(w.rank->client, zerod_gather(w.unit.at[0], &options, NULL, NULL), ZEROD_E_INVALID, NULL);
-	contract_expect_bytes(&w.unit, data, 1);
-	end_forward(&w, scope, 0);
-	contract_close(w.c);
-}
-
 /* ---- Forward and backward ------------------------------------------------------------------------------ */
 
 CONTRACT_TEST(test_touched_in_forward_needed_in_backward)
@@ -130,6 +108,7 @@ CONTRACT_TEST(test_touched_in_forward_needed_in_backward)
 	open_world(&w, NULL);
 	scope = begin_forward(&w, none);
 	data = touch(&w, &w.unit, scope);
+	FAILS(w.rank->client, zerod_release(w.unit.at[0], NULL, 0, NULL, NULL), ZEROD_E_NOT_HELD, "'w'");
 	end_forward(&w, scope, 1);
 	/* Autograd kept the address. */
 	assert_int_equal(gathered(&w), contract_padded_bytes(&w.unit));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strict.c - strict clients on GPUs, with kernels: what a stale view does, that other GPUs' pushes need no
- * access of the client's, and that taking access from one buffer disturbs nobody who reads another.
+ * strict.c - strict clients on GPUs, with kernels: what a stale view does, and that taking
+ * access from one buffer disturbs nobody who reads another. tests/contract/test_strict.c has the rest.
  *
  *     strict [TEST]     without a name: each in a process of its own, since a context is lost in one of them
  *
@@ -106,58 +106,7 @@ static void close_scene(struct scene *scene)
 	contract_close(scene->c);
 }
 
-static bool is_filled(struct contract *c, const char *unit)
-{
-	return strcmp(contract_buffer(c, 0, unit).state, "AVAILABLE") == 0;
-}
-
 /* ---- The tests ----------------------------------------------------------------------------------------- */
-
-static void test_access_goes_and_comes_back(void **state)
-{
-	struct contract_unit unit;
-	struct scene scene;
-	const void *view;
-
-	(void)state;
-	open_scene(&scene);
-	contract_plain_unit(scene.c, "w", NUMEL, &unit);
-	contract_publish_all(scene.c, &unit);
-	view = use_once(&scene, &unit, 1);
-	for (int i = 0; i < 3; i++)
-		CHECK(use_once(&scene, &unit, 1) == view); /* the same segment serves again */
-	close_scene(&scene);
-}
-
-/* The other ranks' GPUs fill a buffer that this process may not touch yet. */
-static void test_pushes_need_no_access(void **state)
-{
-	struct contract_unit unit;
-	struct scene scene;
-	zerod_ticket ticket;
-	void *again = NULL;
-
-	(void)state;
-	open_scene(&scene);
-	contract_plain_unit(scene.c, "w", NUMEL, &unit);
-	for (uint64_t version = 1; version <= 3; version++) {
-		const void *view;
-
-		contract_publish_all(scene.c, &unit);
-		view = use_once(&scene, &unit, version);
-		AWAIT(contract_device(scene.c, 0).quarantine_bytes == 0);
-		OK(scene.rank->client, zerod_gather_begin(unit.at[0], NULL, &ticket));
-		AWAIT(is_filled(scene.c, "w"));
-		CHECK(!contract_can_touch(scene.rank, view));
-		OK(scene.rank->client, zerod_wait(scene.rank->client, ticket, scene.stream, &again));
-		CHECK(again == view);
-		OK(scene.rank->client, zerod_stream_synchronize(scene.stream));
-		contract_expect_bytes(&unit, again, version);
-		contract_release(scene.rank, &unit, NULL);
-		CHECK(!contract_can_touch(scene.rank, view));
-	}
-	close_scene(&scene);
-}
 
 /* Kernels read one buffer while access to another comes and goes. */
 static void test_others_are_not_disturbed(void **state)
@@ -222,8 +171,6 @@ static void test_stale_view_ends_the_context(void **state)
 /* ---- Each in its process ------------------------------------------------------------------------------- */
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_access_goes_and_comes_back, contract_teardown),
-        cmocka_unit_test_teardown(test_pushes_need_no_access, contract_teardown),
         cmocka_unit_test_teardown(test_others_are_not_disturbed, contract_teardown),
         cmocka_unit_test_teardown(test_stale_view_ends_the_context, contract_teardown),
 };

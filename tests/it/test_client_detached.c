@@ -57,23 +57,6 @@ static void refuse(struct fake_peer *peer, void *arg)
 	fake_expect_end(peer);
 }
 
-TEST(test_the_next_call_reports_once)
-{
-	struct scene scene = {0};
-	unsigned count = 1;
-
-	scene_open(&scene, refuse, &count);
-	assert_status(scene.client, release(&scene), ZEROD_OK);
-	assert_status(scene.client, persist(&scene), ZEROD_OK);
-	/* This one is not sent. */
-	assert_int_equal(persist(&scene), ZEROD_E_NOT_HELD);
-	assert_string_equal(
-	        zerod_last_error(scene.client),
-	        "a detached release of unit 'w' failed: the first text; the present call had no effect");
-	assert_status(scene.client, persist(&scene), ZEROD_OK);
-	scene_close(&scene);
-}
-
 TEST(test_of_many_the_first_is_named)
 {
 	struct scene scene = {0};

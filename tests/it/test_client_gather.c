@@ -353,15 +353,6 @@ static void close_after_answer(struct fake_peer *peer, void *arg)
 	answer_gather(peer, 1);
 }
 
-TEST(test_daemon_dies_in_wait)
-{
-	struct scene scene = {0};
-
-	scene_open(&scene, close_after_answer, NULL);
-	assert_int_equal(zerod_gather(scene.unit, NULL, NULL, NULL), ZEROD_E_DISCONNECTED);
-	scene_close(&scene);
-}
-
 static void count_ticks(int number)
 {
 	(void)number;

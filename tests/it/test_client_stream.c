@@ -242,19 +242,26 @@ TEST(test_stream_limit)
 	scene_close(&scene);
 }
 
+/* Answers a gather with this value of its fence. Returns the release that follows. */
+static const Zd__Request *serve_gather(struct fake_peer *peer, uint64_t fence_value)
+{
+	const Zd__Request *request;
+
+	fake_serve_unit(peer);
+	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
+	if (!request)
+		return NULL;
+	fake_gather_reply(peer, request->id, fence_value);
+	return fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+}
+
 /* ---- The daemon's fences ------------------------------------------------------------------------------- */
 
 static void signal_when_released(struct fake_peer *peer, void *arg)
 {
-	const Zd__Request *request;
+	const Zd__Request *request = serve_gather(peer, 1);
 
 	(void)arg;
-	fake_serve_unit(peer);
-	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
-	if (!request)
-		return;
-	fake_gather_reply(peer, request->id, 1);
-	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
 	if (!request || !fake_check(peer, request->release->n_fences == 1))
 		return;
 	/* The stream waits, so that its fence cannot have passed. */
@@ -313,15 +320,9 @@ TEST(test_foreign_stream)
 
 static void abort_when_released(struct fake_peer *peer, void *arg)
 {
-	const Zd__Request *request;
+	const Zd__Request *request = serve_gather(peer, 1);
 
 	(void)arg;
-	fake_serve_unit(peer);
-	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
-	if (!request)
-		return;
-	fake_gather_reply(peer, request->id, 1);
-	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
 	if (!request || !fake_check(peer, request->release->n_fences == 1))
 		return;
 	fake_abort(peer);
@@ -365,15 +366,8 @@ TEST(test_abort)
 
 static void close_when_released(struct fake_peer *peer, void *arg)
 {
-	const Zd__Request *request;
-
 	(void)arg;
-	fake_serve_unit(peer);
-	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
-	if (!request)
-		return;
-	fake_gather_reply(peer, request->id, 1);
-	(void)fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
+	(void)serve_gather(peer, 1);
 }
 
 /* The daemon is gone: a stream that waits for it must not keep close from ending. */
@@ -398,15 +392,9 @@ TEST(test_daemon_dies_under_stream)
 
 static void answer_release(struct fake_peer *peer, void *arg)
 {
-	const Zd__Request *request;
+	const Zd__Request *request = serve_gather(peer, 0);
 
 	(void)arg;
-	fake_serve_unit(peer);
-	request = fake_expect(peer, ZD__REQUEST__BODY_GATHER);
-	if (!request)
-		return;
-	fake_gather_reply(peer, request->id, 0);
-	request = fake_expect(peer, ZD__REQUEST__BODY_RELEASE);
 	if (request)
 		fake_ok(peer, request->id);
 	fake_expect_end(peer);

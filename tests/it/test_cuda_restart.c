@@ -178,60 +178,46 @@ static pid_t start(const char *what, const struct zd_daemon *daemon, int out)
 	_exit(126);
 }
 
-/* Ends the job, and then the daemon, which has nothing to keep. */
-static void end(struct zd_daemon *daemon)
+/* The daemon is killed while the trainer is inside of its update. So is a trainer that cannot go on. */
+static void kill_and_restart(const char *what)
 {
-	assert_int_equal(zd_daemon_zeroctl(daemon, "kill-job lm"), 0);
-	assert_int_equal(zd_daemon_stop(daemon), 0);
+	static const char *const args[] = {"--backend", "cuda", "--keep-state", "holder", NULL};
+	const struct zd_daemon_options options = {.args = args};
+	struct zd_daemon daemon;
+	int fds[2], status = 0;
+	pid_t trainer;
+	char byte;
+
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
+	trainer = start(what, &daemon, fds[1]);
+	(void)close(fds[1]);
+	assert_int_equal(read(fds[0], &byte, 1), 1);
+	assert_int_equal(zd_daemon_kill(&daemon), 0);
+	if (strcmp(what, TRAIN) == 0) {
+		assert_int_equal(kill(trainer, SIGKILL), 0);
+		assert_int_equal(waitpid(trainer, NULL, 0), trainer);
+	}
+	assert_int_equal(zd_daemon_restart(&options, &daemon), 0);
+	if (strcmp(what, TRAIN) == 0)
+		trainer = start(VERIFY, &daemon, STDOUT_FILENO);
+	assert_int_equal(waitpid(trainer, &status, 0), trainer);
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(zd_daemon_zeroctl(&daemon, "kill-job lm"), 0);
+	assert_int_equal(zd_daemon_stop(&daemon), 0); /* it has nothing to keep */
+	(void)close(fds[0]);
 }
 
 static void test_both_are_killed(void **state)
 {
-	static const char *const args[] = {"--backend", "cuda", "--keep-state", "holder", NULL};
-	const struct zd_daemon_options options = {.args = args};
-	struct zd_daemon daemon;
-	int fds[2], status = 0;
-	pid_t trainer;
-	char byte;
-
 	(void)state;
-	assert_int_equal(pipe(fds), 0);
-	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	trainer = start(TRAIN, &daemon, fds[1]);
-	(void)close(fds[1]);
-	assert_int_equal(read(fds[0], &byte, 1), 1);
-	assert_int_equal(zd_daemon_kill(&daemon), 0);
-	assert_int_equal(kill(trainer, SIGKILL), 0);
-	assert_int_equal(waitpid(trainer, NULL, 0), trainer);
-	assert_int_equal(zd_daemon_restart(&options, &daemon), 0);
-	trainer = start(VERIFY, &daemon, STDOUT_FILENO);
-	assert_int_equal(waitpid(trainer, &status, 0), trainer);
-	assert_int_equal(WEXITSTATUS(status), 0);
-	end(&daemon);
-	(void)close(fds[0]);
+	kill_and_restart(TRAIN);
 }
 
 static void test_the_daemon_is_killed(void **state)
 {
-	static const char *const args[] = {"--backend", "cuda", "--keep-state", "holder", NULL};
-	const struct zd_daemon_options options = {.args = args};
-	struct zd_daemon daemon;
-	int fds[2], status = 0;
-	pid_t trainer;
-	char byte;
-
 	(void)state;
-	assert_int_equal(pipe(fds), 0);
-	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	trainer = start(GO_ON, &daemon, fds[1]);
-	(void)close(fds[1]);
-	assert_int_equal(read(fds[0], &byte, 1), 1);
-	assert_int_equal(zd_daemon_kill(&daemon), 0);
-	assert_int_equal(zd_daemon_restart(&options, &daemon), 0);
-	assert_int_equal(waitpid(trainer, &status, 0), trainer);
-	assert_int_equal(WEXITSTATUS(status), 0);
-	end(&daemon);
-	(void)close(fds[0]);
+	kill_and_restart(GO_ON);
 }
 
 int main(int argc, char **argv)

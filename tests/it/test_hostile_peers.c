@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_hostile_peers.c - clients that the daemon does not serve, or serves within limits only. */
-#include <fcntl.h>
 #include <grp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -39,33 +37,6 @@ static int close_all(void **state)
 static uint64_t send_hello(struct raw_client *client)
 {
 	return raw_send(client, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1));
-}
-
-/* ---- Processes that cannot be watched ------------------------------------------------------------------ */
-
-/* The kernel reports pid 0 for a process outside the daemon's pid namespace. */
-CLOSE_ALL_TEST(test_outside_the_pid_namespace)
-{
-	int own = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-	int started;
-
-	assert_true(own >= 0);
-	if (unshare(CLONE_NEWPID) != 0) {
-		(void)close(own);
-		skip();
-	}
-	started = zd_daemon_start(NULL, &peers_daemon); /* process 1 of the new namespace */
-	assert_int_equal(setns(own, CLONE_NEWPID), 0);
-	(void)close(own);
-	assert_int_equal(started, 0);
-	for (int i = 0; i < 2; i++) {
-		raw_connect(&raw, peers_daemon.socket_path);
-		RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_PERMISSION, "pid namespace", "pid 0");
-		raw_expect_end(&raw);
-		raw_close(&raw);
-	}
-	/* A connection without a hello ends, too, when its client closes it. */
-	raw_connect(&raw, peers_daemon.socket_path);
 }
 
 /* ---- Users ------------------------------------------------------------------------------------------- */

@@ -475,32 +475,6 @@ LIFE_TEST(test_one_is_killed)
 	}
 }
 
-/* The same in the words of the command line. */
-LIFE_TEST(test_zeroctl_sees_nothing)
-{
-	const char *const args[] = {"zeroctl", "--socket", life_daemon.socket_path,
-	                            "buffers", "--json",   NULL};
-	struct trainer_process trainers[WORLD];
-	struct program program;
-
-	start_both(&(struct life_state){holding, NULL, true}, trainers);
-	program_start(&program, args, NULL);
-	program_wait(&program);
-	assert_int_equal(program.status, 0);
-	assert_non_null(strstr(program.out_text, "AVAILABLE"));
-	program_free(&program);
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		life_kill(&trainers[rank]);
-	life_expect_gone(life_now_ms());
-	program_start(&program, args, NULL);
-	program_wait(&program);
-	assert_int_equal(program.status, 0);
-	assert_null(strstr(program.out_text, "AVAILABLE"));
-	program_free(&program);
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		life_reap(&trainers[rank]);
-}
-
 /* ---- Odd ends ------------------------------------------------------------------------------------------ */
 
 static void holds_and_forks(struct trainer *t)

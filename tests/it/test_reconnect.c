@@ -170,17 +170,6 @@ static void go_on_and_end(void)
 	assert_int_equal(zd_daemon_stop(&daemon_), 0);
 }
 
-TEST(test_idle)
-{
-	begin();
-	restart(&keeps);
-	for (unsigned i = 0; i < NRANKS; i++) {
-		assert_int_equal(update(&ranks[i], UNDONE), ZEROD_E_RESTARTED);
-		assert_non_null(strstr(zerod_last_error(ranks[i].client), "zerod_group_get() reconnects"));
-	}
-	go_on_and_end();
-}
-
 TEST(test_inside_an_update)
 {
 	begin();
@@ -191,6 +180,7 @@ TEST(test_inside_an_update)
 		restart(&keeps);
 		assert_int_equal(publish(&ranks[0]), ZEROD_E_RESTARTED);
 		assert_int_equal(update(&ranks[1], UNDONE), ZEROD_E_RESTARTED);
+		assert_non_null(strstr(zerod_last_error(ranks[1].client), "zerod_group_get() reconnects"));
 		all_ranks(rank_restores);
 	}
 	go_on_and_end();
@@ -519,12 +509,13 @@ TEST(test_other_jobs)
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
 	struct rank rank;
 
-	begin_alone(NULL, 0, RECONNECT_MS, &rank);
+	begin_alone(&keeps, 0, RECONNECT_MS, &rank);
 	unit.name = "w";
 	unit.dtype = ZEROD_UINT8;
 	unit.numel = SHARD_BYTES;
 	assert_int_equal(zerod_unit_register(rank.group, &unit, &rank.unit), 0);
-	restart(NULL);
+	restart(&keeps);
+	assert_int_equal(zd_daemon_wait_log(&daemon_, "restored durable jobs of the former daemon: 0"), 0);
 	assert_int_equal(zerod_group_barrier(rank.group, NULL, NULL), ZEROD_E_RESTARTED);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(zerod_group_get(rank.group, &info), ZEROD_E_RESTARTED);
@@ -535,23 +526,6 @@ TEST(test_other_jobs)
 	assert_int_equal(join_alone(&rank, 0), 0);
 	assert_int_equal(zerod_unit_register(rank.group, &unit, &rank.unit), 0);
 	assert_int_equal(zerod_group_get(rank.group, &info), 0);
-	zerod_close(rank.client);
-	assert_int_equal(zd_daemon_stop(&daemon_), 0);
-}
-
-/* The daemon keeps nothing: the durable group begins anew. */
-TEST(test_a_daemon_without_state)
-{
-	struct zerod_group_info info = ZEROD_INIT(info);
-	struct rank rank;
-
-	begin_alone(NULL, ZEROD_GROUP_DURABLE, RECONNECT_MS, &rank);
-	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
-	restart(NULL);
-	assert_int_equal(zerod_commit(rank.group, 2, NULL), ZEROD_E_RESTARTED);
-	assert_int_equal(zerod_group_get(rank.group, &info), 0);
-	assert_int_equal(info.committed_step, 0);
-	assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
 	zerod_close(rank.client);
 	assert_int_equal(zd_daemon_stop(&daemon_), 0);
 }
@@ -576,7 +550,8 @@ TEST(test_no_daemon_comes)
 	end_alone(&rank);
 }
 
-/* Without reconnect_ms the client ends with its daemon; the environment has the default. */
+/* Without reconnect_ms the client ends with its daemon; the environment has the default. A daemon that keeps
+ * nothing begins the durable group anew. */
 TEST(test_the_environment)
 {
 	struct zerod_group_info info = ZEROD_INIT(info);
@@ -587,10 +562,12 @@ TEST(test_the_environment)
 		assert_int_equal(setenv("ZEROD_RECONNECT_MS", on ? "20000" : "0", 1), 0);
 		assert_int_equal(open_client(&rank, 0), 0);
 		assert_int_equal(join_alone(&rank, ZEROD_GROUP_DURABLE), 0);
+		assert_int_equal(zerod_commit(rank.group, 1, NULL), 0);
 		restart(NULL);
-		assert_int_equal(zerod_commit(rank.group, 1, NULL),
+		assert_int_equal(zerod_commit(rank.group, 2, NULL),
 		                 on ? ZEROD_E_RESTARTED : ZEROD_E_DISCONNECTED);
 		assert_int_equal(zerod_group_get(rank.group, &info), on ? 0 : ZEROD_E_DISCONNECTED);
+		assert_int_equal(info.committed_step, 0);
 		zerod_close(rank.client);
 	}
 	assert_int_equal(setenv("ZEROD_RECONNECT_MS", "-1", 1), 0);

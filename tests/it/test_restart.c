@@ -165,28 +165,6 @@ TEST(test_a_failed_start_loses_nothing)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-TEST(test_trainer_connects_again)
-{
-	struct zd_daemon daemon;
-	struct trainer trainer, again;
-
-	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
-	train(&daemon, &trainer);
-	for (int i = 0; i < 3; i++) {
-		kill_and_restart(&daemon);
-		assert_int_equal(zerod_publish(&trainer.unit, 1, NULL, 0, NULL, NULL), ZEROD_E_DISCONNECTED);
-		zerod_close(trainer.client);
-		assert_int_equal(join(&daemon, &again), 0);
-		assert_int_equal(take_unit(&again, 0), 0);
-		expect_step_1(&again);
-		write_shard(&again, UNDONE);
-		trainer = again;
-	}
-	zerod_close(trainer.client);
-	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
 /* Another process may still write what it was updating. */
 TEST(test_a_living_trainer_is_awaited)
 {
@@ -218,48 +196,6 @@ TEST(test_a_living_trainer_is_awaited)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 	(void)close(ready[0]);
 	(void)close(ready[1]);
-}
-
-/* A job that is not durable ends with the daemon. */
-TEST(test_other_jobs_end)
-{
-	struct zd_daemon daemon;
-	struct trainer trainer;
-	struct zerod_options options = ZEROD_INIT(options);
-	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
-
-	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
-	options.socket_path = daemon.socket_path;
-	assert_int_equal(zerod_connect(&options, &trainer.client), 0);
-	alloc.job = "lm";
-	alloc.bytes = NUMEL;
-	assert_int_equal(zerod_alloc(trainer.client, &alloc, &trainer.allocation, (void **)&trainer.bytes),
-	                 0);
-	kill_and_restart(&daemon);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "restored durable jobs of the former daemon: 0"), 0);
-	zerod_close(trainer.client);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
-/* An order to end keeps durable jobs as well. */
-TEST(test_a_stopped_daemon)
-{
-	struct zd_daemon daemon;
-	struct trainer trainer;
-
-	assert_int_equal(zd_daemon_start(&options_, &daemon), 0);
-	train(&daemon, &trainer);
-	zerod_close(trainer.client);
-	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
-	assert_int_equal(zd_daemon_wait_log(&daemon, "durable jobs stored for the next daemon: 1"), 0);
-	assert_int_equal(zd_daemon_kill(&daemon), 0);
-	assert_int_equal(zd_daemon_restart(&options_, &daemon), 0);
-	assert_int_equal(join(&daemon, &trainer), 0);
-	assert_int_equal(take_unit(&trainer, 0), 0);
-	expect_step_1(&trainer);
-	zerod_close(trainer.client);
-	assert_int_equal(zd_daemon_zeroctl(&daemon, "end-job lm"), 0);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
 /* ---- The process that holds state ---------------------------------------------------------------------- */

@@ -33,16 +33,6 @@ static bool can_touch(const uint8_t *data)
 	return could;
 }
 
-SETUP_TEST(test_views_fault_when_the_claim_has_ended)
-{
-	zerod_scope scope = forward(&me, none);
-	const uint8_t *data = touch(&me, a, scope);
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
-	assert_true(can_touch(data));
-	assert_status(me.client, zerod_claim_end(me.client, scope, NULL, 0, NULL), ZEROD_OK);
-	assert_false(can_touch(data));
-}
-
 SETUP_TEST(test_scope_and_tag_hold_the_pages_together)
 {
 	void *data;
@@ -61,16 +51,6 @@ static void expect_pages_until(struct gated *gated)
 	assert_true(can_touch(gated->data));
 	gated_finish(&me, gated, 1);
 	assert_false(can_touch(gated->data));
-}
-
-SETUP_TEST(test_streams_keep_the_pages_of_a_claim)
-{
-	struct gated gated;
-	zerod_scope scope = forward(&me, none);
-	gated_open(&me, &gated, touch(&me, a, scope));
-	assert_status(me.client, zerod_forward_end(me.client, scope, 1, NULL, 0, NULL), ZEROD_OK);
-	assert_status(me.client, zerod_claim_end(me.client, scope, &gated.stream, 1, NULL), ZEROD_OK);
-	expect_pages_until(&gated);
 }
 
 SETUP_TEST(test_streams_keep_the_pages_of_what_is_abandoned)

@@ -128,32 +128,6 @@ static int setup(void **state);
 static int teardown(void **state);
 #define SETUP_TEST(name) TEST_DEFINE(name, void, , name(), setup, teardown)
 
-SETUP_TEST(test_all_ranks_go_inside_an_update)
-{
-	struct rank ranks[NRANKS];
-
-	start(ranks, 10);
-	expect_info(&ranks[0], 1);
-	publish(&ranks[0], 77);
-	assert_status(ranks[1].client, zerod_update_begin(&ranks[1].unit, 1, NULL, NULL), ZEROD_OK);
-	memset(ranks[1].shard.data, 99, ranks[1].shard.true_numel / 2);
-	for (int i = 0; i < NRANKS; i++)
-		zerod_close(ranks[i].client);
-	together(ranks, join_and_register);
-	for (int i = 0; i < NRANKS; i++) {
-		expect_info(&ranks[i], 1);
-		assert_int_equal(ranks[i].shard.version, 1);
-		expect_gathered(&ranks[i], 10);
-	}
-	for (uint32_t i = 0; i < NRANKS; i++)
-		publish(&ranks[i], (uint8_t)(20 + i));
-	commit_all(ranks, 2);
-	expect_info(&ranks[1], 2);
-	expect_gathered(&ranks[1], 20);
-	for (int i = 0; i < NRANKS; i++)
-		zerod_close(ranks[i].client);
-}
-
 /* Rank 1 had published when rank 0 went: it is told so until it has reset its session. */
 SETUP_TEST(test_a_rank_that_stays)
 {

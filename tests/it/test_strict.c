@@ -9,12 +9,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/daemon_fixture.h"
@@ -89,37 +87,6 @@ static bool can_touch(const uint8_t *data)
 	return could;
 }
 
-/* ---- Streams that stay where they are until they are told ---------------------------------------------- */
-
-struct gated {
-	zerod_stream *stream;
-	sem_t gate;
-};
-
-static void stay(void *arg)
-{
-	struct timespec deadline;
-
-	clock_gettime(CLOCK_REALTIME, &deadline);
-	deadline.tv_sec += 20;
-	while (sem_timedwait(arg, &deadline) != 0)
-		if (errno == ETIMEDOUT)
-			abort();
-}
-
-static void gated_open(struct rank *rank, struct gated *gated)
-{
-	sem_init(&gated->gate, 0, 0);
-	assert_status(rank->client, zerod_host_stream_create(rank->client, &gated->stream), ZEROD_OK);
-	assert_status(rank->client, zerod_host_stream_launch(gated->stream, stay, &gated->gate), ZEROD_OK);
-}
-
-static void gated_close(struct gated *gated)
-{
-	zerod_stream_destroy(gated->stream);
-	sem_destroy(&gated->gate);
-}
-
 /* ---- The promise --------------------------------------------------------------------------------------- */
 
 static int die_reading(const volatile uint8_t *view)
@@ -158,38 +125,6 @@ TEST(test_released_view_kills_its_reader)
 		assert_int_equal(die_reading(view), 0);
 		zerod_close(rank.client);
 	}
-}
-
-/* ---- Who holds a page ---------------------------------------------------------------------------------- */
-
-/* A slot: the next unit comes to the same pages, behind the stream that closes them for the former one. */
-TEST(test_slot_changes_hands)
-{
-	zerod_ticket ticket;
-	struct gated slow;
-	struct rank rank;
-	zerod_unit *large, *small;
-	uint8_t *view;
-	void *again;
-
-	rank_open(&rank, 1);
-	gated_open(&rank, &slow);
-	large = new_unit(&rank, "large", 3 * PAGE_BYTES, 1);
-	small = new_unit(&rank, "small", PAGE_BYTES, 1);
-	view = gather(&rank, large);
-	release(&rank, large, NULL, slow.stream);
-	assert_status(rank.client, zerod_gather_begin(small, NULL, &ticket), ZEROD_OK);
-	sem_post(&slow.gate);
-	assert_status(rank.client, zerod_wait(rank.client, ticket, NULL, &again), ZEROD_OK);
-	assert_ptr_equal(again, view);
-	assert_true(can_touch(view));
-	assert_false(can_touch(view + PAGE_BYTES)); /* of the large unit alone */
-	assert_status(rank.client, zerod_stream_synchronize(slow.stream), ZEROD_OK);
-	assert_true(can_touch(view));
-	release(&rank, small, NULL, NULL);
-	assert_false(can_touch(view));
-	gated_close(&slow);
-	zerod_close(rank.client);
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */

@@ -150,7 +150,7 @@ static const struct {
         {"alloc", "ID  JOB", "bytes"},
 };
 
-TEST(tables_have_a_head_and_aligned_rows)
+TEST(every_reading_verb_has_a_table_and_json)
 {
 	for (size_t i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
 		struct program program = zeroctl(readers[i].verb);
@@ -160,15 +160,8 @@ TEST(tables_have_a_head_and_aligned_rows)
 		assert_memory_equal(head, readers[i].head, strlen(readers[i].head));
 		assert_non_null(strchr(head, '\n')[1] ? head : NULL); /* at least one row */
 		program_free(&program);
-	}
-}
-
-TEST(every_reading_verb_has_json)
-{
-	for (size_t i = 0; i < sizeof(readers) / sizeof(readers[0]); i++) {
-		json_t *object = listing(readers[i].verb, readers[i].verb);
+		json_t *object = listing(readers[i].verb, readers[i].verb), *row;
 		size_t index;
-		json_t *row;
 		assert_true(json_array_size(json_object_get(object, "rows")) > 0);
 		json_array_foreach(json_object_get(object, "rows"), index, row)
 		{

@@ -150,10 +150,6 @@ def with_no_sync(module: nn.Module, optimizer: Any, losses: Any, rank: int, step
 
 
 class Accumulate(unittest.TestCase):
-    def test_sync(self) -> None:
-        """accumulation over three micro-batches, each reduced"""
-        compare(daemon.socket, 2, models.GPT, models.adamw, models.gpt_loss, accumulate=3)
-
     def test_no_sync(self) -> None:
         """accumulation with no_sync: each rank sums first; also where no backward follows"""
         for dtype in (None, torch.bfloat16):
@@ -194,43 +190,25 @@ class Accumulate(unittest.TestCase):
         expected = harness.alone(lambda: harness.reference(models.MLP, models.sgd, models.mlp_loss, 2, 2)[1])
         harness.same(harness.whole(harness.ranks(daemon.socket, 2, body)), expected)
 
-    def test_dropped(self) -> None:
-        """zero_grad() between backward and step drops the gradients, to None and to zero"""
-        def dropping(module: nn.Module, optimizer: Any, losses: Any, rank: int, steps: int, *_: Any) -> Any:
-            seen = []
-            for step in range(steps):
-                losses(module, rank, 77)
-                optimizer.zero_grad(set_to_none=step % 2 == 0)
-                seen.append(losses(module, rank, step))
-                optimizer.step()
-                optimizer.zero_grad()
-            return seen
-
-        compare(daemon.socket, 2, models.MLP, models.adamw, models.mlp_loss, train_with=dropping)
-
 
 def checkpointed(kind: str) -> models.GPT:
     module = models.GPT()
-    if kind in ("reentrant", "not"):
-        module.wrap = lambda block, x: checkpoint(block, x, use_reentrant=kind == "reentrant")
-    elif kind == "selective":
+    if kind == "selective":
         keeps = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
         module.wrap = lambda block, x: checkpoint(block, x, use_reentrant=False, context_fn=keeps)
-    elif kind == "inside":
+    elif kind == "around":
+        module.wrap = lambda block, x: checkpoint(block, x, use_reentrant=False)
+    else:
         for block in module.blocks:
             forward = block.forward
-            block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=False)
-    elif kind == "inside reentrant":
-        for block in module.blocks:
-            forward = block.forward
-            block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=True)
+            block.forward = lambda x, forward=forward: checkpoint(forward, x, use_reentrant=kind == "inside reentrant")
     return module
 
 
 class Checkpoint(unittest.TestCase):
     def test_kinds(self) -> None:
-        """activation checkpointing around blocks and in them, reentrant and not, and of some operations"""
-        for kind in ("reentrant", "not", "selective", "inside", "inside reentrant"):
+        """activation checkpointing in blocks, reentrant and not, and of some operations; test_nested.py has it around blocks"""
+        for kind in ("selective", "inside", "inside reentrant"):
             for world in (1, 2):
                 with self.subTest(kind=kind, world=world):
                     compare(daemon.socket, world, lambda: checkpointed(kind), models.adamw, models.gpt_loss, steps=3)
@@ -238,7 +216,7 @@ class Checkpoint(unittest.TestCase):
     def test_frozen(self) -> None:
         """checkpointed blocks of which only a bias is trained"""
         def make() -> nn.Module:
-            module = checkpointed("not")
+            module = checkpointed("around")
             for name, parameter in module.named_parameters():
                 parameter.requires_grad_(name.endswith("bias"))
             return module
@@ -316,64 +294,12 @@ def sharing_loss(module: nn.Module, rank: int, micro: int) -> Any:
     return loss.detach()
 
 
-class KeepsTranspose(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, w.t())
-        return x @ w
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> Any:
-        x, wt = ctx.saved_tensors
-        return g @ wt, x.t() @ g
-
-
-class KeepsView(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        ctx.kept = w.detach().t()
-        return x @ w
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return g @ ctx.kept, x.t() @ g
-
-
-class Keeper(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(37, 37) / 6)
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function.apply(x, self.weight)
-
-
-def custom(function: Any) -> nn.Module:
-    module = models.MLP()
-    for layer in module.layers:
-        layer.append(Keeper(function))
-    return module
-
-
 class Unplanned(unittest.TestCase):
     def test_sharing(self) -> None:
         """weights used by other modules, from a list, and outside of any forward"""
         for world in (1, 2):
             counts = compare(daemon.socket, world, Sharing, models.adamw, sharing_loss)
             self.assertGreater(counts[0]["unplanned"], 0)
-
-    def test_custom(self) -> None:
-        """a custom function that saves w.t()"""
-        for slots in (False, True):
-            compare(daemon.socket, 2, lambda: custom(KeepsTranspose), models.adamw, models.mlp_loss, slots=slots)
-
-    def test_custom_view(self) -> None:
-        """with slots a custom function may keep w.t() itself"""
-        for world in (1, 2, 4):
-            compare(daemon.socket, world, lambda: custom(KeepsView), models.adamw, models.mlp_loss, slots=True, steps=6)
 
     def test_lstm(self) -> None:
         """an LSTM, which keeps its weights in a list"""

@@ -367,27 +367,6 @@ class State(unittest.TestCase):
 
         self.compare(body)
 
-    def test_scaler(self) -> None:
-        """GradScaler: an overflow on one rank skips the step on all"""
-        def body(rank: int, offload: Optional[str], optimize: Callable) -> Any:
-            module, optimizer, _ = trained(rank, 0, offload, optimize)
-            scaler, seen = torch.amp.GradScaler(models.DEVICE, init_scale=1024.0), []
-            for step in range(4):
-                loss = module(models.numbers(rank, step, 6, 13)).square().mean()
-                scaler.scale(loss * (float("inf") if (step, rank) == (1, 0) else 1.0)).backward()
-                seen.append(loss.detach().cpu())
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-            self.assertEqual(scaler.get_scale(), 512.0)
-            return seen, dict(module.state_dict())
-
-        for optimize in (models.adamw, models.adamw_fused):
-            wanted = harness.ranks(daemon.socket, 2, lambda rank: body(rank, None, optimize))
-            for offload in VALUES:
-                with self.subTest(offload=offload, optimize=optimize.__name__):
-                    alike(harness.ranks(daemon.socket, 2, lambda rank: body(rank, offload + "+", optimize)), wanted)
-
     def test_abandoned(self) -> None:
         """a rank raises in its loss: no rank takes that step, and training goes on"""
         def body(rank: int, offload: Optional[str]) -> Any:

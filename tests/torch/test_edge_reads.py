@@ -122,11 +122,12 @@ def load_raises(program: Program, where: str) -> Any:
 def load_wrong(program: Program, value: str) -> Any:
     module = program.shard(Net)
     values = halved(module)
+    texts = {"none": "is .*no tensor", "list": "is .*no tensor", "meta": "is .*no values"}
     wrong = {"none": None, "list": [1.0], "meta": torch.empty(6, 6, device="meta"), "shape": torch.ones(2), "missing": None}
     bad = {**values, "blocks.1.weight": wrong[value]}
     if value == "missing":
         del bad["blocks.1.weight"]
-    refused(program, "blocks.1.weight", lambda: module.load_state_dict(bad))
+    refused(program, f"blocks.1.weight.*{texts.get(value, '')}", lambda: module.load_state_dict(bad))
     refused(program, "(?<!blocks.1.)weight", lambda: module.blocks[1].load_state_dict(
         {key.removeprefix("blocks.1."): each for key, each in bad.items() if "blocks.1" in key}))
     module.load_state_dict(values)

@@ -69,14 +69,17 @@ class Faulty(nn.Linear):
         return y + self.table(torch.zeros(1, dtype=torch.long)) if self.how == "sparse" else y
 
 
-@case("steps", how=("write", "backward", "sparse", "graph"))
+FAULTS = {"write": "written", "backward": "inside of the model's forward", "sparse": "parse", "graph": "create_graph=True"}
+
+
+@case("steps", how=FAULTS)
 def fault_of_one_rank(program: Program, how: str) -> Any:
     """The other rank is told in its step, which no rank takes."""
     module = program.shard(lambda: Net(Faulty))
     optimizer = sgd(module)
     if 0 in program.ranks:
         module.blocks[0].how = how
-        refused(program, "written|inside|parse|create_graph", lambda: loss_of(module, 0)(0).backward(create_graph=how == "graph"))
+        refused(program, FAULTS[how], lambda: loss_of(module, 0)(0).backward(create_graph=how == "graph"))
         module.blocks[0].how = ""
     elif program.sharded:
         program.backward(loss_of(module, 0))

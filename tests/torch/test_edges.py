@@ -235,37 +235,11 @@ def for_inputs(program: Program) -> Any:
 
 
 @case("derivatives")
-def with_graph(program: Program) -> Any:
-    module = program.shard(Net)
-    refused(program, "create_graph=True", lambda: loss_of(module, 0)(program.ranks[0]).backward(create_graph=True))
-    return trained(program, module)
-
-
-@case("derivatives")
 def for_parameters(program: Program) -> Any:
     module = program.shard(Net)
     for unused in (False, True):
         loss = loss_of(module, 0)(program.ranks[0])
         refused(program, r"grad\(\).*stem.weight", lambda: torch.autograd.grad(loss, list(module.parameters()), allow_unused=unused))
-    return trained(program, module)
-
-
-class Inside(nn.Linear):
-    active = False
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = super().forward(x)
-        if self.active:
-            y.sum().backward(retain_graph=True)
-        return y
-
-
-@case("derivatives")
-def backward_inside(program: Program) -> Any:
-    module = program.shard(lambda: Net(lambda: Inside(6, 6)))
-    module.blocks[0].active = True
-    refused(program, "inside of the model's forward", lambda: module(inputs(0, 0)))
-    module.blocks[0].active = False
     return trained(program, module)
 
 

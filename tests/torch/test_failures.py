@@ -381,69 +381,6 @@ class Exceptions(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
-    def test_killed(self) -> None:
-        """a rank is killed inside a step: the others get PeerLost with its number, and end"""
-        def body(rank: int) -> Any:
-            module = zt.shard(models.MLP())
-            optimizer = models.sgd(module)
-            try:
-                for step in range(100):
-                    models.mlp_loss(module, rank, step)
-                    if step == 3 and rank == 2:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    optimizer.step()
-                    optimizer.zero_grad()
-            except zerod.PeerLost as lost:
-                return lost.text
-            return "no error"
-
-        children = []
-        try:
-            harness.ranks(daemon.socket, 3, body)
-        except harness.Failed as failed:
-            children = str(failed)
-        self.assertRegex(children, "rank 2: the process ended with status 9")
-
-    def test_killed_text(self) -> None:
-        """the text of PeerLost names the rank"""
-        def body(rank: int) -> Any:
-            module = zt.shard(models.MLP())
-            optimizer = models.sgd(module)
-            if rank == 1:
-                models.mlp_loss(module, rank, 0)
-                module._zerod_model.client.close()
-                return "left"
-            try:
-                for step in range(100):
-                    models.mlp_loss(module, rank, step)
-                    optimizer.step()
-                    optimizer.zero_grad()
-            except zerod.PeerLost as lost:
-                return lost.text
-            return "no error"
-
-        results = harness.ranks(daemon.socket, 2, body)
-        self.assertRegex(results[0], "rank 1")
-
-    def test_daemon(self) -> None:
-        """the daemon is killed: ConnectionFailed in the next call, no hang"""
-        with support.Daemon() as mortal:
-            def body(rank: int) -> Any:
-                module = zt.shard(models.MLP())
-                optimizer = models.sgd(module)
-                try:
-                    for step in range(100):
-                        models.mlp_loss(module, rank, step)
-                        optimizer.step()
-                        optimizer.zero_grad()
-                        if step == 3 and rank == 0:
-                            os.kill(mortal.process.pid, signal.SIGKILL)
-                except (zerod.ConnectionFailed, zerod.Aborted) as failed:
-                    return failed.name
-                return "no error"
-
-            self.assertLessEqual(set(harness.ranks(mortal.socket, 2, body)), {"DISCONNECTED", "ABORTED"})
-
     def test_absent(self) -> None:
         """no daemon: ConnectionFailed with the socket"""
         def body(rank: int) -> Any:

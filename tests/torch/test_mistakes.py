@@ -188,18 +188,6 @@ class Mistakes(unittest.TestCase):
 
         harness.ranks(daemon.socket, 1, body)
 
-    def test_wrong_checkpoint(self) -> None:
-        """a checkpoint of what is no tensor is refused by name; assign=True copies, and training goes on"""
-        def load(module: nn.Module, *_: Any) -> None:
-            state, sharded = module.state_dict(), hasattr(module, "_zerod_model")
-            for value, text in ((None, "no tensor"), ([1.0], "no tensor"), (torch.empty(1, device="meta"), "no values")):
-                if sharded:
-                    with self.assertRaisesRegex(RuntimeError, f"first.weight is .*{text}"):
-                        module.load_state_dict({**state, "first.weight": value})
-            module.load_state_dict({name: value * 0.5 for name, value in state.items()}, assign=sharded)
-
-        harness.compare(daemon.socket, 2, models.MLP, models.sgd, models.mlp_loss, steps=2, before_step=load)
-
     def test_unused_gradient(self) -> None:
         """the gradient of an unused parameter, taken before the step has begun, is zero"""
         def body(rank: int) -> Any:
@@ -234,28 +222,6 @@ class Mistakes(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "saved")
             self.assertEqual(harness.ranks(daemon.socket, 1, lambda rank: body(rank, path)), [True])
-
-    def test_loss_raises(self) -> None:
-        """abandon(): an exception in the loss, which no hook sees; the others are told, and training goes on"""
-        def body(rank: int) -> Any:
-            module = harness.shard(models.MLP())
-            optimizer = models.sgd(module)
-            told = []
-            for step in range(4):
-                optimizer.zero_grad()
-                try:
-                    output = module(models.numbers(rank, step, 6, 13))
-                    if rank == 1 and step == 1:
-                        zt.abandon(module)
-                        continue
-                    output.sum().backward()
-                    optimizer.step()
-                except zt.StepAbandoned as abandoned:
-                    told.append((step, abandoned.rank))
-            return told, harness.slices(module)
-
-        (told, _), (none, _) = harness.ranks(daemon.socket, 2, body)
-        self.assertEqual((told, none), ([(1, 1)], []))
 
 
 if __name__ == "__main__":

@@ -105,9 +105,10 @@ static const struct argp_option argp_options[] = {
         {"stepbytes", 'i', "SIZE", 0, "added from one size to the next, instead of a factor", 0},
         {"iters", 'n', "N", 0,
          "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000; step: 10)", 0},
-        {"warmup_iters", 'w', "N", 0, "iterations before them (default: 5; alloc: 20; rpc: 1000)", 0},
+        {"warmup_iters", 'w', "N", 0,
+         "iterations before them (default: 5; GPUs: 10; alloc: 20; rpc, scale: 1000; step: 3)", 0},
         {"check", 'c', "0|1", 0, "compare all bytes, in a separate iteration (default: 1)", 0},
-        {"ranks", 'r', "N", 0, "processes, one per rank (default: 4; GPUs: one each; scale: 16)", 0},
+        {"ranks", 'r', "N", 0, "processes, one per rank (default: 4; step: 2; scale: 16; GPUs: one each)", 0},
         {"ngpus", 'g', NULL, OPTION_ALIAS, NULL, 0},
         {"datatype", 'd', "TYPE", 0, "float, bfloat16 or half (default: float)", 0},
         {"units", KEY_UNITS, "N", 0,
@@ -120,8 +121,8 @@ static const struct argp_option argp_options[] = {
         {"backend", KEY_BACKEND, "NAME", 0, "of a private daemon: host or cuda (default: host)", 0},
         {"load", KEY_LOAD, "gemm:N", 0, "on GPUs: while bf16 products of N x N matrices run", 0},
         {"alone", KEY_ALONE, NULL, 0, "on GPUs: rank 0 gathers, the others do not", 0},
-        {"on-host", KEY_ON_HOST, NULL, 0, "on GPUs: gather units whose shards are in host memory", 0},
-        {"nodes", KEY_NODES, "N", 0, "on GPUs: N private daemons, each with its part of them (default: 1)",
+        {"on-host", KEY_ON_HOST, NULL, 0, "on GPUs: gather units on the host", 0},
+        {"nodes", KEY_NODES, "N", 0, "on GPUs: N private daemons, each with a part of the GPUs (default: 1)",
          0},
         {"collectives", KEY_COLLECTIVES, "NAME", 0,
          "on GPUs: between a daemon's ranks, copies or nccl (default: copies)", 0},
@@ -130,9 +131,7 @@ static const struct argp_option argp_options[] = {
         {"nccl", KEY_NCCL, "PATH", 0,
          "on GPUs: libnccl.so.2 to compare with, or none (default: searched for)", 0},
         {"peer", KEY_PEER, "NAME", 0,
-         "on GPUs: nccl, or nccl-ce, whose gathers use copy engines and no SM (NCCL 2.28), or none "
-         "(default: nccl)",
-         0},
+         "on GPUs: the baseline: nccl, nccl-ce (NCCL 2.28 with copy engines), or none (default: nccl)", 0},
         {"cublas", KEY_CUBLAS, "PATH", 0, "on GPUs: libcublas.so for --load (default: searched for)", 0},
         {0},
 };
@@ -140,14 +139,10 @@ static const struct argp_option argp_options[] = {
 static const char doc[] =
         "Measures zerod: gathers, reductions and requests, each against a baseline from the same run."
         "\vSIZE is in bytes, or with K, M, G in powers of 1024. Times are medians. rpc and scale have no "
-        "sizes; "
-        "alloc, rpc and scale have no contents to check. The output ends with the figures that zerod "
-        "promises, in lines that start with \"# target:\". The exit code is 0, 1 if a target was missed and "
-        "--strict was given, 2 "
-        "for "
-        "wrong usage, 28 when elements are wrong, or the "
-        "number of "
-        "zerod's status.";
+        "sizes. "
+        "alloc, rpc and scale have no contents to check. The output ends with zerod's targets, in lines "
+        "that start with \"# target:\". The exit code is 0, 2 for wrong usage, 28 if elements are wrong, 100 "
+        "if a target was missed and --strict was given, or the number of zerod's status.";
 
 static uint64_t parse_bytes(struct argp_state *state, const char *name, const char *text)
 {

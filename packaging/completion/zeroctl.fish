@@ -27,7 +27,7 @@ complete -c zeroctl -n $none -a buffers -d 'Every live gathered buffer, its hold
 complete -c zeroctl -n $none -a scopes -d 'Forward scopes, claims and contexts'
 complete -c zeroctl -n $none -a buckets -d 'Gradient buckets and the reasons of their waits'
 complete -c zeroctl -n $none -a alloc -d 'Plain allocations'
-complete -c zeroctl -n $none -a watch -d 'Status and buffers, again and again'
+complete -c zeroctl -n $none -a watch -d 'Status and buffers, repeatedly'
 complete -c zeroctl -n $none -a top -d 'Devices, sessions and waits, live'
 complete -c zeroctl -n $none -a trim -d 'Release unused segments to the devices'
 complete -c zeroctl -n $none -a map -d 'What lies where in the arena of a device'

@@ -79,6 +79,11 @@ class Demo(unittest.TestCase):
         Path(daemon.folder.name, "zerod").write_text("#!/bin/sh\necho broken\nexit 3\n")
         Path(daemon.folder.name, "zerod").chmod(0o755)
         self.assertIn("last words:\nbroken\ndemo: zerod did not start", end(start("--bin", daemon.folder.name))[2])
+        lonely = {**os.environ, "PYTHONPATH": f"{support.ROOT}/client/python", "PATH": daemon.folder.name}
+        lonely["ZEROD_LIBRARY"] = str(support.BUILD / "lib" / "libzerod.so.0")
+        run = [sys.executable, "-m", "zerod.demo", "--steps", "2", "--batch", "2"]
+        got = subprocess.run(run, env=lonely, capture_output=True, text=True, timeout=240)
+        self.assertEqual((got.returncode, got.stderr), (0, ""), "without --bin the daemon next to the library is found first")
         Path(daemon.folder.name, "numpy.py").write_text("raise ImportError('no numpy')")
         self.assertEqual(end(start(TMPDIR=daemon.folder.name)), (1, "", "demo: no numpy: pip install numpy\n"))
 

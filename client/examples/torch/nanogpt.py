@@ -2,11 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nanogpt - trains a small GPT on the bytes of a text, sharded by zerod.
 
-With a daemon (zerod --backend cuda, or --backend host --devices 2 --arena 256M --foreground for the CPU):
-
     torchrun --nproc-per-node 2 nanogpt.py --text FILE
 
-The three lines about zerod are marked. All others are those of a program for one process.
+It uses the node's daemon, or starts its own. Only the lines with `zt` are about zerod. All others are as in a program for one process.
 """
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import zerod.torch as zt  # 1
+import zerod.torch as zt
 
 
 class Block(nn.Module):
@@ -60,7 +58,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--text", type=Path, default=Path(__file__), help="what to learn (this program)")
     options.add_argument("--steps", type=int, default=200)
-    options.add_argument("--batch", type=int, default=8, help="sequences a rank and step")
+    options.add_argument("--batch", type=int, default=8, help="sequences per rank and step")
     options.add_argument("--length", type=int, default=64)
     options.add_argument("--depth", type=int, default=4)
     options.add_argument("--width", type=int, default=128)
@@ -72,7 +70,7 @@ def main() -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
     torch.manual_seed(0)
-    model = zt.shard(GPT(args.depth, args.width, 4, args.length),  # 2
+    model = zt.shard(GPT(args.depth, args.width, 4, args.length),
                      param_dtype=torch.bfloat16 if args.bfloat16 else None, offload=args.offload)
     device = zt.model_of(model).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -86,7 +84,7 @@ def main() -> None:
         loss = F.cross_entropy(model(batch[:, :-1]).float().flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
-        zt.clip_grad_norm_(model, 1.0)  # 3
+        zt.clip_grad_norm_(model, 1.0)
         optimizer.step()
         if rank == 0 and (step % 10 == 0 or step == args.steps):
             print(f"step {step:4d}  loss {loss.item():.3f}  {(time.monotonic() - began) / step * 1e3:.0f} ms a step", flush=True)

@@ -24,6 +24,8 @@ try:
 except ImportError as failure:
     sys.exit(f"demo: {failure}: pip install numpy")
 
+from zerod import ConnectionFailed, private
+
 from .common import SIGNALS, Failed, exit_by_signal, number, read_text, started, starting
 from .model import CONTEXT, Plan
 from .ranks import train_sharded, train_unsharded
@@ -37,24 +39,27 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m zerod.demo",
         description="Trains a character-level language model over several processes. zerod holds its parameters and gradients.",
-        epilog="Exit status: 0 when all went well, 1 when the runs that are compared differ or a program is missing, "
-        "2 for a wrong command line or text, otherwise zerod's status of what failed.")
+        epilog="Exit status: 0 after success, 1 if the compared runs differ or a program is missing, 2 for a wrong command line or text, "
+        "otherwise zerod's status of the failure.")
     add = parser.add_argument
     add("--socket", metavar="PATH", help="the daemon's socket (default: a private daemon)")
-    add("--bin", metavar="FOLDER", help="folder of zerod and zeroctl (default: $PATH)")
+    add("--bin", metavar="FOLDER", help="folder of zerod and zeroctl (default: the package's, otherwise $PATH)")
     add("--ranks", type=number(1, 64), default=4, metavar="N", help="ranks, each a process (%(default)s)")
     add("--steps", type=number(1, 1000000), default=300, metavar="N", help="steps (%(default)s)")
     add("--batch", type=number(1, 1024), default=32, metavar="N", help="samples of a rank in a step (%(default)s)")
     add("--seed", type=number(0, (1 << 64) - 1), default=1, metavar="N", help="of initial values and samples (%(default)s)")
-    add("--text", action="append", metavar="FILE", help="train on this file; may be repeated (default: this package's sources)")
+    add("--text", action="append", metavar="FILE", help="train on this file. Can be repeated (default: this package's sources)")
     add("--compare", action="store_true", help="repeat the run unsharded in one process, and compare")
     add("--buffers", action="store_true", help="halfway, in the middle of a step, show zeroctl's list of buffers")
-    add("--json", action="store_true", help="no progress; the summary as one JSON object")
+    add("--json", action="store_true", help="no progress, and the summary as one JSON object")
     return parser.parse_args()
 
 
 def find(program: str, folder: Optional[str]) -> str:
-    found = shutil.which(program, path=folder)
+    try:
+        found = private.program(program) if folder is None else shutil.which(program, path=folder)
+    except ConnectionFailed:
+        found = None
     if not found:
         raise Failed(1, f"{program} was not found in {folder or '$PATH'}: --bin names its folder")
     return found

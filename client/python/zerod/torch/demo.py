@@ -76,10 +76,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m zerod.torch.demo",
         description="Trains a small GPT on the bytes of a text, on GPUs or the CPU. zerod holds its parameters and gradients.",
-        epilog="Exit status: 0 when all went well, 2 for a wrong command line or text, 128 + N when signal N has ended a rank, "
-        "otherwise zerod's status of what failed, or 1.")
+        epilog="Exit status: 0 after success, 2 for a wrong command line or text, 128 + N if signal N has ended a rank, "
+        "otherwise zerod's status of the failure, or 1.")
     add = parser.add_argument
-    add("--ranks", type=number(1, 64), metavar="N", help="ranks, each a process (one a GPU, else 2; under torchrun: its own)")
+    add("--ranks", type=number(1, 64), metavar="N", help="ranks, each a process (one per GPU, on the CPU 2, with torchrun its ranks)")
     add("--steps", type=number(1, 1000000), default=200, metavar="N", help="steps (%(default)s)")
     add("--batch", type=number(1, 4096), default=8, metavar="N", help="sequences of a rank in a step (%(default)s)")
     add("--length", type=number(1, 65536), default=64, metavar="N", help="bytes of a sequence (%(default)s)")
@@ -87,9 +87,9 @@ def parse() -> argparse.Namespace:
     add("--width", type=number(4, 65536), default=128, metavar="N", help=f"of the model, a multiple of {HEADS} (%(default)s)")
     add("--seed", type=number(0, (1 << 63) - 1), default=1, metavar="N", help="of initial values and samples (%(default)s)")
     add("--bfloat16", action="store_true", help="gather and compute in bfloat16, with float32 masters")
-    add("--text", action="append", metavar="FILE", help="train on this file; may be repeated (default: this package's sources)")
-    add("--fsdp2", action="store_true", help="afterwards train the same model by torch's fully_shard(), and print both")
-    add("--json", action="store_true", help="no progress; the summary as one JSON object")
+    add("--text", action="append", metavar="FILE", help="train on this file. Can be repeated (default: this package's sources)")
+    add("--fsdp2", action="store_true", help="afterwards train the same model with torch's fully_shard(), and print both")
+    add("--json", action="store_true", help="no progress, and the summary as one JSON object")
     options = parser.parse_args(namespace=argparse.Namespace(zeroctl=""))
     world = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
     if world and options.ranks not in (None, int(world)):

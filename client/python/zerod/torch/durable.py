@@ -61,7 +61,7 @@ def refuse(environment: Environment, durable: str, name: str, process_group: Any
     if process_group is not None:
         raise ValueError("durable works over all ranks: process groups and meshes are not supported with it")
     if environment.client.is_private:
-        raise ValueError(f"durable={durable!r} needs a daemon of the system's: the one that was started for this job ends with it")
+        raise ValueError(f"durable={durable!r} needs the node's daemon, or one that you start: this job's own daemon ends with it")
     if (durable, name) in environment.durables:
         raise ValueError(f"this process has sharded a module as {name!r} of durable job {durable!r} already: "
                          "another module needs another name=")

@@ -20,7 +20,6 @@
  *     two_nodes /tmp/a.sock /tmp/b.sock
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <signal.h>

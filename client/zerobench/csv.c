@@ -8,7 +8,6 @@
 #include "bench.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* Adds the members of `object` to `flat`, with the prefix before each name. */
 static void flatten(const char *prefix, const json_t *object, json_t *flat)

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-
 #define PHASE_NS_AN_ITERATION 20000000ull /* of the options: 100 iterations are 2 s per phase */
 
 struct costs {

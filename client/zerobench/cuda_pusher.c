@@ -8,7 +8,6 @@
 #include "client/zerobench/cuda_bench.h"
 
 #include <pthread.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"

@@ -6,7 +6,6 @@
 #include "client/zerobench/cuda_bench.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>

@@ -12,8 +12,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/mem.h"
-
 struct alloc_run {
 	const struct zd_bench *bench;
 	uint64_t bytes;

@@ -8,7 +8,6 @@
  */
 #include "snapshot.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 

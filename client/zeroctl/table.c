@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/text.h"
 
 #define GAP       "  " /* between two columns: sizes have a blank inside */
 #define GAP_WIDTH 2u

@@ -5,7 +5,6 @@
 #include "top.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "ctl.h"

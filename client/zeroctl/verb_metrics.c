@@ -5,7 +5,6 @@
 #include "ctl.h"
 #include "metrics.h"
 
-#include <string.h>
 #include <unistd.h>
 
 struct printing {

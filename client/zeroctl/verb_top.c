@@ -9,8 +9,6 @@
 #include "ctl.h"
 #include "top.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/mem.h"

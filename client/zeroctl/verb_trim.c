@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-
 #define MOST_SEGMENTS 4u /* that are named */
 
 static const struct zd_ctl_column columns[] = {

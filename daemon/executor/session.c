@@ -8,7 +8,6 @@
  * store does not change the low word: a step of a multiple of 2^32, or ZD_FENCE_ABORTED over a counter that
  * ends in 2^32-1. Clients therefore sleep with a time limit and read the counter again.
  */
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/mman.h>

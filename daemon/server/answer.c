@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/err.h"
 #include "server/session.h"
 
 #define ENVELOPE_BYTES   128u /* for all of a packet but its items */

@@ -14,7 +14,6 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <time.h>

@@ -9,7 +9,6 @@
 #include "server/bridge.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/err.h"

@@ -2,7 +2,6 @@
 /* keeper.c - preserves durable jobs across restarts of the daemon. */
 #include "server/keeper.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

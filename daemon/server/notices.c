@@ -14,7 +14,6 @@
 
 #include "base/err.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/text.h"
 #include "server/api.h"
 #include "server/loop.h"

@@ -9,14 +9,12 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/text.h"
 #include "client/lib/base/enter.h"
-#include "client/lib/base/errors.h"
 #include "client/lib/base/options.h"
 #include "client/lib/calls/read.h"
 #include "client/lib/conn/request.h"

@@ -13,7 +13,6 @@
 #include <time.h>
 
 #include "client/lib/base/options.h"
-#include "client/lib/conn/repeat.h"
 #include "client/lib/device/cuda_internal.h"
 #include "client/lib/device/offloaded_sum.h"
 #include "client/lib/segments/cuda_segment.h"

@@ -30,7 +30,6 @@
 #include "client/lib/base/options.h"
 #include "client/lib/conn/request.h"
 #include "client/lib/device/cuda.h"
-#include "proto/work.h"
 
 #define ARENA_BYTES 8192u /* a sum of some hundred inputs */
 #define CHECK_MS    20    /* how often GPUs that are making sums are asked how they are */

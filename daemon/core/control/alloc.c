@@ -7,7 +7,6 @@
  * end of its job frees it.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "core/gather/unit.h"

@@ -11,7 +11,6 @@
 #include "core/gather/host_copy.h"
 #include "core/gather/landing.h"
 #include "core/gather/save.h"
-#include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 #include "core/reduce/storage.h"
 

@@ -23,11 +23,9 @@
  * valid while it holds the commit and the block has had no other owner. Saves are not mapped: they are freed
  * when a request needs their memory, and that request would wait until the reader has unmapped them.
  */
-#include <stdio.h>
 
 #include "base/text.h"
 #include "core/control/control.h"
-#include "core/gather/commit.h"
 #include "core/gather/holder.h"
 #include "core/gather/host_copy.h"
 #include "core/memory/allocation.h"

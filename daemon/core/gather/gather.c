@@ -12,7 +12,6 @@
  * not passed, or streams of past leases in its slot or in a block of its size. The gather then inherits the
  * memory at once, and its copies are deferred (deferred.h).
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"

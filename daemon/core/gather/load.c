@@ -15,13 +15,9 @@
  * The request owns the allocation, which is dropped when the request ends, with any status. The memory is
  * freed when the allocation's writers and the copies have ended.
  */
-#include "core/gather/gather.h"
 #include "core/gather/load.h"
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
-
-#include <stdio.h>
-#include <string.h>
 
 struct zd_load {
 	struct zd_unit *unit;         /* with a reference */

@@ -14,7 +14,6 @@
  */
 #include "core/engine/deferred_teardown.h"
 #include "core/gather/buffer.h"
-#include "core/gather/gather.h"
 #include "core/gather/host_copy.h"
 #include "core/gather/layout.h"
 #include "core/gather/save.h"

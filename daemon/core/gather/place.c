@@ -20,7 +20,6 @@
  */
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
-#include "core/gather/gather.h"
 #include "core/gather/layout.h"
 #include "core/gather/place.h"
 #include "core/gather/shadow.h"

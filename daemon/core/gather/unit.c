@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "core/engine/deferred_teardown.h"
 #include "core/engine/events.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"

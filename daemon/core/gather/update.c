@@ -17,7 +17,6 @@
  * can be granted before these copies end as well. With shadows it copies the shadows that hold the commit.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "core/cluster/cluster.h"

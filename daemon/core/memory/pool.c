@@ -7,7 +7,6 @@
  * or retired earlier, when they are empty and their memory is needed elsewhere (retire.c).
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/engine/events.h"
 #include "core/engine/objects.h"

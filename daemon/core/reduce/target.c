@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dtype.h"
 #include "core/engine/promise.h"
 #include "core/gather/unit.h"
 #include "core/reduce/member.h"

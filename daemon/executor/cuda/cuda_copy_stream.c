@@ -3,7 +3,6 @@
 #include "executor/cuda/cuda_copy_stream.h"
 
 #include "base/err.h"
-#include "base/mem.h"
 
 #define COUNTER_BYTES 4096u /* the granularity of pinned memory */
 

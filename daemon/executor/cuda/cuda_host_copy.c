@@ -2,8 +2,6 @@
 /* cuda_host_copy.c - a GPU's copies from host memory and to it. */
 #include "executor/cuda/cuda_host_copy.h"
 
-#include "base/mem.h"
-
 #define PIECE_BYTES    (32ull << 20) /* 0.6 ms of a link with 55 GB/s */
 #define INFLIGHT_BYTES (2 * PIECE_BYTES)
 

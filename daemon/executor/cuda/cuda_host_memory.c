@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "executor/host/memory_limit.h"

@@ -7,7 +7,6 @@
  * executor therefore needs no lock while it works.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"

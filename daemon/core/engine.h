@@ -6,7 +6,8 @@
  * nothing. Its driver (daemon/server, or the simulator) calls the functions below from one thread, one at a
  * time, and executes the commands that the engine passes to the sink. The sink may call only these functions
  * of the engine: zd_engine_may_map(), zd_engine_segment(), zd_engine_segment_given() and zd_engine_former(),
- * and in a command AGREE also zd_engine_journal_take() and zd_engine_journal_all().
+ * and in a command AGREE also zd_engine_journal_take(), zd_engine_journal_begin() and
+ * zd_engine_journal_step().
  *
  *   requests  zd_engine_request()      each gets exactly one reply, at once or later
  *   commands  sink->command()          each with an op id is completed exactly once by zd_engine_op_done()
@@ -146,12 +147,10 @@ void zd_engine_free(struct zd_engine *engine);
 #define ZD_JOURNAL_VERSION       6u
 #define ZD_FIRST_JOURNAL_VERSION 5u /* the oldest version that this daemon restores */
 
-/* From now on the engine records durable jobs (engine/journal.h). Clears the journal, and records all of
- * these jobs. */
-void zd_engine_journal_all(struct zd_engine *engine);
-/* As zd_engine_journal_all(), in steps of `nobjects` objects with their parts. The first record, and the
- * records until the last step, replace the former journal. Records of later events follow the records of the
- * step. Returns whether everything is recorded. The driver fetches the records before and after each step. */
+/* From now on the engine records durable jobs (engine/journal.h). It records all of these jobs in steps of
+ * `nobjects` objects with their parts. The first record, and the records until the last step, replace the
+ * former journal. Records of later events follow the records of the step. Returns whether everything is
+ * recorded. The driver fetches the records before and after each step. */
 void zd_engine_journal_begin(struct zd_engine *engine);
 bool zd_engine_journal_step(struct zd_engine *engine, uint32_t nobjects);
 /* Returns the records since the last call. *bytes is valid until the next call of the engine. 0: no

@@ -46,8 +46,8 @@ link() { # target, source files..., archives
 
 build() {
 	case $1 in
-	packet) link packet tests/support/core_check.c tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
-	sessions) link sessions tests/support/core_check.c tests/fuzz/ask.c tests/fuzz/ask_group.c tests/fuzz/ask_reduce.c tests/fuzz/model.c \
+	packet) link packet tests/support/core_check*.c tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
+	sessions) link sessions tests/support/core_check*.c tests/fuzz/ask.c tests/fuzz/ask_group.c tests/fuzz/ask_reduce.c tests/fuzz/model.c \
 		tests/fuzz/session_checks.c tests/fuzz/clients.c tests/fuzz/script.c tests/fuzz/requests.c tests/fuzz/fake_backend.c $daemon ;;
 	config) link config $daemon ;;
 	client_packet) link client_packet tests/fuzz/script.c tests/fuzz/replies.c "$lib/libzerod.a" ;;

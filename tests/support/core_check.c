@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/cluster/cluster.h"
-#include "core/control/barrier.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
@@ -23,6 +22,7 @@
 #include "core/reduce/bucket.h"
 #include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
+#include "tests/support/core_check_parts.h"
 
 /* Sums over the objects, by device. */
 struct found {
@@ -379,7 +379,7 @@ static void check_group(struct zd_engine *e, struct zd_group *group, struct foun
 	zd_barrier_check(group);
 	check_host_copies(group, found);
 	check_units(e, group, found);
-	zd_reduce_check(e, group, found->charged, found->quarantine);
+	zd_reduce_check(group, found->charged, found->quarantine);
 }
 
 /* Sums up the idle bytes of slots, orphans included. */
@@ -764,4 +764,12 @@ void zd_engine_check(struct zd_engine *e)
 	free(found.charged);
 	free(found.quarantine);
 	free(found.idle_slots);
+}
+
+void zd_engine_journal_all(struct zd_engine *e)
+{
+	const uint8_t *cleared;
+	(void)zd_engine_journal_take(e, &cleared);
+	zd_engine_journal_begin(e);
+	(void)zd_engine_journal_step(e, UINT32_MAX);
 }

@@ -15,4 +15,7 @@ struct zd_engine;
  */
 void zd_engine_check(struct zd_engine *engine);
 
+/* Clears the journal, and records all durable jobs. */
+void zd_engine_journal_all(struct zd_engine *engine);
+
 #endif

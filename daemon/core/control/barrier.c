@@ -12,7 +12,6 @@
  * time.
  */
 #include "core/cluster/cluster.h"
-#include "core/control/barrier.h"
 #include "core/engine/objects.h"
 #include "core/reduce/member.h"
 
@@ -146,23 +145,6 @@ static void barrier_cancel(struct zd_engine *e, struct zd_request *req)
 	take_back(e, req);
 	if (group->cluster && group->cluster->barrier.pending && group->state == ZD_GROUP_READY)
 		zd_cluster_give_up(e, req->member, "a barrier that other ranks wait at");
-}
-
-void zd_barrier_check(const struct zd_group *group)
-{
-	uint32_t reached = 0;
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member *member = &group->members[rank];
-		const struct zd_request *req;
-		reached += !TAILQ_EMPTY(&member->barriers);
-		TAILQ_FOREACH (req, &member->barriers, u.barrier.link) {
-			zd_assert(req->kind == ZD_REQ_GROUP_BARRIER && req->queued && !req->u.barrier.passed);
-			zd_assert(req->member == member && req->session == member->session);
-			zd_assert(group->state == ZD_GROUP_READY);
-		}
-	}
-	/* A barrier that every local rank has reached has passed, or its agreement is pending. */
-	zd_assert(reached < group->local_world_size || (group->cluster && group->cluster->barrier.pending));
 }
 
 const struct zd_request_type zd_req_group_barrier = {.name = "group_barrier",

@@ -113,13 +113,6 @@ bool zd_engine_journal_step(struct zd_engine *e, uint32_t nobjects)
 	return true;
 }
 
-void zd_engine_journal_all(struct zd_engine *e)
-{
-	e->journal.used = 0;
-	zd_engine_journal_begin(e);
-	(void)zd_engine_journal_step(e, UINT32_MAX);
-}
-
 size_t zd_engine_journal_take(struct zd_engine *e, const uint8_t **bytes)
 {
 	size_t used = e->journal.used;

@@ -68,9 +68,4 @@ void zd_relays_stop(struct zd_engine *e, struct zd_group *group, struct zd_membe
 /* Returns the number of relays into the buffer, from that local rank, that were not run. */
 uint32_t zd_relays_waiting(const struct zd_buffer *buffer, uint32_t rank);
 
-/* Assert the invariants of a part, a session, a group (collective_check.c). */
-void zd_collective_check(const struct zd_part *part);
-void zd_relays_check(const struct zd_session *session);
-void zd_cluster_check_members(const struct zd_group *group);
-
 #endif

@@ -64,6 +64,4 @@ void zd_deferred_break(struct zd_engine *e, struct zd_session *session);
 /* Drops these copies at the session's end, when none of its streams waits. */
 void zd_deferred_drop(struct zd_engine *e, struct zd_session *session);
 
-void zd_deferred_check(const struct zd_session *session);
-
 #endif

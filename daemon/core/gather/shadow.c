@@ -209,28 +209,3 @@ int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 	                  zd_group_lost(group)->rank, zd_group_lost(group)->pid, group->name,
 	                  part->unit->name, (unsigned long long)group->committed_step);
 }
-
-/* ---- Invariants ---------------------------------------------------------------------------------------- */
-
-void zd_shadow_check(const struct zd_part *part)
-{
-	bool copies = part->shadow == ZD_SHADOW_SAVING || part->shadow == ZD_SHADOW_RESTORING;
-	uint64_t committed = zd_part_committed(part);
-	zd_assert((part->shadow != ZD_SHADOW_NONE) ==
-	          (part->unit->group->shadow && part->state != ZD_PART_ABSENT));
-	zd_assert(!copies || part->readers > 0);
-	zd_assert(part->shadow != ZD_SHADOW_SAVING || part->shadow_readers == 0);
-	if (part->shadow == ZD_SHADOW_NONE || part->state == ZD_PART_DYING)
-		return;
-	/* The shard or the shadow is the last commit, or both hold the same bytes. */
-	if (zd_part_is_written(part) || part->version != committed)
-		zd_assert(part->shadow == ZD_SHADOW_SAVED || part->shadow == ZD_SHADOW_DUE);
-	if (zd_shadow_is_owed(part))
-		zd_assert(part->version == committed);
-	if (part->shadow == ZD_SHADOW_RESTORING)
-		zd_assert(!zd_part_is_written(part));
-	if (part->unit->group->voted_step) /* other daemons can have committed the shards */
-		zd_assert(!zd_shadow_is_owed(part));
-	if (part->shadow == ZD_SHADOW_DUE) /* a later event will call zd_shadow_try() */
-		zd_assert(zd_part_is_written(part) || part->readers > 0);
-}

@@ -60,8 +60,6 @@ const struct zd_part *zd_shadow_find_owed(const struct zd_member *member);
 void zd_shadow_try(struct zd_engine *e, struct zd_part *part);
 /* Returns the error for an update that was undone: PEER_LOST, or the reason why the group is ABORTED. */
 int zd_shadow_undone(const struct zd_part *part, struct zd_err *err) __attribute__((warn_unused_result));
-/* Asserts the invariants of the part's shadow, for zd_engine_check(). */
-void zd_shadow_check(const struct zd_part *part);
 
 extern const struct zd_sm zd_sm_shadow;
 

@@ -496,10 +496,3 @@ void zd_block_range_check(const struct zd_block_range *range)
 		nfirst -= range->strides[i] != NULL;
 	zd_assert(nfirst == 0);
 }
-
-void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),
-                         void *arg)
-{
-	for (const struct zd_block *block = range->first; block; block = block->after)
-		fn(block, arg);
-}

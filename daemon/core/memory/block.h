@@ -81,8 +81,5 @@ uint64_t zd_block_largest_free(const struct zd_block_range *range);
 /* Checks that blocks tile the range, that no two free blocks are neighbours, and that bins and sums agree
  * with the blocks. Aborts (zd_assert) otherwise. For tests. */
 void zd_block_range_check(const struct zd_block_range *range);
-/* Calls fn for every block, including free ones, by ascending address. */
-void zd_block_range_walk(const struct zd_block_range *range, void (*fn)(const struct zd_block *, void *),
-                         void *arg);
 
 #endif

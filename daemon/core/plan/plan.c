@@ -147,16 +147,3 @@ void zd_plan_skip_rest(struct zd_plan *plan)
 		plan->left--;
 	}
 }
-
-void zd_plan_check(const struct zd_plan *plan)
-{
-	uint32_t left = 0;
-	for (uint32_t i = 0; i < plan->nsteps && !plan->stopped; i++) {
-		const struct zd_plan_step *step = &plan->steps[i];
-		left += step->state != ZD_PLAN_DONE;
-		zd_assert(step->waits > 0 || step->state != ZD_PLAN_ENDED);
-		zd_assert(step->waits == 0 || step->early || step->state == ZD_PLAN_WAITING ||
-		          step->state == ZD_PLAN_DONE);
-	}
-	zd_assert(plan->stopped || (left == plan->left && plan->over == (left == 0 && plan->nsteps > 0)));
-}

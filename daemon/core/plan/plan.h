@@ -96,7 +96,4 @@ void zd_plan_fail(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step
  * is not called if no step remains. */
 void zd_plan_skip_rest(struct zd_plan *plan);
 
-/* Asserts that the counters agree with the steps. */
-void zd_plan_check(const struct zd_plan *plan);
-
 #endif

@@ -50,10 +50,7 @@ void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
 bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment);
 /* Writes the text of a ZD_WAIT_REDUCTIONS. Returns its length. */
 int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes);
-/* Asserts, for zd_engine_check(), that the group's reductions, buckets and targets are consistent. Adds the
- * charged bytes per device and kind to found[device][kind], and quarantined bytes to quarantine[device]. */
-void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],
-                     uint64_t *quarantine);
+
 /* The text arrays of a row. */
 struct zd_bucket_scratch {
 	char waits[8][ZD_WAIT_TEXT];

@@ -111,19 +111,10 @@ static void model_check(const struct model *model)
 	assert_int_equal(zd_block_largest_free(model->range), model_longest_free(model) * GRANULE);
 }
 
-static void count_block(const struct zd_block *block, void *arg)
-{
-	(void)block;
-	++*(unsigned *)arg;
-}
-
 static void assert_one_free_block(struct zd_block_range *range)
 {
-	unsigned count = 0;
-
 	zd_block_range_check(range);
-	zd_block_range_walk(range, count_block, &count);
-	assert_int_equal(count, 1);
+	assert_null(zd_block_behind(range, 0)->after);
 	assert_int_equal(zd_block_used_bytes(range), 0);
 	assert_int_equal(zd_block_largest_free(range), zd_block_range_bytes(range));
 }
@@ -317,19 +308,19 @@ struct places {
 	unsigned count;
 };
 
-static void note_place(const struct zd_block *block, void *arg)
+static void note_places(const struct zd_block_range *range, struct places *places)
 {
-	struct places *places = arg;
-
-	assert_true(places->count < PLACES);
-	places->blocks[places->count++] = *block;
+	for (const struct zd_block *block = zd_block_behind(range, 0); block; block = block->after) {
+		assert_true(places->count < PLACES);
+		places->blocks[places->count++] = *block;
+	}
 }
 
 static void assert_same_places(const struct zd_block_range *range, const struct places *expected)
 {
 	struct places found = {.count = 0};
 
-	zd_block_range_walk(range, note_place, &found);
+	note_places(range, &found);
 	assert_int_equal(found.count, expected->count);
 	for (unsigned i = 0; i < found.count; i++) {
 		assert_true(found.blocks[i].offset == expected->blocks[i].offset);
@@ -375,7 +366,7 @@ TEST(ranges_are_built_again)
 		struct places places = {.count = 0};
 		unsigned ntaken = 0;
 
-		zd_block_range_walk(range, note_place, &places);
+		note_places(range, &places);
 		for (unsigned i = 0; i < places.count; i++) {
 			/* by address, or, for every other seed, from the middle on and then from the start */
 			const struct zd_block *block =

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce_check.c - invariants of gradient reduction, for tests and the simulator. */
+/* core_check_reduce.c - invariants of gradient reduction. */
 #include "core/gather/unit.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
 #include "core/reduce/target.h"
+#include "tests/support/core_check_parts.h"
 
 static void check_storages(const struct zd_member_reduce *mr, uint64_t (*found)[ZD_NCHARGES],
                            uint64_t *quarantine)
@@ -299,12 +300,10 @@ static void check_reduction(const struct zd_reduction *r)
 		zd_assert(r->state == ZD_REDUCTION_FAILED && r->ops > 0);
 }
 
-void zd_reduce_check(struct zd_engine *e, struct zd_group *group, uint64_t (*found)[ZD_NCHARGES],
-                     uint64_t *quarantine)
+void zd_reduce_check(const struct zd_group *group, uint64_t (*found)[ZD_NCHARGES], uint64_t *quarantine)
 {
 	const struct zd_reduction *r;
 	uint32_t listed = 0, under_way = 0;
-	(void)e;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		const struct zd_member *member = &group->members[rank];
 		if (member->reduce)

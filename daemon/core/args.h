@@ -16,13 +16,6 @@ enum zd_request_kind {
 	ZD_NREQUESTS
 };
 
-struct zd_view_args {
-	const char *name;
-	uint64_t offset_numel;
-	uint32_t ndim;
-	uint64_t shape[ZD_MAX_DIMS];
-};
-
 struct zd_fence_list {
 	uint32_t count; /* at most ZD_MAX_FENCES; the engine checks */
 	const struct zd_fence *fences;
@@ -45,8 +38,7 @@ struct zd_found {
  */
 struct zd_args {
 	enum zd_request_kind kind;
-	struct zd_fence_list fences;      /* the message's */
-	const struct zd_view_args *views; /* UNIT_REGISTER: the message's */
+	struct zd_fence_list fences; /* the message's */
 	/* GROUP_JOIN: the time for which the driver still accepts the message's unique ids. The driver has
 	 * checked that a daemon created them, and has removed the stamp. */
 	uint32_t ids_left_s;

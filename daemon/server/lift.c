@@ -127,24 +127,13 @@ static int take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena
 	return 0;
 }
 
-static int take_views(Zd__View *const *messages, size_t count, struct zd_arena *arena,
-                      const struct zd_view_args **list, struct zd_err *err)
+static int check_views(Zd__View *const *views, size_t count, struct zd_err *err)
 {
-	struct zd_view_args *views = zd_arena_alloc(arena, count * sizeof(*views));
-
 	for (size_t i = 0; i < count; i++) {
-		const Zd__View *view = messages[i];
-
-		if (view->n_shape > ZD_MAX_DIMS)
+		if (views[i]->n_shape > ZD_MAX_DIMS)
 			return zd_err_set(err, ZEROD_E_LIMIT, "a view with %zu dimensions; at most %u",
-			                  view->n_shape, ZD_MAX_DIMS);
-		views[i] = (struct zd_view_args){.name = view->name,
-		                                 .offset_numel = view->offset_numel,
-		                                 .ndim = (uint32_t)view->n_shape};
-		for (size_t dim = 0; dim < view->n_shape; dim++)
-			views[i].shape[dim] = view->shape[dim];
+			                  views[i]->n_shape, ZD_MAX_DIMS);
 	}
-	*list = views;
 	return 0;
 }
 
@@ -163,7 +152,7 @@ static int take_list(const struct list *list, struct zd_arena *arena, struct zd_
 	if (count > 0 && list->field->descriptor == &zd__fence__descriptor)
 		return take_fences(items, count, arena, &args->fences, err);
 	if (count > 0 && list->field->descriptor == &zd__view__descriptor)
-		return take_views(items, count, arena, &args->views, err);
+		return check_views(items, count, err);
 	return 0;
 }
 
@@ -175,7 +164,6 @@ int zd_lift(const Zd__Request *request, enum zd_request_kind kind, struct zd_are
 
 	args->kind = kind;
 	args->fences = (struct zd_fence_list){0};
-	args->views = NULL;
 	args->ids_left_s = 0;
 	args->found = NULL;
 	memcpy(&args->u, request->cancel, plan->bytes); /* whichever body it is */

@@ -159,10 +159,16 @@ static bool issue_register(struct zd_sim_issue *issue)
 	issue->args.u.unit_register.dtype = unit->dtype;
 	issue->args.u.unit_register.numel = unit->numel;
 	issue->args.u.unit_register.n_views = unit->nviews;
-	issue->views[0] = (struct zd_view_args){.name = "all", .ndim = 1, .shape = {unit->numel}};
-	issue->views[1] = (struct zd_view_args){
-	        .name = "last", .offset_numel = unit->numel - 1, .ndim = 2, .shape = {1, 1}};
-	issue->args.views = issue->views;
+	issue->shapes[0][0] = unit->numel;
+	issue->shapes[1][0] = issue->shapes[1][1] = 1;
+	issue->views[0] = (Zd__View){.name = (char *)"all", .n_shape = 1, .shape = issue->shapes[0]};
+	issue->views[1] = (Zd__View){.name = (char *)"last",
+	                             .offset_numel = unit->numel - 1,
+	                             .n_shape = 2,
+	                             .shape = issue->shapes[1]};
+	for (int i = 0; i < 2; i++)
+		issue->list[i] = &issue->views[i];
+	issue->args.u.unit_register.views = issue->list;
 	issue->args.u.unit_register.slot = unit->slot;
 	issue->args.u.unit_register.persistent = unit->persistent;
 	issue->world->groups[issue->op->group].kept[issue->op->unit] |= unit->persistent;

@@ -20,7 +20,8 @@ struct zd_sim_issue {
 	struct zd_args args;
 	struct zd_fence fences[ZD_SIM_STREAMS];
 	uint32_t nfences;
-	struct zd_view_args views[2];
+	Zd__View views[2], *list[2];
+	uint64_t shapes[2][2];
 	uint64_t ids[ZD_SIM_UNITS];
 };
 

@@ -151,11 +151,11 @@ static void compare_unit(struct trial *trial, const struct zd_unit *was, const s
 	      "the unit's place in the target", was->id);
 	for (uint32_t i = 0; i < was->nviews; i++)
 		check(trial,
-		      strcmp(was->views[i].name, is->views[i].name) == 0 &&
-		              was->views[i].offset_numel == is->views[i].offset_numel &&
-		              was->views[i].ndim == is->views[i].ndim &&
-		              memcmp(was->views[i].shape, is->views[i].shape,
-		                     was->views[i].ndim * sizeof(was->views[i].shape[0])) == 0,
+		      strcmp(was->views[i]->name, is->views[i]->name) == 0 &&
+		              was->views[i]->offset_numel == is->views[i]->offset_numel &&
+		              was->views[i]->n_shape == is->views[i]->n_shape &&
+		              memcmp(was->views[i]->shape, is->views[i]->shape,
+		                     was->views[i]->n_shape * sizeof(was->views[i]->shape[0])) == 0,
 		      "a view", was->id);
 	for (uint32_t rank = 0; rank < was->group->local_world_size; rank++)
 		compare_part(trial, &was->parts[rank], &is->parts[rank]);

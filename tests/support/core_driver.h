@@ -225,12 +225,19 @@ struct core_join {
 };
 uint64_t core_join(struct core_driver *core, uint64_t session, const struct core_join *join);
 
+struct core_view {
+	const char *name;
+	uint64_t offset_numel;
+	uint32_t ndim;
+	uint64_t shape[ZD_MAX_DIMS];
+};
+
 struct core_unit {
 	const char *name;
 	uint32_t dtype; /* 0: float32 */
 	uint64_t numel;
 	uint32_t nviews;
-	const struct zd_view_args *views;
+	const struct core_view *views;
 	uint32_t slot;
 	bool persistent, frozen, all_reduce, on_host, copied, unsaved;
 };

@@ -28,12 +28,21 @@ uint64_t core_register(struct core_driver *core, uint64_t session, uint64_t grou
                        const struct core_unit *unit)
 {
 	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
+	Zd__View views[ZD_MAX_VIEWS], *list[ZD_MAX_VIEWS];
 	args.u.unit_register.group = group;
 	args.u.unit_register.name = (char *)unit->name;
 	args.u.unit_register.dtype = unit->dtype ? unit->dtype : ZEROD_FLOAT32;
 	args.u.unit_register.numel = unit->numel;
 	args.u.unit_register.n_views = unit->nviews;
-	args.views = unit->views;
+	for (uint32_t i = 0; unit->views && i < unit->nviews; i++) {
+		const struct core_view *view = &unit->views[i];
+		views[i] = (Zd__View){.name = (char *)view->name,
+		                      .offset_numel = view->offset_numel,
+		                      .n_shape = view->ndim,
+		                      .shape = (uint64_t *)view->shape};
+		list[i] = &views[i];
+	}
+	args.u.unit_register.views = list;
 	args.u.unit_register.slot = unit->slot;
 	args.u.unit_register.persistent = unit->persistent;
 	args.u.unit_register.frozen = unit->frozen;

@@ -289,9 +289,18 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 {
 	const struct zd_record_unit *record = (const void *)kept->record;
 	struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->group);
-	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
 	struct zd_err wrong = ZD_ERR_NONE;
-	struct zd_view_args *views;
+	Zd__UnitRegister wanted = {.name = (char *)record->name,
+	                           .dtype = record->dtype,
+	                           .numel = record->numel,
+	                           .n_views = record->nviews,
+	                           .slot = record->slot,
+	                           .frozen = record->frozen,
+	                           .all_reduce = record->all_reduce,
+	                           .on_host = record->first_on_host,
+	                           .copied = record->copied,
+	                           .unsaved = record->unsaved};
+	Zd__View *views;
 	struct zd_unit *unit = NULL;
 	int status;
 	if (!group || !unit_has_parts(restore, record, group))
@@ -299,36 +308,25 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	if (record->first_rank >= group->local_world_size)
 		return zd_journal_bad(&record->record, "it has no such rank", err);
 	views = zd_calloc(record->nviews + 1, sizeof(*views));
+	wanted.views = zd_calloc(record->nviews + 1, sizeof(*wanted.views));
 	for (uint32_t i = 0; i < record->nviews; i++) {
 		const struct zd_record_view *from = &record->views[i];
-		views[i] = (struct zd_view_args){
-		        .name = from->name,
-		        .offset_numel = from->offset_numel,
-		        .ndim = from->ndim,
-		};
-		memcpy(views[i].shape, from->shape, sizeof(from->shape));
+		views[i] = (Zd__View){.name = (char *)from->name,
+		                      .offset_numel = from->offset_numel,
+		                      .n_shape = from->ndim,
+		                      .shape = (uint64_t *)from->shape};
+		wanted.views[i] = &views[i];
 	}
-	args.u.unit_register.name = (char *)record->name;
-	args.u.unit_register.dtype = record->dtype;
-	args.u.unit_register.numel = record->numel;
-	args.u.unit_register.n_views = record->nviews;
-	args.views = views;
-	args.u.unit_register.slot = record->slot;
-	args.u.unit_register.frozen = record->frozen;
-	args.u.unit_register.all_reduce = record->all_reduce;
-	args.u.unit_register.on_host = record->first_on_host;
-	args.u.unit_register.copied = record->copied;
-	args.u.unit_register.unsaved = record->unsaved;
 	unit = zd_unit_find_name(group, record->name, false);
-	status = zd_unit_check_description(restore->e, group, &args, &wrong);
-	if (unit || status != 0) {
-		free(views);
-		return zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
-	}
-	status = use_id(restore, group->job->owner->uid, ZD_ID_UNIT, &record->record, err);
+	status = zd_unit_check_description(restore->e, group, &wanted, &wrong);
+	if (unit || status != 0)
+		status = zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
+	else
+		status = use_id(restore, group->job->owner->uid, ZD_ID_UNIT, &record->record, err);
 	if (status == 0)
-		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &args, record->in_place,
+		status = zd_unit_new(restore->e, NULL, group, record->first_rank, &wanted, record->in_place,
 		                     &unit, err);
+	free(wanted.views);
 	free(views);
 	if (status != 0)
 		return status;

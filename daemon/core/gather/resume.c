@@ -33,23 +33,22 @@ static uint64_t add_text(uint64_t hash, const char *text)
 	return hash;
 }
 
-uint64_t zd_unit_digest(const struct zd_args *args)
+uint64_t zd_unit_digest(const Zd__UnitRegister *wanted)
 {
-	uint64_t hash = add_text(FNV_BASIS, args->u.unit_register.name);
-	hash = add_number(hash, args->u.unit_register.dtype);
-	hash = add_number(hash, args->u.unit_register.numel);
-	hash = add_number(hash, args->u.unit_register.slot);
-	hash = add_number(hash, args->u.unit_register.frozen);
-	hash = add_number(hash, args->u.unit_register.all_reduce);
-	hash = add_number(hash, args->u.unit_register.on_host | args->u.unit_register.copied << 1 |
-	                                args->u.unit_register.unsaved << 2);
-	hash = add_number(hash, args->u.unit_register.n_views);
-	for (uint32_t i = 0; i < args->u.unit_register.n_views; i++) {
-		const struct zd_view_args *view = &args->views[i];
+	uint64_t hash = add_text(FNV_BASIS, wanted->name);
+	hash = add_number(hash, wanted->dtype);
+	hash = add_number(hash, wanted->numel);
+	hash = add_number(hash, wanted->slot);
+	hash = add_number(hash, wanted->frozen);
+	hash = add_number(hash, wanted->all_reduce);
+	hash = add_number(hash, wanted->on_host | wanted->copied << 1 | wanted->unsaved << 2);
+	hash = add_number(hash, wanted->n_views);
+	for (uint32_t i = 0; i < wanted->n_views; i++) {
+		const Zd__View *view = wanted->views[i];
 		hash = add_text(hash, view->name);
 		hash = add_number(hash, view->offset_numel);
-		hash = add_number(hash, view->ndim);
-		for (uint32_t d = 0; d < view->ndim; d++)
+		hash = add_number(hash, view->n_shape);
+		for (uint32_t d = 0; d < view->n_shape; d++)
 			hash = add_number(hash, view->shape[d]);
 	}
 	return hash ? hash : 1;

@@ -39,26 +39,26 @@ struct zd_extent_use zd_part_use(const struct zd_part *part)
 
 /* ---- Descriptions -------------------------------------------------------------------------------------- */
 
-static int view_check(const struct zd_args *args, uint32_t index, struct zd_err *err)
+static int view_check(const Zd__UnitRegister *wanted, uint32_t index, struct zd_err *err)
 {
-	const char *unit = args->u.unit_register.name;
-	uint64_t numel = args->u.unit_register.numel;
-	const struct zd_view_args *views = args->views, *view = &views[index];
+	const char *unit = wanted->name;
+	uint64_t numel = wanted->numel;
+	const Zd__View *view = wanted->views[index];
 	int status = zd_name_check(view->name, ZD_MAX_UNIT_NAME_BYTES, "view name", err);
 	if (status != 0)
 		return status;
 	for (uint32_t i = 0; i < index; i++) {
-		if (strcmp(views[i].name, view->name) == 0)
+		if (strcmp(wanted->views[i]->name, view->name) == 0)
 			return zd_err_set(err, ZEROD_E_INVALID,
 			                  "unit '%.64s': views %u and %u both have the name '%.64s'", unit, i,
 			                  index, view->name);
 	}
-	if (view->ndim > ZD_MAX_DIMS)
+	if (view->n_shape > ZD_MAX_DIMS)
 		return zd_err_set(err, ZEROD_E_INVALID,
-		                  "unit '%.64s': view '%.64s' has %u dimensions; at most %u", unit,
-		                  view->name, view->ndim, ZD_MAX_DIMS);
+		                  "unit '%.64s': view '%.64s' has %zu dimensions; at most %u", unit,
+		                  view->name, view->n_shape, ZD_MAX_DIMS);
 	uint64_t count = 1;
-	for (uint32_t i = 0; i < view->ndim; i++) {
+	for (size_t i = 0; i < view->n_shape; i++) {
 		if (__builtin_mul_overflow(count, view->shape[i], &count))
 			return zd_err_set(err, ZEROD_E_INVALID,
 			                  "unit '%.64s': view %u '%.64s': the product of its shape overflows",
@@ -76,90 +76,87 @@ static int view_check(const struct zd_args *args, uint32_t index, struct zd_err 
 #define IN_PLACE_GRANULES 2u /* minimum slice in place: the padding is then at most a third of the memory */
 
 /* Elements of one rank's shard, padded to a multiple of `align` bytes. */
-static uint64_t padded_numel(const struct zd_args *args, uint32_t nshards, uint64_t align)
+static uint64_t padded_numel(const Zd__UnitRegister *wanted, uint32_t nshards, uint64_t align)
 {
-	return zd_align_up((args->u.unit_register.numel + nshards - 1) / nshards,
-	                   align / zerod_dtype_bytes(args->u.unit_register.dtype));
+	return zd_align_up((wanted->numel + nshards - 1) / nshards, align / zerod_dtype_bytes(wanted->dtype));
 }
 
 /* Whether the unit is gathered in place. Only the description matters: all daemons lay it out alike. */
-static bool is_in_place(const struct zd_engine *e, const struct zd_group *group, const struct zd_args *args)
+static bool is_in_place(const struct zd_engine *e, const struct zd_group *group,
+                        const Zd__UnitRegister *wanted)
 {
-	uint64_t numel = padded_numel(args, group->nshards, ZD_SHARD_ALIGN_BYTES);
+	uint64_t numel = padded_numel(wanted, group->nshards, ZD_SHARD_ALIGN_BYTES);
 	return group->nshards > 1 && !group->shadow && !zd_gathers_are_collective(group) &&
-	       !args->u.unit_register.on_host && !args->u.unit_register.copied &&
-	       numel * zerod_dtype_bytes(args->u.unit_register.dtype) >= IN_PLACE_GRANULES * e->granule_bytes;
+	       !wanted->on_host && !wanted->copied &&
+	       numel * zerod_dtype_bytes(wanted->dtype) >= IN_PLACE_GRANULES * e->granule_bytes;
 }
 
-static uint64_t shard_numel(const struct zd_engine *e, const struct zd_args *args, uint32_t nshards,
+static uint64_t shard_numel(const struct zd_engine *e, const Zd__UnitRegister *wanted, uint32_t nshards,
                             bool in_place)
 {
-	return padded_numel(args, nshards, in_place ? e->granule_bytes : ZD_SHARD_ALIGN_BYTES);
+	return padded_numel(wanted, nshards, in_place ? e->granule_bytes : ZD_SHARD_ALIGN_BYTES);
 }
 
 int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *group,
-                              const struct zd_args *args, struct zd_err *err)
+                              const Zd__UnitRegister *wanted, struct zd_err *err)
 {
 	uint32_t nshards = group->nshards;
-	const char *name = args->u.unit_register.name;
-	uint64_t numel = args->u.unit_register.numel;
+	const char *name = wanted->name;
+	uint64_t numel = wanted->numel;
 	int status = zd_name_check(name, ZD_MAX_UNIT_NAME_BYTES, "unit name", err);
 	if (status != 0)
 		return status;
-	size_t itemsize = zerod_dtype_bytes(args->u.unit_register.dtype);
+	size_t itemsize = zerod_dtype_bytes(wanted->dtype);
 	if (itemsize == 0)
-		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': unknown dtype %u", name,
-		                  args->u.unit_register.dtype);
+		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': unknown dtype %u", name, wanted->dtype);
 	if (numel == 0 || numel > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s': numel %llu is not in 1 .. %llu", name,
 		                  (unsigned long long)numel, ZD_MAX_BYTES / itemsize);
-	uint64_t padded = nshards * shard_numel(e, args, nshards, is_in_place(e, group, args));
+	uint64_t padded = nshards * shard_numel(e, wanted, nshards, is_in_place(e, group, wanted));
 	if (padded > ZD_MAX_BYTES / itemsize)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "unit '%s': %llu elements, padded for %u ranks, are more than %llu", name,
 		                  (unsigned long long)padded, nshards, ZD_MAX_BYTES / itemsize);
-	if (args->u.unit_register.n_views > ZD_MAX_VIEWS)
+	if (wanted->n_views > ZD_MAX_VIEWS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': %u views; at most %u", name,
-		                  (uint32_t)args->u.unit_register.n_views, ZD_MAX_VIEWS);
-	if (args->u.unit_register.slot > ZD_MAX_SLOTS)
+		                  (uint32_t)wanted->n_views, ZD_MAX_VIEWS);
+	if (wanted->slot > ZD_MAX_SLOTS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "unit '%s': slot %u; the highest is %u", name,
-		                  args->u.unit_register.slot, ZD_MAX_SLOTS);
-	for (uint32_t i = 0; i < args->u.unit_register.n_views && status == 0; i++)
-		status = view_check(args, i, err);
+		                  wanted->slot, ZD_MAX_SLOTS);
+	for (uint32_t i = 0; i < wanted->n_views && status == 0; i++)
+		status = view_check(wanted, i, err);
 	return status;
 }
 
-static bool view_equal(const struct zd_view_args *a, const struct zd_view_args *b)
+static bool view_equal(const Zd__View *a, const Zd__View *b)
 {
-	return strcmp(a->name, b->name) == 0 && a->offset_numel == b->offset_numel && a->ndim == b->ndim &&
-	       memcmp(a->shape, b->shape, a->ndim * sizeof(a->shape[0])) == 0;
+	return strcmp(a->name, b->name) == 0 && a->offset_numel == b->offset_numel &&
+	       a->n_shape == b->n_shape && memcmp(a->shape, b->shape, a->n_shape * sizeof(a->shape[0])) == 0;
 }
 
 /* A moved unit that other ranks have registered accepts any place, and remains where it is. */
-static bool place_equal(const struct zd_unit *unit, const struct zd_args *args)
+static bool place_equal(const struct zd_unit *unit, const Zd__UnitRegister *wanted)
 {
-	return unit->on_host == args->u.unit_register.on_host || (unit->placed && !zd_unit_is_left(unit));
+	return unit->on_host == wanted->on_host || (unit->placed && !zd_unit_is_left(unit));
 }
 
-static bool description_equal(const struct zd_unit *unit, const struct zd_args *args)
+static bool description_equal(const struct zd_unit *unit, const Zd__UnitRegister *wanted)
 {
-	if ((uint32_t)unit->dtype != args->u.unit_register.dtype ||
-	    unit->numel != args->u.unit_register.numel || unit->slot != args->u.unit_register.slot ||
-	    unit->frozen != args->u.unit_register.frozen ||
-	    unit->all_reduce != args->u.unit_register.all_reduce || !place_equal(unit, args) ||
-	    unit->copied != args->u.unit_register.copied || unit->unsaved != args->u.unit_register.unsaved ||
-	    unit->nviews != args->u.unit_register.n_views)
+	if ((uint32_t)unit->dtype != wanted->dtype || unit->numel != wanted->numel ||
+	    unit->slot != wanted->slot || unit->frozen != wanted->frozen ||
+	    unit->all_reduce != wanted->all_reduce || !place_equal(unit, wanted) ||
+	    unit->copied != wanted->copied || unit->unsaved != wanted->unsaved ||
+	    unit->nviews != wanted->n_views)
 		return false;
 	for (uint32_t i = 0; i < unit->nviews; i++) {
-		if (!view_equal(&unit->views[i], &args->views[i]))
+		if (!view_equal(unit->views[i], wanted->views[i]))
 			return false;
 	}
 	return true;
 }
 
 /* "float32, 40 elements, slot 1, views w[4,8]@0 b[8]@32", truncated to the buffer. */
-static void description_text(const Zd__UnitRegister *unit, const struct zd_view_args *views, char *out,
-                             size_t out_bytes)
+static void description_text(const Zd__UnitRegister *unit, char *out, size_t out_bytes)
 {
 	int used = snprintf(out, out_bytes, "%s, %llu elements", zerod_dtype_name(unit->dtype),
 	                    (unsigned long long)unit->numel);
@@ -169,18 +166,19 @@ static void description_text(const Zd__UnitRegister *unit, const struct zd_view_
 	                 unit->all_reduce ? ", all-reduced" : "", unit->on_host ? ", on the host" : "",
 	                 unit->copied ? ", copied" : "", unit->unsaved ? ", unsaved" : "");
 	for (uint32_t i = 0; i < unit->n_views && (size_t)used < out_bytes - 64; i++) {
+		const Zd__View *view = unit->views[i];
 		used += snprintf(out + used, out_bytes - (size_t)used, "%s%.16s[", i ? " " : ", views ",
-		                 views[i].name);
-		for (uint32_t d = 0; d < views[i].ndim && (size_t)used < out_bytes - 32; d++)
+		                 view->name);
+		for (uint32_t d = 0; d < view->n_shape && (size_t)used < out_bytes - 32; d++)
 			used += snprintf(out + used, out_bytes - (size_t)used, "%s%llu", d ? "," : "",
-			                 (unsigned long long)views[i].shape[d]);
+			                 (unsigned long long)view->shape[d]);
 		if ((size_t)used < out_bytes - 24)
 			used += snprintf(out + used, out_bytes - (size_t)used, "]@%llu",
-			                 (unsigned long long)views[i].offset_numel);
+			                 (unsigned long long)view->offset_numel);
 	}
 }
 
-static int mismatch(struct zd_unit *unit, const struct zd_member *member, const struct zd_args *args,
+static int mismatch(struct zd_unit *unit, const struct zd_member *member, const Zd__UnitRegister *wanted,
                     struct zd_err *err)
 {
 	char had[180], says[180];
@@ -192,9 +190,10 @@ static int mismatch(struct zd_unit *unit, const struct zd_member *member, const 
 	                                .on_host = unit->first_on_host,
 	                                .copied = unit->copied,
 	                                .unsaved = unit->unsaved,
-	                                .n_views = unit->nviews};
-	description_text(&first, unit->views, had, sizeof(had));
-	description_text(&args->u.unit_register, args->views, says, sizeof(says));
+	                                .n_views = unit->nviews,
+	                                .views = unit->views};
+	description_text(&first, had, sizeof(had));
+	description_text(wanted, says, sizeof(says));
 	return zd_err_set(err, ZEROD_E_MISMATCH, "unit '%.64s': rank %u registered %s; rank %u says %s",
 	                  unit->name, member->group->first_rank + unit->first_rank, had,
 	                  zd_world_rank(member), says);
@@ -227,10 +226,10 @@ void zd_journal_unit(const struct zd_unit *unit)
 	record->nviews = unit->nviews;
 	(void)snprintf(record->name, sizeof(record->name), "%s", unit->name);
 	for (uint32_t i = 0; i < unit->nviews; i++) {
-		const struct zd_view_args *view = &unit->views[i];
+		const Zd__View *view = unit->views[i];
 		record->views[i].offset_numel = view->offset_numel;
-		record->views[i].ndim = view->ndim;
-		memcpy(record->views[i].shape, view->shape, view->ndim * sizeof(view->shape[0]));
+		record->views[i].ndim = (uint32_t)view->n_shape;
+		memcpy(record->views[i].shape, view->shape, view->n_shape * sizeof(view->shape[0]));
 		(void)snprintf(record->views[i].name, sizeof(record->views[i].name), "%s", view->name);
 	}
 }
@@ -315,16 +314,32 @@ void zd_part_move(struct zd_part *part, enum zd_part_state to)
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-/* The metadata of a unit, including the needs of a part with a shard and with reduced gradients. */
-static uint32_t unit_metadata_bytes(const struct zd_group *group, const struct zd_args *args)
+/* Of a copy, in one piece of memory. */
+static size_t view_bytes(const Zd__View *view)
 {
-	const struct zd_view_args *views = args->views;
+	return sizeof(*view) + view->n_shape * sizeof(view->shape[0]) + strlen(view->name) + 1;
+}
+
+static Zd__View *view_copy(const Zd__View *view)
+{
+	Zd__View *copy = zd_calloc(1, view_bytes(view));
+	*copy = *view;
+	copy->shape = (uint64_t *)(copy + 1);
+	copy->name = (char *)(copy->shape + view->n_shape);
+	memcpy(copy->shape, view->shape, view->n_shape * sizeof(view->shape[0]));
+	strcpy(copy->name, view->name);
+	return copy;
+}
+
+/* The metadata of a unit, including the needs of a part with a shard and with reduced gradients. */
+static uint32_t unit_metadata_bytes(const struct zd_group *group, const Zd__UnitRegister *wanted)
+{
 	size_t part_bytes = sizeof(struct zd_part) + sizeof(struct zd_block) + PART_NORM_BYTES;
-	size_t bytes = sizeof(struct zd_unit) + strlen(args->u.unit_register.name) + 1;
+	size_t bytes = sizeof(struct zd_unit) + strlen(wanted->name) + 1;
 	if (zd_gathers_are_collective(group))
 		part_bytes += sizeof(struct zd_collective);
-	for (uint32_t i = 0; i < args->u.unit_register.n_views; i++)
-		bytes += sizeof(*views) + strlen(views[i].name) + 1;
+	for (uint32_t i = 0; i < wanted->n_views; i++)
+		bytes += sizeof(wanted->views[0]) + view_bytes(wanted->views[i]);
 	return (uint32_t)(bytes + group->local_world_size * part_bytes);
 }
 
@@ -334,7 +349,7 @@ static void unit_free(struct zd_unit *unit)
 	if (unit->host_copy)
 		unit->host_copy->unit = NULL;
 	for (uint32_t i = 0; i < unit->nviews; i++)
-		free((char *)unit->views[i].name);
+		free(unit->views[i]);
 	free(unit->views);
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
 		zd_collective_free(unit->parts[rank].collective);
@@ -345,41 +360,37 @@ static void unit_free(struct zd_unit *unit)
 }
 
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
-                uint32_t first_rank, const struct zd_args *args, bool in_place, struct zd_unit **out,
+                uint32_t first_rank, const Zd__UnitRegister *wanted, bool in_place, struct zd_unit **out,
                 struct zd_err *err)
 {
 	if (group->nunits >= ZD_MAX_UNITS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "group '%s' has %u units already", group->name,
 		                  ZD_MAX_UNITS);
-	uint32_t metadata_bytes = unit_metadata_bytes(group, args);
-	int status = session ? zd_metadata_check(e, session, "unit", args->u.unit_register.name,
-	                                         metadata_bytes, err)
-	                     : 0;
+	uint32_t metadata_bytes = unit_metadata_bytes(group, wanted);
+	int status = session ? zd_metadata_check(e, session, "unit", wanted->name, metadata_bytes, err) : 0;
 	if (status != 0)
 		return status;
 	struct zd_unit *unit = zd_calloc(1, sizeof(*unit));
 	unit->metadata_bytes = metadata_bytes;
 	zd_metadata_charge(group->job->owner, metadata_bytes);
-	unit->name = zd_strdup(args->u.unit_register.name);
+	unit->name = zd_strdup(wanted->name);
 	unit->group = group;
-	unit->dtype = args->u.unit_register.dtype;
-	unit->numel = args->u.unit_register.numel;
-	unit->copied = args->u.unit_register.copied;
-	unit->unsaved = args->u.unit_register.unsaved;
+	unit->dtype = wanted->dtype;
+	unit->numel = wanted->numel;
+	unit->copied = wanted->copied;
+	unit->unsaved = wanted->unsaved;
 	unit->in_place = in_place;
-	unit->shard_numel = shard_numel(e, args, group->nshards, in_place);
-	unit->slot = args->u.unit_register.slot;
-	unit->frozen = args->u.unit_register.frozen;
-	unit->all_reduce = args->u.unit_register.all_reduce;
-	unit->on_host = unit->first_on_host = args->u.unit_register.on_host;
-	unit->description = zd_unit_digest(args);
+	unit->shard_numel = shard_numel(e, wanted, group->nshards, in_place);
+	unit->slot = wanted->slot;
+	unit->frozen = wanted->frozen;
+	unit->all_reduce = wanted->all_reduce;
+	unit->on_host = unit->first_on_host = wanted->on_host;
+	unit->description = zd_unit_digest(wanted);
 	unit->first_rank = first_rank;
-	unit->nviews = args->u.unit_register.n_views;
+	unit->nviews = wanted->n_views;
 	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
-	for (uint32_t i = 0; i < unit->nviews; i++) {
-		unit->views[i] = args->views[i];
-		unit->views[i].name = zd_strdup(args->views[i].name);
-	}
+	for (uint32_t i = 0; i < unit->nviews; i++)
+		unit->views[i] = view_copy(wanted->views[i]);
 	unit->parts = zd_calloc(group->local_world_size, sizeof(*unit->parts));
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
 		unit->parts[rank].unit = unit;
@@ -519,25 +530,25 @@ int zd_unit_check_place(const struct zd_member *member, const char *name, bool o
 static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
                           struct zd_err *err)
 {
+	const Zd__UnitRegister *wanted = &args->u.unit_register;
 	struct zd_member *member;
 	struct zd_unit *unit;
-	int status = zd_member_find(e, req->session, args->u.unit_register.group, &member, err);
+	int status = zd_member_find(e, req->session, wanted->group, &member, err);
 	if (status == 0)
-		status = zd_unit_check_description(e, member->group, args, err);
+		status = zd_unit_check_description(e, member->group, wanted, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
-		status = zd_unit_check_place(member, args->u.unit_register.name,
-		                             args->u.unit_register.on_host, err);
+		status = zd_unit_check_place(member, wanted->name, wanted->on_host, err);
 	if (status != 0)
 		return status;
-	unit = zd_unit_find_name(member->group, args->u.unit_register.name, false);
-	if (unit && !description_equal(unit, args) && zd_unit_is_left(unit)) {
+	unit = zd_unit_find_name(member->group, wanted->name, false);
+	if (unit && !description_equal(unit, wanted) && zd_unit_is_left(unit)) {
 		unit_make_former(unit);
 		unit = NULL;
 	}
-	if (unit && !description_equal(unit, args)) {
-		status = mismatch(unit, member, args, err);
+	if (unit && !description_equal(unit, wanted)) {
+		status = mismatch(unit, member, wanted, err);
 		if (!zd_part_is_registered(&unit->parts[member->rank]) && !unit->mismatch) {
 			set_mismatch(unit, member->rank, err ? err->text : "");
 			zd_dirty_group(e, member->group);
@@ -545,8 +556,8 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 		return status;
 	}
 	if (!unit)
-		status = zd_unit_new(e, req->session, member->group, member->rank, args,
-		                     is_in_place(e, member->group, args), &unit, err);
+		status = zd_unit_new(e, req->session, member->group, member->rank, wanted,
+		                     is_in_place(e, member->group, wanted), &unit, err);
 	else
 		status = zd_unit_check_place(member, unit->name, unit->on_host, err);
 	if (status != 0)
@@ -559,7 +570,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	req->member = member;
 	req->device = member->device;
 	req->u.reg.part = part;
-	req->u.reg.persistent = args->u.unit_register.persistent;
+	req->u.reg.persistent = wanted->persistent;
 	return 0;
 }
 

@@ -75,10 +75,10 @@ struct zd_part {
 };
 
 /* Returns the number of elements of a view that has been checked. */
-static inline uint64_t zd_view_numel(const struct zd_view_args *view)
+static inline uint64_t zd_view_numel(const Zd__View *view)
 {
 	uint64_t numel = 1;
-	for (uint32_t i = 0; i < view->ndim; i++)
+	for (size_t i = 0; i < view->n_shape; i++)
 		numel *= view->shape[i];
 	return numel;
 }
@@ -101,11 +101,11 @@ struct zd_unit {
 	bool is_former;     /* the unit is in the group's table `former` */
 	uint32_t nviews;
 	uint32_t metadata_bytes;
-	struct zd_view_args *views; /* names owned; within the unit's elements */
-	uint32_t first_rank;        /* the rank that described it */
-	uint32_t refs;              /* parts not ABSENT, buffers, reductions, registrations */
-	uint32_t registrations;     /* registrations that have not ended */
-	uint32_t era;               /* of its shards; changes when a version can be published a second time */
+	Zd__View **views;       /* copies, each in one piece; within the unit's elements */
+	uint32_t first_rank;    /* the rank that described it */
+	uint32_t refs;          /* parts not ABSENT, buffers, reductions, registrations */
+	uint32_t registrations; /* registrations that have not ended */
+	uint32_t era;           /* of its shards; changes when a version can be published a second time */
 	char *mismatch; /* a rank described it differently: both descriptions, until that rank agrees */
 	uint32_t mismatch_rank;
 	uint64_t target_offset_numel;
@@ -231,14 +231,14 @@ static inline Zd__Placed zd_unit_placed(const struct zd_unit *unit)
 }
 /* Checks UNIT_REGISTER's description of a unit with this number of shards. Errors: INVALID, LIMIT. */
 int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *group,
-                              const struct zd_args *args, struct zd_err *err)
+                              const Zd__UnitRegister *wanted, struct zd_err *err)
         __attribute__((warn_unused_result));
 /* Returns the digest of UNIT_REGISTER's description of a unit; not 0. */
-uint64_t zd_unit_digest(const struct zd_args *args);
+uint64_t zd_unit_digest(const Zd__UnitRegister *wanted);
 /* Creates a unit from UNIT_REGISTER's arguments, which `first_rank` has sent. in_place: it is gathered in
  * place. `session` is the requesting session; NULL: a restore. Errors: LIMIT. */
 int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd_group *group,
-                uint32_t first_rank, const struct zd_args *args, bool in_place, struct zd_unit **unit,
+                uint32_t first_rank, const Zd__UnitRegister *wanted, bool in_place, struct zd_unit **unit,
                 struct zd_err *err) __attribute__((warn_unused_result));
 /* These functions record the object if its job has a journal, and parts only if they have bytes to
  * preserve. */

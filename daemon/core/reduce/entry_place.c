@@ -82,8 +82,8 @@ static void zero_holes(struct zd_engine *e, struct zd_entry *entry)
 	struct range *views = zd_calloc(unit->nviews + 1, sizeof(*views));
 	uint64_t at = 0;
 	for (uint32_t i = 0; i < unit->nviews; i++)
-		views[i] = (struct range){unit->views[i].offset_numel,
-		                          unit->views[i].offset_numel + zd_view_numel(&unit->views[i])};
+		views[i] = (struct range){unit->views[i]->offset_numel,
+		                          unit->views[i]->offset_numel + zd_view_numel(unit->views[i])};
 	qsort(views, unit->nviews, sizeof(*views), by_begin);
 	for (uint32_t i = 0; i < unit->nviews; i++) {
 		zero_padding(e, entry, (struct range){at, views[i].begin});
@@ -128,7 +128,7 @@ void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry)
 	entry->nabsent = 0;
 	begin_fills(entry);
 	for (uint32_t i = 0; i < n; i++) {
-		const struct zd_view_args *view = &unit->views[entry->absent[i]];
+		const Zd__View *view = unit->views[entry->absent[i]];
 		zero_padding(e, entry,
 		             (struct range){view->offset_numel, view->offset_numel + zd_view_numel(view)});
 	}

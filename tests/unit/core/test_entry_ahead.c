@@ -233,7 +233,7 @@ ENGINE_TEST(test_the_group_fails)
 
 static uint64_t viewed_unit(struct core_reducers *g)
 {
-	static const struct zd_view_args views[] = {
+	static const struct core_view views[] = {
 	        {"late", 200, 1, {40}}, {"early", 10, 2, {5, 4}}, {"scalar", 100, 0, {0}}};
 	return core_team_register(
 	        &g->team,

@@ -116,7 +116,7 @@ RIG_TEST(test_session_row_has_the_first_waits)
 
 RIG_TEST(test_group_and_unit_rows)
 {
-	static const struct zd_view_args views[] = {{"a", 0, 1, {3}}, {"b", 3, 1, {2}}};
+	static const struct core_view views[] = {{"a", 0, 1, {3}}, {"b", 3, 1, {2}}};
 	struct core_row row[2];
 	struct core_unit half = {.name = "half",
 	                         .dtype = ZEROD_BFLOAT16,

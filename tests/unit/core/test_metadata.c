@@ -62,7 +62,7 @@ ENGINE_TEST(test_sessions)
 ENGINE_TEST(test_objects)
 {
 	struct core_join join = {.group = "other", .world_size = 1024};
-	const struct zd_view_args view = {.name = "weight", .ndim = 1, .shape = {UNIT_BYTES / 4}};
+	const struct core_view view = {.name = "weight", .ndim = 1, .shape = {UNIT_BYTES / 4}};
 	struct core_unit unit = {.name = "more", .numel = UNIT_BYTES / 4, .nviews = 1, .views = &view};
 	struct zd_args bucket = {.kind = ZD_REQ_BUCKET_CREATE};
 	uint64_t before, w;
@@ -150,7 +150,7 @@ ENGINE_TEST(test_waiting_requests)
 ENGINE_TEST(test_real_job)
 {
 	struct core_join join = {.world_size = 64};
-	struct zd_view_args views[10] = {{0}};
+	struct core_view views[10] = {{0}};
 	char names[10][64];
 	struct core_unit unit = {.name = "model.layers.47.mlp.experts.112.gate_up_proj.weight",
 	                         .numel = UNIT_BYTES / 4,

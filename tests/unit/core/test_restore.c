@@ -7,8 +7,8 @@
 
 /* ---- What survives ------------------------------------------------------------------------------------- */
 
-static const struct zd_view_args views[] = {{.name = "w", .ndim = 2, .shape = {4, 8}},
-                                            {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
+static const struct core_view views[] = {{.name = "w", .ndim = 2, .shape = {4, 8}},
+                                         {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
 static const struct core_unit odd_unit = {.name = "odd",
                                           .dtype = ZEROD_BFLOAT16,
                                           .numel = 37,
@@ -129,7 +129,7 @@ DURABLE_TEST(test_a_durable_job_survives)
 DURABLE_TEST(test_a_restored_unit_has_its_description)
 {
 	struct core_unit wrong = odd_unit;
-	struct zd_view_args other_views[] = {views[0], views[1]};
+	struct core_view other_views[] = {views[0], views[1]};
 	(void)core_team_register(&d->team, &odd_unit);
 	core_restart(d->core);
 	join_all(d, 1, false);

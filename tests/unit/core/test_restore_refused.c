@@ -28,7 +28,7 @@ static void setup(struct journaled *j, bool shadow)
 	        .kind = ZD_REQ_ALLOC,
 	        .u.alloc = {
 	                .job = (char *)"job", .name = (char *)"adam", .bytes = UNIT_BYTES, .durable = true}};
-	const struct zd_view_args view = {.name = "w", .ndim = 1, .shape = {8}};
+	const struct core_view view = {.name = "w", .ndim = 1, .shape = {8}};
 	const struct core_unit unit = {.name = "b", .numel = UNIT_BYTES / 4, .nviews = 1, .views = &view};
 	uint64_t request[2];
 	*j = (struct journaled){.core = core_new(&options)};

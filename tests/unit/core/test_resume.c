@@ -6,8 +6,8 @@
 #include "base/mem.h"
 #include "tests/support/core_durable.h"
 
-static const struct zd_view_args views[] = {{.name = "w", .ndim = 2, .shape = {4, 8}},
-                                            {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
+static const struct core_view views[] = {{.name = "w", .ndim = 2, .shape = {4, 8}},
+                                         {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
 
 /* The ids and digests that ranks have when their daemon ends. */
 struct known {
@@ -90,13 +90,13 @@ TEST(test_all_units_at_once)
 /* Only the description's owner knows its digest: any difference makes another one. */
 TEST(test_a_digest_is_of_the_whole_description)
 {
-	static const struct zd_view_args renamed[] = {
+	static const struct core_view renamed[] = {
 	        {.name = "v", .ndim = 2, .shape = {4, 8}},
 	        {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
-	static const struct zd_view_args turned[] = {
+	static const struct core_view turned[] = {
 	        {.name = "w", .ndim = 2, .shape = {8, 4}},
 	        {.name = "bias", .offset_numel = 32, .ndim = 1, .shape = {5}}};
-	static const struct zd_view_args moved[] = {
+	static const struct core_view moved[] = {
 	        {.name = "w", .ndim = 2, .shape = {4, 8}},
 	        {.name = "bias", .offset_numel = 31, .ndim = 1, .shape = {5}}};
 	const struct core_unit units[] = {

@@ -51,7 +51,7 @@ TEST(test_shards_are_padded_and_split_evenly)
 
 ENGINE_TEST(test_views_have_true_shapes)
 {
-	static const struct zd_view_args views[] = {
+	static const struct core_view views[] = {
 	        {"matrix", 0, 2, {4, 8}},        {"bias", 32, 1, {5}},
 	        {"empty", 37, 2, {0, 9}},        {"scalar", 36, 0, {0}},
 	        {"none at the end", 37, 1, {0}}, {"overlap", 3, 3, {2, 3, 5}},
@@ -71,12 +71,12 @@ ENGINE_TEST(test_bad_descriptions)
 {
 	static const char name128[] = "0123456789012345678901234567890123456789012345678901234567890123"
 	                              "0123456789012345678901234567890123456789012345678901234567890123";
-	static const struct zd_view_args behind = {"behind", 60, 1, {5}};
-	static const struct zd_view_args off = {"off", HUGE_NUMEL, 1, {1}};
-	static const struct zd_view_args overflow = {"overflow", 0, 3, {1ull << 32, 1ull << 31, 2}};
-	static const struct zd_view_args wide = {"wide", 0, ZD_MAX_DIMS + 1, {1}};
-	static const struct zd_view_args unnamed = {"", 0, 1, {1}};
-	static const struct zd_view_args alike[] = {{"a", 0, 1, {1}}, {"b", 1, 1, {1}}, {"a", 2, 1, {1}}};
+	static const struct core_view behind = {"behind", 60, 1, {5}};
+	static const struct core_view off = {"off", HUGE_NUMEL, 1, {1}};
+	static const struct core_view overflow = {"overflow", 0, 3, {1ull << 32, 1ull << 31, 2}};
+	static const struct core_view wide = {"wide", 0, ZD_MAX_DIMS + 1, {1}};
+	static const struct core_view unnamed = {"", 0, 1, {1}};
+	static const struct core_view alike[] = {{"a", 0, 1, {1}}, {"b", 1, 1, {1}}, {"a", 2, 1, {1}}};
 	static const struct {
 		struct core_unit unit;
 		int status;
@@ -159,10 +159,10 @@ ENGINE_TEST(test_targets_are_laid_out_in_order)
 
 ENGINE_TEST(test_mismatch_names_both_ranks)
 {
-	static const struct zd_view_args views[] = {{"w", 0, 2, {4, 8}}, {"b", 32, 1, {8}}};
-	static const struct zd_view_args moved[] = {{"w", 0, 2, {4, 8}}, {"b", 31, 1, {8}}};
-	static const struct zd_view_args turned[] = {{"w", 0, 2, {8, 4}}, {"b", 32, 1, {8}}};
-	static const struct zd_view_args renamed[] = {{"w", 0, 2, {4, 8}}, {"c", 32, 1, {8}}};
+	static const struct core_view views[] = {{"w", 0, 2, {4, 8}}, {"b", 32, 1, {8}}};
+	static const struct core_view moved[] = {{"w", 0, 2, {4, 8}}, {"b", 31, 1, {8}}};
+	static const struct core_view turned[] = {{"w", 0, 2, {8, 4}}, {"b", 32, 1, {8}}};
+	static const struct core_view renamed[] = {{"w", 0, 2, {4, 8}}, {"c", 32, 1, {8}}};
 	static const struct core_unit first = {.name = "layer", .numel = 40, .nviews = 2, .views = views};
 	static const struct {
 		struct core_unit unit;

@@ -16,6 +16,16 @@
 #include "proto/frame.h"
 #include "proto/zerod.pb-c.h"
 
+/* Initializes a Zd__Request with a body: the member `name` of its union. */
+#define ZD_REQUEST(KIND, name, message)                                                                      \
+	{                                                                                                    \
+		.base = PROTOBUF_C_MESSAGE_INIT(&zd__request__descriptor),                                   \
+		.body_case = ZD__REQUEST__BODY_##KIND,                                                       \
+		{                                                                                            \
+			.name = (message)                                                                    \
+		}                                                                                            \
+	}
+
 /* A message to be packed, and its packed size. Refers to the message from which the envelope was made. */
 struct zd_envelope {
 	size_t bytes; /* of the whole field, tag and length included */

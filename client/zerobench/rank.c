@@ -118,8 +118,6 @@ static int take_status(const Zd__Reply *reply, void *arg)
 int zd_bench_status(zerod_client *client, struct zd_bench_status *status)
 {
 	Zd__DaemonStatus body = ZD__DAEMON_STATUS__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
-	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
-	request.daemon_status = &body;
+	Zd__Request request = ZD_REQUEST(DAEMON_STATUS, daemon_status, &body);
 	return zc_call(client, &request, 0, take_status, status);
 }

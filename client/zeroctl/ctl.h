@@ -19,7 +19,7 @@
 #include <jansson.h>
 #include <zerod.h>
 
-#include "proto/zerod.pb-c.h"
+#include "proto/envelope.h"
 
 #define ZD_CTL_SCHEMA      1     /* of --json; raised when a key changes its meaning or is removed */
 #define ZD_CTL_DEADLINE_MS 10000 /* for each request: a daemon that answers no sooner is in trouble */

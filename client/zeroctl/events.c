@@ -41,14 +41,12 @@ int zd_ctl_events_read(struct zd_ctl *ctl, struct zd_ctl_events *events,
                        int (*fn)(const Zd__Event *event, void *arg), void *arg)
 {
 	Zd__Events body = ZD__EVENTS__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(EVENTS, events, &body);
 	struct page page = {.events = events, .fn = fn, .arg = arg};
 	body.after = events->after;
 	body.copies = events->copies;
 	body.job = (char *)ctl->job;
 	body.job_owner = ctl->job_owner;
-	request.body_case = ZD__REQUEST__BODY_EVENTS;
-	request.events = &body;
 	int status = zd_ctl_call(ctl, &request, take_page, &page);
 	if (!status && page.malformed)
 		status = zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events are invalid");

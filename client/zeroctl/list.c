@@ -50,15 +50,13 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 	int status;
 	do {
 		Zd__List list = ZD__LIST__INIT;
-		Zd__Request request = ZD__REQUEST__INIT;
+		Zd__Request request = ZD_REQUEST(LIST, list, &list);
 		cursor = page.next;
 		list.table = listing->table;
 		list.cursor = cursor;
 		list.job = (char *)ctl->job;
 		list.job_owner = ctl->job_owner;
 		list.segment = segment;
-		request.body_case = ZD__REQUEST__BODY_LIST;
-		request.list = &list;
 		status = zd_ctl_call(ctl, &request, take_page, &page);
 		/* A cursor that does not rise would make this loop endless. */
 		if (!status && (page.malformed || (page.next && page.next <= cursor)))

@@ -64,7 +64,7 @@ int zd_ctl_abort_group(struct zd_ctl *ctl)
 {
 	struct search search = {.groups = json_array(), .jobs = json_array()};
 	Zd__AbortGroup body = ZD__ABORT_GROUP__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(ABORT_GROUP, abort_group, &body);
 	int status = zd_ctl_each_job(ctl, ctl->args[0], add_group, &search);
 	if (!status)
 		status = find_group(ctl, ctl->args[0], &search, &body.group);
@@ -72,8 +72,6 @@ int zd_ctl_abort_group(struct zd_ctl *ctl)
 	json_decref(search.jobs);
 	if (status)
 		return status;
-	request.body_case = ZD__REQUEST__BODY_ABORT_GROUP;
-	request.abort_group = &body;
 	status = zd_ctl_call(ctl, &request, NULL, NULL);
 	if (!status)
 		zd_ctl_say("aborted group %" JSON_INTEGER_FORMAT ", '%s'",

@@ -8,10 +8,8 @@
 static int send_drain(struct zd_ctl *ctl, bool undrain)
 {
 	Zd__Drain body = ZD__DRAIN__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(DRAIN, drain, &body);
 	body.undrain = undrain;
-	request.body_case = ZD__REQUEST__BODY_DRAIN;
-	request.drain = &body;
 	return zd_ctl_call(ctl, &request, NULL, NULL);
 }
 

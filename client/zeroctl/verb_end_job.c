@@ -9,13 +9,11 @@
 int zd_ctl_end_job(struct zd_ctl *ctl)
 {
 	Zd__EndJob body = ZD__END_JOB__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(END_JOB, end_job, &body);
 	char *what;
 	int status = zd_ctl_find_job(ctl, ctl->args[0], &body.job, &what);
 	if (status)
 		return status;
-	request.body_case = ZD__REQUEST__BODY_END_JOB;
-	request.end_job = &body;
 	status = zd_ctl_call(ctl, &request, NULL, NULL);
 	if (!status)
 		zd_ctl_say("ended %s", what);

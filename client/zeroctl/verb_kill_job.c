@@ -9,13 +9,11 @@
 int zd_ctl_kill_job(struct zd_ctl *ctl)
 {
 	Zd__KillJob body = ZD__KILL_JOB__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(KILL_JOB, kill_job, &body);
 	char *what;
 	int status = zd_ctl_find_job(ctl, ctl->args[0], &body.job, &what);
 	if (status)
 		return status;
-	request.body_case = ZD__REQUEST__BODY_KILL_JOB;
-	request.kill_job = &body;
 	status = zd_ctl_call(ctl, &request, NULL, NULL);
 	if (!status)
 		zd_ctl_say("ended %s", what);

@@ -12,7 +12,7 @@ int zd_ctl_kill_session(struct zd_ctl *ctl)
 {
 	struct zd_ctl_facts facts = {.map = NULL};
 	Zd__KillSession body = ZD__KILL_SESSION__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(KILL_SESSION, kill_session, &body);
 	const char *arg = ctl->args[0], *slash = strchr(arg, '/');
 	if (zd_ctl_parse_id(slash ? slash + 1 : arg, &body.session))
 		return zd_ctl_fail(ZD_CTL_USAGE, "expected the id of a session, found '%s'", arg);
@@ -24,8 +24,6 @@ int zd_ctl_kill_session(struct zd_ctl *ctl)
 		status = zd_ctl_fail(ZEROD_E_NOT_FOUND, "NOT_FOUND: no session %s", arg);
 	char *text = zd_ctl_session_text(&facts, ZD_CTL_INT(body.session));
 	zd_ctl_facts_deinit(&facts);
-	request.body_case = ZD__REQUEST__BODY_KILL_SESSION;
-	request.kill_session = &body;
 	if (!status)
 		status = zd_ctl_call(ctl, &request, NULL, NULL);
 	if (!status)

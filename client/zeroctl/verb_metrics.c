@@ -24,9 +24,7 @@ static int print_reply(const Zd__Reply *reply, void *arg)
 static int make(FILE *out, enum zd_ctl_metrics_format format, void *arg)
 {
 	Zd__Metrics body = ZD__METRICS__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
-	request.body_case = ZD__REQUEST__BODY_METRICS;
-	request.metrics = &body;
+	Zd__Request request = ZD_REQUEST(METRICS, metrics, &body);
 	struct printing printing = {.out = out, .format = format, .status = ZEROD_E_PROTOCOL};
 	int status = zd_ctl_call(arg, &request, print_reply, &printing);
 	if (!status && printing.status)

@@ -67,9 +67,7 @@ static int take_status(const Zd__Reply *reply, void *arg)
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row)
 {
 	Zd__DaemonStatus body = ZD__DAEMON_STATUS__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
-	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
-	request.daemon_status = &body;
+	Zd__Request request = ZD_REQUEST(DAEMON_STATUS, daemon_status, &body);
 	json_t *taken = NULL;
 	int status = zd_ctl_call(ctl, &request, take_status, &taken);
 	if (!status && !taken)

@@ -32,11 +32,9 @@ static int take_freed(const Zd__Reply *reply, void *arg)
 static int trim(struct zd_ctl *ctl, json_int_t device, uint64_t *freed_bytes)
 {
 	Zd__Trim body = ZD__TRIM__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(TRIM, trim, &body);
 	body.device = (uint32_t)device;
 	body.keep_bytes = ctl->keep_bytes;
-	request.body_case = ZD__REQUEST__BODY_TRIM;
-	request.trim = &body;
 	return zd_ctl_call(ctl, &request, take_freed, freed_bytes);
 }
 

@@ -31,8 +31,8 @@ int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values
                       const struct zerod_wait_options *options)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupAgree agree = ZD__GROUP_AGREE__INIT;
+	Zd__Request request = ZD_REQUEST(GROUP_AGREE, group_agree, &agree);
 	struct agreeing agreeing = {.values = values, .count = count};
 	uint32_t deadline_ms = 0;
 	ZC_INSIDE(client);
@@ -51,7 +51,5 @@ int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values
 	agree.op = op;
 	agree.n_values = count;
 	agree.values = values;
-	request.body_case = ZD__REQUEST__BODY_GROUP_AGREE;
-	request.group_agree = &agree;
 	return zc_call(client, &request, deadline_ms, take_values, &agreeing);
 }

@@ -42,14 +42,12 @@ static int take_allocation(const Zd__Reply *reply, void *arg)
 /* Frees an allocation that the daemon has made and this process cannot map. Does not change `err`. */
 static void give_back(const struct allocation *allocation)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Free release = ZD__FREE__INIT;
+	Zd__Request request = ZD_REQUEST(FREE, free, &release);
 	struct zd_err why = *allocation->err;
 	int rc;
 
 	release.allocation = allocation->buffer->id;
-	request.body_case = ZD__REQUEST__BODY_FREE;
-	request.free = &release;
 	rc = zc_call(allocation->buffer->client, &request, 0, NULL, NULL);
 	(void)rc; /* it ends with the session in any case */
 	*allocation->err = why;
@@ -149,8 +147,8 @@ static struct zerod_client *allocation_client(const struct zerod_allocation *all
 int zerod_free(zerod_allocation *allocation, zerod_stream *const *streams, uint32_t nstreams)
 {
 	struct zerod_client *client = allocation_client(allocation);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Free release = ZD__FREE__INIT;
+	Zd__Request request = ZD_REQUEST(FREE, free, &release);
 	struct zc_fence_args fences;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -165,8 +163,6 @@ int zerod_free(zerod_allocation *allocation, zerod_stream *const *streams, uint3
 	release.allocation = allocation->id;
 	release.n_fences = fences.count;
 	release.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_FREE;
-	request.free = &release;
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;

@@ -10,8 +10,8 @@ static const struct zc_ticket_type barrier_ticket = {.what = "a barrier"};
 int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *options, zerod_ticket *ticket)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupBarrier barrier = ZD__GROUP_BARRIER__INIT;
+	Zd__Request request = ZD_REQUEST(GROUP_BARRIER, group_barrier, &barrier);
 	uint32_t deadline_ms;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -22,8 +22,6 @@ int zerod_group_barrier(zerod_group *group, const struct zerod_wait_options *opt
 	if (rc)
 		return rc;
 	barrier.group = group->id;
-	request.body_case = ZD__REQUEST__BODY_GROUP_BARRIER;
-	request.group_barrier = &barrier;
 	if (!ticket)
 		return zc_call(client, &request, deadline_ms, NULL, NULL);
 	return zc_post_other(client, &barrier_ticket, NULL, NULL, &request, deadline_ms, ticket, err);

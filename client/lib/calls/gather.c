@@ -129,7 +129,7 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
                        const struct zerod_gather_options *options, zerod_ticket *ticket, struct zd_err *err)
 {
 	Zd__Gather gather = ZD__GATHER__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(GATHER, gather, &gather);
 	int rc;
 
 	gather.unit = op->unit->id;
@@ -140,8 +140,6 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 	gather.prefetch = op->kind == ZC_OP_PREFETCH;
 	gather.no_slot = (options->flags & ZEROD_GATHER_NO_SLOT) != 0;
 	request.deadline_ms = op->deadline_ms;
-	request.body_case = ZD__REQUEST__BODY_GATHER;
-	request.gather = &gather;
 	rc = zc_post(client, op, &request, err);
 	if (!rc)
 		ticket->id = request.id;

@@ -92,8 +92,8 @@ static bool rejoins(const struct zerod_group_options *options)
 
 int zerod_group_join(zerod_client *client, const struct zerod_group_options *given, zerod_group **group)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
+	Zd__Request request = ZD_REQUEST(GROUP_JOIN, group_join, &join);
 	struct zerod_group_options options;
 	struct joining joining;
 	ZC_INSIDE(client);
@@ -122,8 +122,6 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	join.durable = options.flags & ZEROD_GROUP_DURABLE;
 	join.shadow = (options.flags & ZEROD_GROUP_SHADOW) != 0;
 	zc_collectives_pack(&options, &join);
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &join;
 	rc = zc_call(client, &request, options.deadline_ms, take_join, &joining);
 	if (rc) {
 		free(joining.group);
@@ -148,8 +146,8 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	struct zd_err *err = zc_err(client);
 	uint32_t deadline_ms;
 	uint64_t deadline_ns;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__GroupLeave leave = ZD__GROUP_LEAVE__INIT;
+	Zd__Request request = ZD_REQUEST(GROUP_LEAVE, group_leave, &leave);
 	int rc;
 
 	if (!group)
@@ -169,8 +167,6 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 		return 0;
 	}
 	leave.group = group->id;
-	request.body_case = ZD__REQUEST__BODY_GROUP_LEAVE;
-	request.group_leave = &leave;
 	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 	/* In a child of fork() the locks are the parent's. After the other errors the call can be
 	 * repeated. */

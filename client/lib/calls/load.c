@@ -149,8 +149,8 @@ static int post_load(struct load *load, Zd__Request *request, zerod_ticket *tick
 /* The room is the daemon's when this returns, or has been freed. */
 static int send_load(struct load *load, zerod_ticket *ticket)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitLoad unit_load = ZD__UNIT_LOAD__INIT;
+	Zd__Request request = ZD_REQUEST(UNIT_LOAD, unit_load, &unit_load);
 	struct zc_fence_args fences = {.count = 0};
 	int rc = 0;
 
@@ -160,8 +160,6 @@ static int send_load(struct load *load, zerod_ticket *ticket)
 	unit_load.allocation = load->room ? load->room->id : 0;
 	unit_load.n_fences = fences.count;
 	unit_load.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_UNIT_LOAD;
-	request.unit_load = &unit_load;
 	if (!rc)
 		rc = ticket ? post_load(load, &request, ticket)
 		            : zc_call(load->client, &request, zc_left_ms(load->deadline_ns), NULL, NULL);

@@ -50,13 +50,11 @@ static int take_reply(const Zd__Reply *reply, void *arg)
 static int call(struct placement *placement, uint64_t deadline_ns)
 {
 	struct zerod_client *client = placement->client;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitPlace unit_place = ZD__UNIT_PLACE__INIT;
+	Zd__Request request = ZD_REQUEST(UNIT_PLACE, unit_place, &unit_place);
 
 	unit_place.unit = placement->unit->id;
 	unit_place.on_host = placement->on_host;
-	request.body_case = ZD__REQUEST__BODY_UNIT_PLACE;
-	request.unit_place = &unit_place;
 	return zc_call(client, &request, zc_left_ms(deadline_ns), take_reply, placement);
 }
 

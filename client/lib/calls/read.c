@@ -75,8 +75,8 @@ int zc_commit_wait_make(const struct zerod_commit_source *given, uint64_t after,
 int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *source, uint64_t after,
                       struct zerod_committed *committed)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__CommitWait wait = ZD__COMMIT_WAIT__INIT;
+	Zd__Request request = ZD_REQUEST(COMMIT_WAIT, commit_wait, &wait);
 	struct committed result = {0};
 	uint32_t deadline_ms = 0;
 	ZC_INSIDE(client);
@@ -89,8 +89,6 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *so
 	if (rc)
 		return rc;
 	result.saved = wait.saved;
-	request.body_case = ZD__REQUEST__BODY_COMMIT_WAIT;
-	request.commit_wait = &wait;
 	rc = zc_call(client, &request, deadline_ms, take_committed, &result);
 	if (!rc)
 		zc_result_fill(committed, &result.made, sizeof(result.made));
@@ -103,8 +101,8 @@ int zerod_commit_save(zerod_group *group, uint64_t step, const struct zerod_wait
                       zerod_ticket *ticket)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__CommitSave save = ZD__COMMIT_SAVE__INIT;
+	Zd__Request request = ZD_REQUEST(COMMIT_SAVE, commit_save, &save);
 	uint32_t deadline_ms;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -116,8 +114,6 @@ int zerod_commit_save(zerod_group *group, uint64_t step, const struct zerod_wait
 		return rc;
 	save.group = group->id;
 	save.step = step;
-	request.body_case = ZD__REQUEST__BODY_COMMIT_SAVE;
-	request.commit_save = &save;
 	if (!ticket)
 		return zc_call(client, &request, deadline_ms, NULL, NULL);
 	return zc_post_other(client, &save_type, NULL, NULL, &request, deadline_ms, ticket, err);

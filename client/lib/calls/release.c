@@ -110,8 +110,8 @@ static int end_leases(struct releasing *releasing, zerod_stream *const *streams,
 /* A release that cannot be sent is answered with the failure, as when the connection breaks. */
 static int post_one(struct releasing *releasing, uint32_t i, struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Release release = ZD__RELEASE__INIT;
+	Zd__Request request = ZD_REQUEST(RELEASE, release, &release);
 	int rc;
 
 	release.unit = releasing->units[i]->shared->id;
@@ -119,8 +119,6 @@ static int post_one(struct releasing *releasing, uint32_t i, struct zd_err *err)
 	release.n_fences = releasing->fences.count;
 	release.fences = releasing->fences.pointers;
 	request.deadline_ms = releasing->ops[i]->deadline_ms;
-	request.body_case = ZD__REQUEST__BODY_RELEASE;
-	request.release = &release;
 	rc = zc_post(releasing->client, releasing->ops[i], &request, err);
 	releasing->tickets[i].id = request.id;
 	return rc;

@@ -78,8 +78,8 @@ static int keep_request(struct resumption *resumption, struct zd_err *err)
 {
 	uint64_t ids[ZD_MAX_RESUMED], descriptions[ZD_MAX_RESUMED];
 	protobuf_c_boolean persistent[ZD_MAX_RESUMED];
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitsResume resume = ZD__UNITS_RESUME__INIT;
+	Zd__Request request = ZD_REQUEST(UNITS_RESUME, units_resume, &resume);
 
 	for (size_t i = 0; i < resumption->count; i++) {
 		const struct zc_unit *unit = resumption->units[i]->shared;
@@ -95,8 +95,6 @@ static int keep_request(struct resumption *resumption, struct zd_err *err)
 	resume.units = ids;
 	resume.descriptions = descriptions;
 	resume.persistent = persistent;
-	request.body_case = ZD__REQUEST__BODY_UNITS_RESUME;
-	request.units_resume = &resume;
 	resumption->kept = zc_request_keep(resumption->group->client, &request);
 	return resumption->kept ? 0 : zd_err_errno(err, ENOMEM, "registering units again");
 }

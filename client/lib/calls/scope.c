@@ -59,8 +59,8 @@ int zerod_forward_begin(zerod_group *group, zerod_scope parent, zerod_stream *co
                         uint32_t nstreams, zerod_scope *scope)
 {
 	struct scoping scoping = {.client = zc_group_client(group), .scope = scope};
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ForwardBegin forward = ZD__FORWARD_BEGIN__INIT;
+	Zd__Request request = ZD_REQUEST(FORWARD_BEGIN, forward_begin, &forward);
 	struct zc_fence_args fences;
 	ZC_INSIDE(scoping.client);
 	int rc = zc_enter_group(group, &scoping.err);
@@ -77,8 +77,6 @@ int zerod_forward_begin(zerod_group *group, zerod_scope parent, zerod_stream *co
 	forward.parent = parent.id;
 	forward.n_fences = fences.count;
 	forward.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_FORWARD_BEGIN;
-	request.forward_begin = &forward;
 	return zc_call(scoping.client, &request, 0, take_scope, &scoping);
 }
 
@@ -87,8 +85,8 @@ int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad, zerod_s
 {
 	uint32_t deadline_ms;
 	struct scoping scoping = {.client = client};
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ForwardEnd forward = ZD__FORWARD_END__INIT;
+	Zd__Request request = ZD_REQUEST(FORWARD_END, forward_end, &forward);
 	struct zc_fence_args fences;
 	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &scoping.err);
@@ -105,8 +103,6 @@ int zerod_forward_end(zerod_client *client, zerod_scope scope, int grad, zerod_s
 	forward.grad = grad != 0;
 	forward.n_fences = fences.count;
 	forward.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_FORWARD_END;
-	request.forward_end = &forward;
 	return zc_call(client, &request, deadline_ms, take_scope, &scoping);
 }
 
@@ -162,8 +158,8 @@ int zerod_context_begin(zerod_unit *const *units, uint32_t count, const struct z
 {
 	uint32_t deadline_ms;
 	struct scoping scoping = {.scope = context};
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ContextBegin begin = ZD__CONTEXT_BEGIN__INIT;
+	Zd__Request request = ZD_REQUEST(CONTEXT_BEGIN, context_begin, &begin);
 	struct zc_unit_list list;
 	ZC_INSIDE(units && count > 0 ? zc_unit_client(units[0]) : NULL);
 	int rc = zc_units_take(units, count, &list, &scoping.err);
@@ -177,7 +173,5 @@ int zerod_context_begin(zerod_unit *const *units, uint32_t count, const struct z
 	scoping.client = list.client;
 	begin.n_units = list.count;
 	begin.units = list.ids;
-	request.body_case = ZD__REQUEST__BODY_CONTEXT_BEGIN;
-	request.context_begin = &begin;
 	return zc_call(list.client, &request, deadline_ms, take_scope, &scoping);
 }

@@ -23,8 +23,8 @@ int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
                const struct zerod_wait_options *options, uint64_t *freed_bytes)
 {
 	uint32_t deadline_ms;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Trim trim = ZD__TRIM__INIT;
+	Zd__Request request = ZD_REQUEST(TRIM, trim, &trim);
 	struct trimming trimming;
 	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &trimming.err);
@@ -35,8 +35,6 @@ int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
 		return rc;
 	trim.device = device;
 	trim.keep_bytes = keep_bytes;
-	request.body_case = ZD__REQUEST__BODY_TRIM;
-	request.trim = &trim;
 	rc = zc_call(client, &request, deadline_ms, take_trim, &trimming);
 	if (!rc && freed_bytes)
 		*freed_bytes = trimming.freed_bytes;

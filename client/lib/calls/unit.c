@@ -306,8 +306,8 @@ static int take_registration(const Zd__Reply *reply, void *arg)
 static int send_registration(struct registration *registration)
 {
 	const struct zerod_unit_options *options = registration->options;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitRegister unit_register = ZD__UNIT_REGISTER__INIT;
+	Zd__Request request = ZD_REQUEST(UNIT_REGISTER, unit_register, &unit_register);
 	Zd__View **views = NULL;
 	int rc;
 
@@ -330,8 +330,6 @@ static int send_registration(struct registration *registration)
 	unit_register.on_host = (options->flags & ZEROD_UNIT_ON_HOST) != 0;
 	unit_register.copied = (options->flags & ZEROD_UNIT_COPIED) != 0;
 	unit_register.unsaved = (options->flags & ZEROD_UNIT_UNSAVED) != 0;
-	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
-	request.unit_register = &unit_register;
 	rc = zc_call(registration->group->client, &request, zc_left_ms(registration->deadline_ns),
 	             take_registration, registration);
 	request.deadline_ms = zc_deadline_ms(registration->group->client, options->deadline_ms);
@@ -398,8 +396,8 @@ int zerod_unit_register(zerod_group *group, const struct zerod_unit_options *giv
 static int give_up_unit(zerod_unit *unit, uint64_t deadline_ns, struct zd_err *err)
 {
 	struct zerod_client *client = unit->group->client;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UnitUnregister unit_unregister = ZD__UNIT_UNREGISTER__INIT;
+	Zd__Request request = ZD_REQUEST(UNIT_UNREGISTER, unit_unregister, &unit_unregister);
 	int rc = zc_cuda_copies_finish(client, err);
 
 	if (!rc)
@@ -407,8 +405,6 @@ static int give_up_unit(zerod_unit *unit, uint64_t deadline_ns, struct zd_err *e
 	if (rc)
 		return rc;
 	unit_unregister.unit = unit->shared->id;
-	request.body_case = ZD__REQUEST__BODY_UNIT_UNREGISTER;
-	request.unit_unregister = &unit_unregister;
 	return zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 }
 
@@ -477,8 +473,8 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 static int set_persistent(zerod_unit *unit, bool persistent, struct zd_err *err)
 {
 	struct zerod_client *client = unit->group->client;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetPersistent set_persistent = ZD__SET_PERSISTENT__INIT;
+	Zd__Request request = ZD_REQUEST(SET_PERSISTENT, set_persistent, &set_persistent);
 	bool was_persistent;
 	int rc = 0;
 
@@ -493,8 +489,6 @@ static int set_persistent(zerod_unit *unit, bool persistent, struct zd_err *err)
 		return rc;
 	set_persistent.unit = unit->shared->id;
 	set_persistent.persistent = persistent;
-	request.body_case = ZD__REQUEST__BODY_SET_PERSISTENT;
-	request.set_persistent = &set_persistent;
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc == ZEROD_E_FORKED || (rc ? was_persistent || !persistent : persistent))
 		return rc;
@@ -518,14 +512,12 @@ int zerod_unit_set_persistent(zerod_unit *unit, int persistent)
 static int set_slot(zerod_unit *unit, uint32_t slot)
 {
 	struct zerod_client *client = unit->group->client;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetSlot set_slot = ZD__SET_SLOT__INIT;
+	Zd__Request request = ZD_REQUEST(SET_SLOT, set_slot, &set_slot);
 	int rc;
 
 	set_slot.unit = unit->shared->id;
 	set_slot.slot = slot;
-	request.body_case = ZD__REQUEST__BODY_SET_SLOT;
-	request.set_slot = &set_slot;
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;
@@ -583,8 +575,8 @@ static int set_frozen(zerod_unit *unit, bool frozen, enum zd_target_change targe
 	                            .frozen = frozen,
 	                            .untargeted = target == ZD_TARGET_NONE,
 	                            .err = err};
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
+	Zd__Request request = ZD_REQUEST(SET_FROZEN, set_frozen, &set_frozen);
 	uint64_t deadline_ns = zc_default_ns(freezing.client);
 	int rc = zc_step_await(unit->group, 0, deadline_ns, err);
 
@@ -593,8 +585,6 @@ static int set_frozen(zerod_unit *unit, bool frozen, enum zd_target_change targe
 	set_frozen.unit = unit->shared->id;
 	set_frozen.frozen = frozen;
 	set_frozen.target = target;
-	request.body_case = ZD__REQUEST__BODY_SET_FROZEN;
-	request.set_frozen = &set_frozen;
 	return zc_call(freezing.client, &request, zc_left_ms(deadline_ns), take_frozen, &freezing);
 }
 

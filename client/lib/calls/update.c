@@ -526,8 +526,8 @@ int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_opti
 	uint32_t deadline_ms = 0;
 	uint64_t deadline_ns;
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Commit commit = ZD__COMMIT__INIT;
+	Zd__Request request = ZD_REQUEST(COMMIT, commit, &commit);
 	struct zd_err *err;
 	ZC_INSIDE(client);
 	int rc = zc_enter_group(group, &err);
@@ -544,8 +544,6 @@ int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_opti
 		return rc;
 	commit.group = group->id;
 	commit.step = step;
-	request.body_case = ZD__REQUEST__BODY_COMMIT;
-	request.commit = &commit;
 	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 	if (rc)
 		return rc;

@@ -25,6 +25,7 @@
 #include "client/lib/base/fence.h"
 #include "client/lib/base/location.h"
 #include "proto/endpoint.h"
+#include "proto/envelope.h"
 #include "proto/limits.h"
 #include "proto/zerod.pb-c.h"
 

@@ -110,8 +110,8 @@ uint64_t zc_packets_sent(const struct zerod_client *client)
 /* With send_lock. The daemon's answer is ignored, like the answer of a call that has ended. */
 static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SegmentsUnmapped unmapped = ZD__SEGMENTS_UNMAPPED__INIT;
+	Zd__Request request = ZD_REQUEST(SEGMENTS_UNMAPPED, segments_unmapped, &unmapped);
 	uint32_t segments[UNMAPPED_AT_ONCE];
 	struct zc_packed packed;
 	struct zd_err err;
@@ -129,8 +129,6 @@ static int send_unmapped(struct zerod_client *client, uint64_t deadline_ns)
 	client->abandoned++;
 	pthread_mutex_unlock(&client->lock);
 	unmapped.segments = segments;
-	request.body_case = ZD__REQUEST__BODY_SEGMENTS_UNMAPPED;
-	request.segments_unmapped = &unmapped;
 	rc = zc_pack(&request, &packed, &err);
 	if (!rc) {
 		rc = push_packet(client, packed.bytes, packed.nbytes, deadline_ns, &err);
@@ -165,8 +163,8 @@ void zc_transmit_unmapped(struct zerod_client *client)
 /* The answer is ignored, as that of send_unmapped(). */
 void zc_transmit_cancel(struct zerod_client *client, uint64_t id)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Cancel cancel = ZD__CANCEL__INIT;
+	Zd__Request request = ZD_REQUEST(CANCEL, cancel, &cancel);
 	struct zc_packed packed;
 	struct zd_err ignored;
 	int rc;
@@ -177,8 +175,6 @@ void zc_transmit_cancel(struct zerod_client *client, uint64_t id)
 	client->abandoned++;
 	pthread_mutex_unlock(&client->lock);
 	cancel.request = id;
-	request.body_case = ZD__REQUEST__BODY_CANCEL;
-	request.cancel = &cancel;
 	rc = zc_pack(&request, &packed, &ignored); /* it is small */
 	pthread_mutex_lock(&client->send_lock);
 	if (!rc)

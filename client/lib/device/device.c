@@ -45,13 +45,11 @@ static int list_devices(struct zerod_client *client, bool (*visit)(const Zd__Dev
 	int rc;
 
 	do {
-		Zd__Request request = ZD__REQUEST__INIT;
 		Zd__List list = ZD__LIST__INIT;
+		Zd__Request request = ZD_REQUEST(LIST, list, &list);
 
 		list.table = ZD__TABLE__DEVICES;
 		list.cursor = listing.next;
-		request.body_case = ZD__REQUEST__BODY_LIST;
-		request.list = &list;
 		rc = zc_call(client, &request, 0, take_devices, &listing);
 	} while (!rc && !listing.done && listing.next != 0);
 	return rc;

@@ -201,8 +201,8 @@ static void free_client(struct zerod_client *client)
  * process does not use the memory any more. Every daemon warns of ranks that end without a goodbye. */
 static void say_goodbye(struct zerod_client *client)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Goodbye goodbye = ZD__GOODBYE__INIT;
+	Zd__Request request = ZD_REQUEST(GOODBYE, goodbye, &goodbye);
 	struct zc_op op = {.kind = ZC_OP_CALL};
 	uint64_t deadline_ns = zc_default_ns(client);
 	struct zd_err ignored;
@@ -210,8 +210,6 @@ static void say_goodbye(struct zerod_client *client)
 
 	if (client->broken_status || (!client->on_gpus && LIST_EMPTY(&client->groups)))
 		return;
-	request.body_case = ZD__REQUEST__BODY_GOODBYE;
-	request.goodbye = &goodbye;
 	rc = zc_call_begin(client, &op, &request, deadline_ns, &ignored);
 	zc_flush(client);
 	if (!rc)
@@ -304,8 +302,8 @@ static const char *setting(const char *name)
 
 int zc_greet(struct zerod_client *client, const char *name)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Hello hello = ZD__HELLO__INIT;
+	Zd__Request request = ZD_REQUEST(HELLO, hello, &hello);
 	struct greeting greeting = {.client = client, .err = zc_err(client)};
 	uint64_t former[ZC_MAX_FORMER];
 	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_FRAMES,
@@ -321,8 +319,6 @@ int zc_greet(struct zerod_client *client, const char *name)
 	hello.features = features;
 	hello.n_former_sessions = zc_former_list(client->daemon, former);
 	hello.former_sessions = former;
-	request.body_case = ZD__REQUEST__BODY_HELLO;
-	request.hello = &hello;
 	return zc_call(client, &request, 0, take_hello, &greeting);
 }
 
@@ -475,8 +471,8 @@ static int take_reset(const Zd__Reply *reply, void *arg)
 int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *options)
 {
 	uint32_t deadline_ms;
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__SessionReset reset = ZD__SESSION_RESET__INIT;
+	Zd__Request request = ZD_REQUEST(SESSION_RESET, session_reset, &reset);
 	zerod_group *group;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -489,8 +485,6 @@ int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *o
 	pthread_mutex_lock(&client->lock);
 	zc_targets_doubt(client);
 	pthread_mutex_unlock(&client->lock);
-	request.body_case = ZD__REQUEST__BODY_SESSION_RESET;
-	request.session_reset = &reset;
 	rc = zc_call(client, &request, deadline_ms, take_reset, client);
 	if (rc)
 		return rc;

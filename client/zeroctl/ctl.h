@@ -149,7 +149,6 @@ void zd_ctl_print_record(const struct zd_ctl *ctl, const json_t *row, const stru
 
 struct zd_ctl_listing {
 	Zd__Table table;
-	Zd__Row__RowCase row_case;
 	void (*amend)(json_t *row); /* changes the row; NULL: no change */
 	const struct zd_ctl_column *columns;
 	void (*complete)(struct zd_ctl *ctl, json_t *rows); /* adds facts of this process; NULL: none */
@@ -252,8 +251,8 @@ int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, 
 json_t *zd_ctl_object(const ProtobufCMessage *message);
 
 extern const struct zd_ctl_listing zd_ctl_devices_listing, zd_ctl_jobs_listing, zd_ctl_sessions_listing,
-        zd_ctl_groups_listing, zd_ctl_units_listing, zd_ctl_buffers_listing, zd_ctl_scopes_listing,
-        zd_ctl_allocations_listing, zd_ctl_buckets_listing;
+        zd_ctl_readers_listing, zd_ctl_groups_listing, zd_ctl_units_listing, zd_ctl_buffers_listing,
+        zd_ctl_scopes_listing, zd_ctl_allocations_listing, zd_ctl_buckets_listing;
 
 /* Fetches the daemon's status as a new object, which is printed by these columns. */
 int zd_ctl_status_fetch(struct zd_ctl *ctl, json_t **row) __attribute__((warn_unused_result));
@@ -271,16 +270,6 @@ int zd_ctl_check_device(const struct zd_ctl *ctl, const json_t *devices) __attri
 
 int zd_ctl_status(struct zd_ctl *ctl);
 int zd_ctl_self_test(struct zd_ctl *ctl);
-int zd_ctl_devices(struct zd_ctl *ctl);
-int zd_ctl_jobs(struct zd_ctl *ctl);
-int zd_ctl_sessions(struct zd_ctl *ctl);
-int zd_ctl_readers(struct zd_ctl *ctl);
-int zd_ctl_groups(struct zd_ctl *ctl);
-int zd_ctl_units(struct zd_ctl *ctl);
-int zd_ctl_buffers(struct zd_ctl *ctl);
-int zd_ctl_scopes(struct zd_ctl *ctl);
-int zd_ctl_buckets(struct zd_ctl *ctl);
-int zd_ctl_alloc(struct zd_ctl *ctl);
 int zd_ctl_map(struct zd_ctl *ctl);
 int zd_ctl_snapshot(struct zd_ctl *ctl);
 int zd_ctl_explain(struct zd_ctl *ctl);

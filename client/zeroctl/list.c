@@ -23,9 +23,10 @@ static int take_page(const Zd__Reply *reply, void *arg)
 	}
 	for (size_t i = 0; i < reply->list->n_rows; i++) {
 		const Zd__Row *row = reply->list->rows[i];
-		/* All members of the union are pointers to messages. */
-		json_t *object = row->row_case == page->listing->row_case ? zd_ctl_object(&row->device->base)
-		                                                          : NULL;
+		/* A table's number is that of its rows. All members of the union are pointers to messages. */
+		json_t *object = (int)row->row_case == (int)page->listing->table
+		                         ? zd_ctl_object(&row->device->base)
+		                         : NULL;
 		if (object && page->listing->amend)
 			page->listing->amend(object);
 		if (row->owner)

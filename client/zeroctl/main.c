@@ -87,55 +87,64 @@ static const struct verb {
 	const char *name;
 	int (*run)(struct zd_ctl *ctl);
 	const char *help;
-	unsigned options; /* besides OPT_ALWAYS */
-	const char *arg;  /* the one argument, NULL: none */
+	unsigned options;                     /* besides OPT_ALWAYS */
+	const char *arg;                      /* the one argument, NULL: none */
+	const struct zd_ctl_listing *listing; /* NULL: not of a table */
 } verbs[] = {
         {"status", zd_ctl_status, "the daemon: version, uptime, totals, bytes by purpose",
-         OPT_JSON | OPT_BYTES, NULL},
+         OPT_JSON | OPT_BYTES, NULL, NULL},
         {"self-test", zd_ctl_self_test, "two ranks gather and reduce, compare the bytes and free all",
-         OPT_JSON | OPT_DEVICE, NULL},
-        {"devices", zd_ctl_devices, "arenas, blocks and budgets of each device", OPT_LIST, NULL},
-        {"jobs", zd_ctl_jobs, "jobs and their charged memory", OPT_LIST | OPT_JOB, NULL},
-        {"sessions", zd_ctl_sessions, "connected processes and the reasons of their waits",
-         OPT_LIST | OPT_JOB, NULL},
-        {"readers", zd_ctl_readers, "processes that read commits of a job, and their last steps",
-         OPT_LIST | OPT_JOB, NULL},
-        {"groups", zd_ctl_groups, "groups, their ranks and last committed step", OPT_LIST | OPT_JOB, NULL},
-        {"units", zd_ctl_units, "registered units, versions and gathered buffers", OPT_LIST | OPT_JOB, NULL},
-        {"buffers", zd_ctl_buffers, "every live gathered buffer and its holders", OPT_LIST | OPT_JOB, NULL},
-        {"scopes", zd_ctl_scopes, "forward scopes, claims and contexts, and their buffers",
-         OPT_LIST | OPT_JOB, NULL},
-        {"buckets", zd_ctl_buckets, "gradient buckets and the reasons of their waits", OPT_LIST | OPT_JOB,
-         NULL},
-        {"alloc", zd_ctl_alloc, "plain allocations", OPT_LIST | OPT_JOB, NULL},
+         OPT_JSON | OPT_DEVICE, NULL, NULL},
+        {"devices", NULL, "arenas, blocks and budgets of each device", OPT_LIST, NULL,
+         &zd_ctl_devices_listing},
+        {"jobs", NULL, "jobs and their charged memory", OPT_LIST | OPT_JOB, NULL, &zd_ctl_jobs_listing},
+        {"sessions", NULL, "connected processes and the reasons of their waits", OPT_LIST | OPT_JOB, NULL,
+         &zd_ctl_sessions_listing},
+        {"readers", NULL, "processes that read commits of a job, and their last steps", OPT_LIST | OPT_JOB,
+         NULL, &zd_ctl_readers_listing},
+        {"groups", NULL, "groups, their ranks and last committed step", OPT_LIST | OPT_JOB, NULL,
+         &zd_ctl_groups_listing},
+        {"units", NULL, "registered units, versions and gathered buffers", OPT_LIST | OPT_JOB, NULL,
+         &zd_ctl_units_listing},
+        {"buffers", NULL, "every live gathered buffer and its holders", OPT_LIST | OPT_JOB, NULL,
+         &zd_ctl_buffers_listing},
+        {"scopes", NULL, "forward scopes, claims and contexts, and their buffers", OPT_LIST | OPT_JOB, NULL,
+         &zd_ctl_scopes_listing},
+        {"buckets", NULL, "gradient buckets and the reasons of their waits", OPT_LIST | OPT_JOB, NULL,
+         &zd_ctl_buckets_listing},
+        {"alloc", NULL, "plain allocations", OPT_LIST | OPT_JOB, NULL, &zd_ctl_allocations_listing},
         {"map", zd_ctl_map, "a device's arena: segments, blocks, holes, their owners and pins",
-         OPT_LIST | OPT_DEVICE, NULL},
+         OPT_LIST | OPT_DEVICE, NULL, NULL},
         {"snapshot", zd_ctl_snapshot, "an HTML page of all memory: the map, its history, holders and waits",
-         OPT_OUTPUT | OPT_JSON | OPT_JOB | OPT_DEVICE, NULL},
-        {"explain", zd_ctl_explain, "an object's holders, its wait, and how to free it", OPT_JSON, "OBJECT"},
+         OPT_OUTPUT | OPT_JSON | OPT_JOB | OPT_DEVICE, NULL, NULL},
+        {"explain", zd_ctl_explain, "an object's holders, its wait, and how to free it", OPT_JSON, "OBJECT",
+         NULL},
         {"watch", zd_ctl_watch, "status and buffers, repeatedly",
-         OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL},
+         OPT_LIST | OPT_JOB | OPT_INTERVAL | OPT_COUNT, NULL, NULL},
         {"top", zd_ctl_top, "devices, sessions and waits, live on the terminal",
-         OPT_JOB | OPT_SORT | OPT_DELAY, NULL},
+         OPT_JOB | OPT_SORT | OPT_DELAY, NULL, NULL},
         {"metrics", zd_ctl_metrics, "counters and histograms for monitoring, as text for Prometheus",
-         OPT_HTTP | OPT_FORMAT, NULL},
+         OPT_HTTP | OPT_FORMAT, NULL, NULL},
         {"events", zd_ctl_events, "past events of sessions, jobs, gathers, leases and memory",
-         OPT_JSON | OPT_BYTES | OPT_JOB | OPT_FOLLOW | OPT_SINCE, NULL},
+         OPT_JSON | OPT_BYTES | OPT_JOB | OPT_FOLLOW | OPT_SINCE, NULL, NULL},
         {"trace", zd_ctl_trace, "a timeline of gathers, copies, leases and waits, for Perfetto",
-         OPT_JOB | OPT_SECONDS | OPT_OUTPUT, NULL},
+         OPT_JOB | OPT_SECONDS | OPT_OUTPUT, NULL, NULL},
         {"trim", zd_ctl_trim, "release unused memory of the daemon to the devices",
-         OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL},
-        {"drain", zd_ctl_drain, "reject new jobs and ranks. Running jobs continue", 0, NULL},
-        {"undrain", zd_ctl_undrain, "end a drain: jobs can start and ranks can join again", 0, NULL},
+         OPT_JSON | OPT_BYTES | OPT_TABLE | OPT_DEVICE | OPT_KEEP, NULL, NULL},
+        {"drain", zd_ctl_drain, "reject new jobs and ranks. Running jobs continue", 0, NULL,
+         NULL},
+        {"undrain", zd_ctl_undrain, "end a drain: jobs can start and ranks can join again", 0, NULL, NULL},
         {"kill-session", zd_ctl_kill_session, "end a session, and free its leases, buckets and allocations",
-         0, "SESSION"},
+         0, "SESSION", NULL},
         {"abort-group", zd_ctl_abort_group, "make all requests that wait in a group fail with ABORTED", 0,
-         "GROUP"},
-        {"end-job", zd_ctl_end_job, "end a durable job without sessions, and free its shards", 0, "JOB"},
+         "GROUP", NULL},
+        {"end-job", zd_ctl_end_job, "end a durable job without sessions, and free its shards", 0, "JOB",
+         NULL},
         {"holders", zd_ctl_holders, "processes that preserve durable jobs across restarts of daemons",
-         OPT_LIST | OPT_END, NULL},
-        {"kill-job", zd_ctl_kill_job, "end all sessions of a job, and a durable job's memory", 0, "JOB"},
-        {"help", NULL, "this text, or a verb's options", 0, "[VERB]"},
+         OPT_LIST | OPT_END, NULL, NULL},
+        {"kill-job", zd_ctl_kill_job, "end all sessions of a job, and a durable job's memory", 0, "JOB",
+         NULL},
+        {"help", NULL, "this text, or a verb's options", 0, "[VERB]", NULL},
 };
 
 static void print_options(FILE *out, unsigned mask)
@@ -415,7 +424,7 @@ static int run_verb(struct zd_ctl *ctl, int argc, char **argv)
 	const struct verb *verb = find_verb(ctl->verb);
 	if (!verb)
 		return ZD_CTL_USAGE;
-	const bool helps = !verb->run; /* `help VERB` is `VERB --help` */
+	const bool helps = !verb->run && !verb->listing; /* `help VERB` is `VERB --help` */
 	if (helps && ctl->nargs == 0) {
 		print_help(stdout);
 		return 0;
@@ -431,7 +440,9 @@ static int run_verb(struct zd_ctl *ctl, int argc, char **argv)
 		return 0;
 	}
 	status = check_usage(ctl, verb, given);
-	return status ? status : verb->run(ctl);
+	if (status)
+		return status;
+	return verb->listing ? zd_ctl_list_run(ctl, verb->listing) : verb->run(ctl);
 }
 
 int main(int argc, char **argv)

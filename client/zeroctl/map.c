@@ -29,13 +29,11 @@ static void amend_block(json_t *row)
 
 static const struct zd_ctl_listing segments_listing = {
         .table = ZD__TABLE__SEGMENTS,
-        .row_case = ZD__ROW__ROW_SEGMENT,
         .amend = amend_segment,
 };
 
 static const struct zd_ctl_listing blocks_listing = {
         .table = ZD__TABLE__BLOCKS,
-        .row_case = ZD__ROW__ROW_BLOCK,
         .amend = amend_block,
 };
 

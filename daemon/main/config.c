@@ -2,14 +2,16 @@
 /*
  * config.c - settings by name, and the INI file that contains them.
  *
- * Each key is a line of the table below: the function that parses and stores its value, and the expected
- * value for error texts. Reading stops at the first error, which is reported with its line.
+ * Each key is a line of the table below: the expected value for error texts, and the kind and place of its
+ * value, or the function that parses and stores it. Reading stops at the first error, which is reported with
+ * its line.
  */
 #include "main/config.h"
 
 #include <errno.h>
 #include <grp.h>
 #include <ini.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,9 +37,9 @@
 #define MAX_JOBS_PER_UID     1000000
 #define DAY_S                86400u
 #define TTL_EXPECTED         "a time such as 12h or 7d, at most 3650d"
-#define MAX_TTL_DAYS         3650u
+#define MAX_TTL_S            (3650u * DAY_S)
 #define DEFAULT_ID_TTL_S     3600u
-#define MAX_ID_TTL_DAYS      30u
+#define MAX_ID_TTL_S         (30u * DAY_S)
 #define GROUP_NAME_BYTES     256
 
 /* ---- Parsing a value: returns 0, or -1 when it is not as `expected` describes -------------------------- */
@@ -106,11 +108,6 @@ static int read_yes(const char *text, bool *yes)
 	return 0;
 }
 
-static int set_root_is_admin(struct zd_config *config, const char *text)
-{
-	return read_yes(text, &config->root_is_admin);
-}
-
 static int set_admin_group(struct zd_config *config, const char *text)
 {
 	struct group *group;
@@ -152,11 +149,6 @@ static int read_groups(const char *text, struct zd_creds_groups *groups)
 	return 0;
 }
 
-static int set_allow_groups(struct zd_config *config, const char *text)
-{
-	return read_groups(text, &config->allow_groups);
-}
-
 static int set_log_level(struct zd_config *config, const char *text)
 {
 	static const struct {
@@ -177,11 +169,6 @@ static int set_log_level(struct zd_config *config, const char *text)
 	return -1;
 }
 
-static int set_exit_when_idle(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, MAX_IDLE_S, &config->exit_when_idle_s);
-}
-
 static int set_keep_state(struct zd_config *config, const char *text)
 {
 	static const char *const names[] = {[ZD_KEEP_AUTO] = "auto",
@@ -196,16 +183,6 @@ static int set_keep_state(struct zd_config *config, const char *text)
 		return 0;
 	}
 	return -1;
-}
-
-static int set_drain_timeout(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, MAX_DRAIN_S, &config->drain_timeout_s);
-}
-
-static int set_events(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, ZD_MAX_EVENTS, &config->events);
 }
 
 /* "auto" is resolved at the start. */
@@ -258,36 +235,6 @@ static int set_gpus(struct zd_config *config, const char *text)
 	return 0;
 }
 
-static int set_count(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 1, ZD_MAX_DEVICES, &config->device_count);
-}
-
-static int set_arena(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->arena_bytes);
-}
-
-static int set_host_arena(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->host_arena_bytes);
-}
-
-static int set_gather_budget(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->gather_budget_bytes);
-}
-
-static int set_staging(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->staging_bytes);
-}
-
-static int set_segment(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->segment_bytes);
-}
-
 static int read_path(const char *text, char path[ZD_CONFIG_PATH_BYTES])
 {
 	size_t bytes = strlen(text);
@@ -296,56 +243,6 @@ static int read_path(const char *text, char path[ZD_CONFIG_PATH_BYTES])
 		return -1;
 	memcpy(path, text, bytes + 1);
 	return 0;
-}
-
-static int set_nccl(struct zd_config *config, const char *text)
-{
-	return read_path(text, config->nccl_path);
-}
-
-static int set_check(struct zd_config *config, const char *text)
-{
-	return read_yes(text, &config->check_collectives);
-}
-
-static int set_collective_timeout(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, MAX_COLLECTIVE_S, &config->collective_timeout_s);
-}
-
-static int set_uid_quota(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->uid_quota_bytes);
-}
-
-static int set_uid_unsent(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->uid_unsent_bytes);
-}
-
-static int set_uid_metadata(struct zd_config *config, const char *text)
-{
-	return read_bytes(text, &config->uid_metadata_bytes);
-}
-
-static int set_max_sessions(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 1, ZD_MAX_SESSIONS, &config->max_sessions);
-}
-
-static int set_max_sessions_per_uid(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, ZD_MAX_SESSIONS, &config->max_sessions_per_uid);
-}
-
-static int set_max_jobs_per_uid(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, MAX_JOBS_PER_UID, &config->max_jobs_per_uid);
-}
-
-static int set_durable_segments(struct zd_config *config, const char *text)
-{
-	return read_u32(text, 0, MAX_JOBS_PER_UID, &config->max_durable_segments_per_uid);
 }
 
 /* "90", "90s", "30m", "12h", "7d". */
@@ -374,80 +271,68 @@ static int read_time(const char *text, uint32_t least_s, uint32_t most_s, uint32
 	return 0;
 }
 
-static int set_key_file(struct zd_config *config, const char *text)
-{
-	return read_path(text, config->key_path);
-}
-
-static int set_id_ttl(struct zd_config *config, const char *text)
-{
-	return read_time(text, 1, MAX_ID_TTL_DAYS * DAY_S, &config->id_ttl_s);
-}
-
-static int set_durable_ttl(struct zd_config *config, const char *text)
-{
-	return read_time(text, 0, MAX_TTL_DAYS * DAY_S, &config->durable_ttl_s);
-}
-
-static int set_keep_state_ttl(struct zd_config *config, const char *text)
-{
-	return read_time(text, 0, MAX_TTL_DAYS * DAY_S, &config->keep_state_ttl_s);
-}
-
-static int set_durable_groups(struct zd_config *config, const char *text)
-{
-	return read_groups(text, &config->durable_groups);
-}
-
-static int set_reader_groups(struct zd_config *config, const char *text)
-{
-	return read_groups(text, &config->reader_groups);
-}
-
 /* ---- Keys ---------------------------------------------------------------------------------------------- */
 
 #define GROUPS_EXPECTED "names of at most 32 groups on this machine"
 #define SIZE_EXPECTED   "a size such as 64G, at most 1024T"
 
+#define AT(field)                  offsetof(struct zd_config, field)
+#define BYTES(field)               KEY_BYTES, AT(field), 0, 0, NULL
+#define NUMBER(field, least, most) KEY_NUMBER, AT(field), least, most, NULL
+#define TIME(field, least, most)   KEY_TIME, AT(field), least, most, NULL
+#define YES(field)                 KEY_YES, AT(field), 0, 0, NULL
+#define PATH(field)                KEY_PATH, AT(field), 0, 0, NULL
+#define GROUPS(field)              KEY_GROUPS, AT(field), 0, 0, NULL
+#define OTHER(set)                 KEY_OTHER, 0, 0, 0, set
+
 static const struct key {
-	const char *section, *name;
-	int (*set)(struct zd_config *config, const char *text);
-	const char *expected;
+	const char *section, *name, *expected;
+	enum { KEY_BYTES, KEY_NUMBER, KEY_TIME, KEY_YES, KEY_PATH, KEY_GROUPS, KEY_OTHER } kind;
+	size_t at; /* of the value, in the configuration */
+	uint32_t least, most;
+	int (*set)(struct zd_config *config, const char *text); /* OTHER */
 } keys[] = {
-        {"daemon", "socket", set_socket, "a path of 1 to 107 bytes"},
-        {"daemon", "socket_mode", set_socket_mode, "permissions in octal such as 0660"},
-        {"daemon", "root_is_admin", set_root_is_admin, "yes or no"},
-        {"daemon", "admin_group", set_admin_group, "the name of a group on this machine"},
-        {"daemon", "allow_groups", set_allow_groups, GROUPS_EXPECTED},
-        {"daemon", "reader_groups", set_reader_groups, GROUPS_EXPECTED},
-        {"daemon", "log_level", set_log_level, "error, warning, notice, info or debug"},
-        {"daemon", "keep_state", set_keep_state, "auto, none, systemd or holder"},
-        {"daemon", "keep_state_ttl", set_keep_state_ttl, TTL_EXPECTED},
-        {"daemon", "drain_timeout_s", set_drain_timeout, "a number of seconds, at most 86400"},
-        {"daemon", "exit_when_idle_s", set_exit_when_idle, "a number of seconds, at most 86400"},
-        {"daemon", "events", set_events, "a number from 0 to 16777216"},
-        {"devices", "backend", set_backend, "auto, host or cuda"},
-        {"devices", "count", set_count, "a number from 1 to 64"},
-        {"devices", "gpus", set_gpus, "all, or a list of UUIDs or numbers such as 0,1"},
-        {"devices", "arena", set_arena, SIZE_EXPECTED},
-        {"devices", "host_arena", set_host_arena, SIZE_EXPECTED},
-        {"devices", "gather_budget", set_gather_budget, SIZE_EXPECTED},
-        {"devices", "staging", set_staging, SIZE_EXPECTED},
-        {"devices", "segment", set_segment, SIZE_EXPECTED},
-        {"collectives", "nccl", set_nccl, "a path of at most 1023 bytes"},
-        {"collectives", "check", set_check, "yes or no"},
-        {"collectives", "timeout_s", set_collective_timeout, "a number of seconds, at most 86400"},
-        {"collectives", "key_file", set_key_file, "a path of at most 1023 bytes"},
-        {"collectives", "id_ttl", set_id_ttl, "a time such as 30m or 1h, from 1s to 30d"},
-        {"limits", "uid_quota", set_uid_quota, SIZE_EXPECTED},
-        {"limits", "uid_unsent", set_uid_unsent, SIZE_EXPECTED},
-        {"limits", "uid_metadata", set_uid_metadata, SIZE_EXPECTED},
-        {"limits", "max_sessions", set_max_sessions, "a number from 1 to 1024"},
-        {"limits", "max_sessions_per_uid", set_max_sessions_per_uid, "a number from 0 to 1024"},
-        {"limits", "max_jobs_per_uid", set_max_jobs_per_uid, "a number from 0 to 1000000"},
-        {"limits", "max_durable_segments_per_uid", set_durable_segments, "a number from 0 to 1000000"},
-        {"limits", "durable_ttl", set_durable_ttl, TTL_EXPECTED},
-        {"limits", "durable_groups", set_durable_groups, GROUPS_EXPECTED},
+        {"daemon", "socket", "a path of 1 to 107 bytes", OTHER(set_socket)},
+        {"daemon", "socket_mode", "permissions in octal such as 0660", OTHER(set_socket_mode)},
+        {"daemon", "root_is_admin", "yes or no", YES(root_is_admin)},
+        {"daemon", "admin_group", "the name of a group on this machine", OTHER(set_admin_group)},
+        {"daemon", "allow_groups", GROUPS_EXPECTED, GROUPS(allow_groups)},
+        {"daemon", "reader_groups", GROUPS_EXPECTED, GROUPS(reader_groups)},
+        {"daemon", "log_level", "error, warning, notice, info or debug", OTHER(set_log_level)},
+        {"daemon", "keep_state", "auto, none, systemd or holder", OTHER(set_keep_state)},
+        {"daemon", "keep_state_ttl", TTL_EXPECTED, TIME(keep_state_ttl_s, 0, MAX_TTL_S)},
+        {"daemon", "drain_timeout_s", "a number of seconds, at most 86400",
+         NUMBER(drain_timeout_s, 0, MAX_DRAIN_S)},
+        {"daemon", "exit_when_idle_s", "a number of seconds, at most 86400",
+         NUMBER(exit_when_idle_s, 0, MAX_IDLE_S)},
+        {"daemon", "events", "a number from 0 to 16777216", NUMBER(events, 0, ZD_MAX_EVENTS)},
+        {"devices", "backend", "auto, host or cuda", OTHER(set_backend)},
+        {"devices", "count", "a number from 1 to 64", NUMBER(device_count, 1, ZD_MAX_DEVICES)},
+        {"devices", "gpus", "all, or a list of UUIDs or numbers such as 0,1", OTHER(set_gpus)},
+        {"devices", "arena", SIZE_EXPECTED, BYTES(arena_bytes)},
+        {"devices", "host_arena", SIZE_EXPECTED, BYTES(host_arena_bytes)},
+        {"devices", "gather_budget", SIZE_EXPECTED, BYTES(gather_budget_bytes)},
+        {"devices", "staging", SIZE_EXPECTED, BYTES(staging_bytes)},
+        {"devices", "segment", SIZE_EXPECTED, BYTES(segment_bytes)},
+        {"collectives", "nccl", "a path of at most 1023 bytes", PATH(nccl_path)},
+        {"collectives", "check", "yes or no", YES(check_collectives)},
+        {"collectives", "timeout_s", "a number of seconds, at most 86400",
+         NUMBER(collective_timeout_s, 0, MAX_COLLECTIVE_S)},
+        {"collectives", "key_file", "a path of at most 1023 bytes", PATH(key_path)},
+        {"collectives", "id_ttl", "a time such as 30m or 1h, from 1s to 30d",
+         TIME(id_ttl_s, 1, MAX_ID_TTL_S)},
+        {"limits", "uid_quota", SIZE_EXPECTED, BYTES(uid_quota_bytes)},
+        {"limits", "uid_unsent", SIZE_EXPECTED, BYTES(uid_unsent_bytes)},
+        {"limits", "uid_metadata", SIZE_EXPECTED, BYTES(uid_metadata_bytes)},
+        {"limits", "max_sessions", "a number from 1 to 1024", NUMBER(max_sessions, 1, ZD_MAX_SESSIONS)},
+        {"limits", "max_sessions_per_uid", "a number from 0 to 1024",
+         NUMBER(max_sessions_per_uid, 0, ZD_MAX_SESSIONS)},
+        {"limits", "max_jobs_per_uid", "a number from 0 to 1000000",
+         NUMBER(max_jobs_per_uid, 0, MAX_JOBS_PER_UID)},
+        {"limits", "max_durable_segments_per_uid", "a number from 0 to 1000000",
+         NUMBER(max_durable_segments_per_uid, 0, MAX_JOBS_PER_UID)},
+        {"limits", "durable_ttl", TTL_EXPECTED, TIME(durable_ttl_s, 0, MAX_TTL_S)},
+        {"limits", "durable_groups", GROUPS_EXPECTED, GROUPS(durable_groups)},
 };
 
 _Static_assert(sizeof(((struct zd_config *)0)->socket_path) == 108,
@@ -458,6 +343,29 @@ _Static_assert(ZD_MAX_SESSIONS == 1024, "the text of the key max_sessions names 
 _Static_assert(ZD_CREDS_GROUPS == 32, "the texts of lists of groups name the limit");
 _Static_assert(ZD_MAX_EVENTS == 16777216, "the text of the key events names the limit");
 _Static_assert(ZD_MAX_BYTES == 1024ull << 40, "the text of the sizes names the limit");
+
+static int set_key(struct zd_config *config, const struct key *key, const char *text)
+{
+	void *at = (char *)config + key->at;
+
+	switch (key->kind) {
+	case KEY_BYTES:
+		return read_bytes(text, at);
+	case KEY_NUMBER:
+		return read_u32(text, key->least, key->most, at);
+	case KEY_TIME:
+		return read_time(text, key->least, key->most, at);
+	case KEY_YES:
+		return read_yes(text, at);
+	case KEY_PATH:
+		return read_path(text, at);
+	case KEY_GROUPS:
+		return read_groups(text, at);
+	case KEY_OTHER:
+		break;
+	}
+	return key->set(config, text);
+}
 
 static int refuse(const struct key *key, const char *value, struct zd_err *err)
 {
@@ -505,7 +413,7 @@ int zd_config_set(struct zd_config *config, const char *section, const char *key
 	for (size_t i = 0; i < ZD_ARRAY_LEN(keys); i++) {
 		if (strcmp(keys[i].section, section) != 0 || strcmp(keys[i].name, key) != 0)
 			continue;
-		if (keys[i].set(config, value) == 0)
+		if (set_key(config, &keys[i], value) == 0)
 			return 0;
 		return refuse(&keys[i], value, err);
 	}

@@ -61,6 +61,23 @@ static const char doc[] =
         "has ended, or after drain_timeout_s. At a second signal it ends at once.\n\n"
         "Exit status: 0 ended in order, 1 failure, 2 usage or configuration.";
 
+/* Options that override a key of the file. */
+static const struct {
+	int option;
+	const char *name, *section, *key;
+} settings[ZD_OPTIONS_SETTINGS] = {
+        {OPT_SOCKET, "--socket", "daemon", "socket"},
+        {OPT_BACKEND, "--backend", "devices", "backend"},
+        {OPT_DEVICES, "--devices", "devices", "count"},
+        {OPT_GPUS, "--gpus", "devices", "gpus"},
+        {OPT_ARENA, "--arena", "devices", "arena"},
+        {OPT_HOST_ARENA, "--host-arena", "devices", "host_arena"},
+        {OPT_NCCL, "--nccl", "collectives", "nccl"},
+        {OPT_KEEP_STATE, "--keep-state", "daemon", "keep_state"},
+        {OPT_EXIT_WHEN_IDLE, "--exit-when-idle", "daemon", "exit_when_idle_s"},
+        {OPT_KEY_FILE, "--key-file", "collectives", "key_file"},
+};
+
 static error_t take_option(int key, char *text, struct argp_state *state)
 {
 	struct zd_options *options = state->input;
@@ -72,38 +89,8 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 	case OPT_CHECK_CONFIG:
 		options->check_config = true;
 		return 0;
-	case OPT_SOCKET:
-		options->socket = text;
-		return 0;
-	case OPT_BACKEND:
-		options->backend = text;
-		return 0;
-	case OPT_DEVICES:
-		options->devices = text;
-		return 0;
-	case OPT_GPUS:
-		options->gpus = text;
-		return 0;
-	case OPT_ARENA:
-		options->arena = text;
-		return 0;
-	case OPT_HOST_ARENA:
-		options->host_arena = text;
-		return 0;
-	case OPT_NCCL:
-		options->nccl = text;
-		return 0;
-	case OPT_KEEP_STATE:
-		options->keep_state = text;
-		return 0;
-	case OPT_EXIT_WHEN_IDLE:
-		options->exit_when_idle = text;
-		return 0;
 	case OPT_DISCARD_STATE:
 		options->discard_state = true;
-		return 0;
-	case OPT_KEY_FILE:
-		options->key_file = text;
 		return 0;
 	case OPT_FOREGROUND:
 		options->foreground = true;
@@ -112,8 +99,15 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 		argp_error(state, "unexpected argument '%s'", text);
 		return 0;
 	default:
-		return ARGP_ERR_UNKNOWN;
+		break;
 	}
+	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
+		if (settings[i].option != key)
+			continue;
+		options->settings[i] = text;
+		return 0;
+	}
+	return ARGP_ERR_UNKNOWN;
 }
 
 static void print_version(FILE *stream, struct argp_state *state)
@@ -147,20 +141,6 @@ static int read_file(const struct zd_options *options, FILE *errors, struct zd_c
 int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_config *config,
                     struct zd_err *err)
 {
-	const struct {
-		const char *option, *section, *key, *text;
-	} given[] = {
-	        {"--socket", "daemon", "socket", options->socket},
-	        {"--backend", "devices", "backend", options->backend},
-	        {"--devices", "devices", "count", options->devices},
-	        {"--gpus", "devices", "gpus", options->gpus},
-	        {"--arena", "devices", "arena", options->arena},
-	        {"--host-arena", "devices", "host_arena", options->host_arena},
-	        {"--nccl", "collectives", "nccl", options->nccl},
-	        {"--keep-state", "daemon", "keep_state", options->keep_state},
-	        {"--exit-when-idle", "daemon", "exit_when_idle_s", options->exit_when_idle},
-	        {"--key-file", "collectives", "key_file", options->key_file},
-	};
 	struct zd_config loaded;
 	struct zd_err why;
 	int rc;
@@ -169,12 +149,12 @@ int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_co
 	rc = read_file(options, errors, &loaded, err);
 	if (rc)
 		return rc;
-	for (size_t i = 0; i < ZD_ARRAY_LEN(given); i++) {
-		if (!given[i].text)
+	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {
+		if (!options->settings[i])
 			continue;
-		rc = zd_config_set(&loaded, given[i].section, given[i].key, given[i].text, &why);
+		rc = zd_config_set(&loaded, settings[i].section, settings[i].key, options->settings[i], &why);
 		if (rc)
-			return zd_err_set(err, rc, "%s: %s", given[i].option, why.text);
+			return zd_err_set(err, rc, "%s: %s", settings[i].name, why.text);
 	}
 	rc = zd_config_check(&loaded, err);
 	if (!rc && loaded.key_path[0])

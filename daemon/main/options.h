@@ -9,11 +9,12 @@
 struct zd_config;
 struct zd_err;
 
+#define ZD_OPTIONS_SETTINGS 10u
+
 /* Option values as text; NULL: not given. */
 struct zd_options {
 	const char *config_path;
-	const char *socket, *backend, *devices, *gpus, *arena, *host_arena, *nccl, *key_file;
-	const char *keep_state, *exit_when_idle;
+	const char *settings[ZD_OPTIONS_SETTINGS]; /* of the options that override a key */
 	bool check_config, foreground, discard_state;
 };
 

@@ -552,10 +552,23 @@ TEST(test_check)
 	assert_string_equal(err.text, "[devices] staging: expected at most the arena's 1 GiB, found 3 GiB");
 }
 
+/* The options of this command line, whose file is `path`. */
+#define PARSED(...)                                                                                          \
+	parsed((const char *[]){"zerod", "--config", path, __VA_ARGS__, NULL},                               \
+	       sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *) + 3)
+
+static struct zd_options parsed(const char **arguments, size_t count)
+{
+	struct zd_options options;
+
+	zd_options_parse((int)count, (char **)arguments, &options);
+	return options;
+}
+
 /* Reading the file does not read the key; loading does. */
 TEST(test_key_file)
 {
-	struct zd_options options = {.config_path = path};
+	struct zd_options options = {.config_path = path}, given;
 	char key_path[sizeof(path) + 8], text[2 * sizeof(key_path)];
 	struct zd_config config;
 	struct zd_err err;
@@ -566,10 +579,9 @@ TEST(test_key_file)
 	write_file(text);
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_NOT_FOUND);
 	assert_non_null(strstr(err.text, "key_file "));
-	options.key_file = ""; /* the command line wins */
-	assert_int_equal(zd_options_load(&options, NULL, &config, &err), 0);
+	given = PARSED("--key-file", ""); /* the command line wins */
+	assert_int_equal(zd_options_load(&given, NULL, &config, &err), 0);
 	assert_false(config.id_key.shared);
-	options.key_file = NULL;
 	file = fopen(key_path, "we");
 	assert_true(file && fchmod(fileno(file), 0600) == 0 && fwrite(text, 32, 1, file) == 1);
 	assert_int_equal(fclose(file), 0);
@@ -582,13 +594,8 @@ TEST(test_key_file)
 
 TEST(test_command_line_wins)
 {
-	struct zd_options options = {.config_path = path,
-	                             .socket = "/tmp/b",
-	                             .devices = "3",
-	                             .gpus = "1",
-	                             .arena = "1M",
-	                             .nccl = "",
-	                             .backend = "host"};
+	struct zd_options options = PARSED("--socket", "/tmp/b", "--devices", "3", "--gpus", "1", "--arena",
+	                                   "1M", "--nccl", "", "--backend", "host");
 	struct zd_config config;
 	struct zd_err err;
 
@@ -607,7 +614,7 @@ TEST(test_command_line_wins)
 
 TEST(test_command_line_mistakes)
 {
-	struct zd_options options = {.config_path = path, .arena = "lots"};
+	struct zd_options options = PARSED("--arena", "lots");
 	char path_too_long[ZD_CONFIG_PATH_BYTES + 1] = "";
 	struct zd_config config;
 	struct zd_err err;
@@ -615,17 +622,17 @@ TEST(test_command_line_mistakes)
 	write_file("");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--arena: expected a size such as 64G, at most 1024T, found 'lots'");
-	options = (struct zd_options){.config_path = path, .devices = "none"};
+	options = PARSED("--devices", "none");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--devices: expected a number from 1 to 64, found 'none'");
-	options = (struct zd_options){.config_path = path, .backend = "none"};
+	options = PARSED("--backend", "none");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--backend: expected auto, host or cuda, found 'none'");
-	options = (struct zd_options){.config_path = path, .socket = ""};
+	options = PARSED("--socket", "");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_string_equal(err.text, "--socket: expected a path of 1 to 107 bytes, found ''");
 	memset(path_too_long, 'x', sizeof(path_too_long) - 1);
-	options = (struct zd_options){.config_path = path, .nccl = path_too_long};
+	options = PARSED("--nccl", path_too_long);
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 	assert_non_null(strstr(err.text, "--nccl: expected a path of at most 1023 bytes, found 'xxx"));
 	/* A file that was asked for must be there. */
@@ -633,7 +640,7 @@ TEST(test_command_line_mistakes)
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_NOT_FOUND);
 	/* The file's budget against the command line's arena. */
 	write_file("[devices]\ngather_budget = 2M\n");
-	options = (struct zd_options){.config_path = path, .arena = "1M"};
+	options = PARSED("--arena", "1M");
 	assert_int_equal(zd_options_load(&options, NULL, &config, &err), ZEROD_E_INVALID);
 }
 

@@ -223,12 +223,18 @@ static int parse_interval(struct zd_ctl *ctl, const char *option, const char *te
 	return 0;
 }
 
-static int parse_count(struct zd_ctl *ctl, const char *text)
+static bool is_number(const char *text, unsigned long long *number)
 {
 	char *end;
 	errno = 0;
-	unsigned long long count = strtoull(text, &end, 10);
-	if (!isdigit((unsigned char)*text) || *end || errno || count == 0)
+	*number = strtoull(text, &end, 10);
+	return isdigit((unsigned char)*text) && !*end && !errno;
+}
+
+static int parse_count(struct zd_ctl *ctl, const char *text)
+{
+	unsigned long long count;
+	if (!is_number(text, &count) || count == 0)
 		return zd_ctl_fail(ZD_CTL_USAGE, "--count: expected a number from 1, found '%s'", text);
 	ctl->count = count;
 	return 0;
@@ -236,9 +242,8 @@ static int parse_count(struct zd_ctl *ctl, const char *text)
 
 static int parse_device(struct zd_ctl *ctl, const char *text)
 {
-	char *end;
-	unsigned long device = strtoul(text, &end, 10);
-	if (!isdigit((unsigned char)*text) || *end || device >= ZD_MAX_DEVICES)
+	unsigned long long device;
+	if (!is_number(text, &device) || device >= ZD_MAX_DEVICES)
 		return zd_ctl_fail(ZD_CTL_USAGE, "--device: expected a number below %u, found '%s'",
 		                   ZD_MAX_DEVICES, text);
 	ctl->device = (long long)device;
@@ -255,10 +260,8 @@ static int parse_keep(struct zd_ctl *ctl, const char *text)
 
 static int parse_since(struct zd_ctl *ctl, const char *text)
 {
-	char *end;
-	errno = 0;
-	unsigned long long seq = strtoull(text, &end, 10);
-	if (!isdigit((unsigned char)*text) || *end || errno)
+	unsigned long long seq;
+	if (!is_number(text, &seq))
 		return zd_ctl_fail(ZD_CTL_USAGE, "--since: expected an event's number, found '%s'", text);
 	ctl->since = seq;
 	ctl->has_since = true;
@@ -286,16 +289,17 @@ static int parse_format(struct zd_ctl *ctl, const char *text)
 
 static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
 {
+	ctl->json |= bit == OPT_JSON;
+	ctl->exact_bytes |= bit == OPT_BYTES;
+	ctl->http |= bit == OPT_HTTP;
+	ctl->follow |= bit == OPT_FOLLOW;
+	ctl->wide |= bit == OPT_WIDE;
+	ctl->raw |= bit == OPT_RAW;
+	ctl->no_headings |= bit == OPT_NO_HEADINGS;
 	switch (bit) {
 	case OPT_SOCKET:
 		ctl->socket_path = value;
 		ctl->socket_given = true;
-		return 0;
-	case OPT_JSON:
-		ctl->json = true;
-		return 0;
-	case OPT_BYTES:
-		ctl->exact_bytes = true;
 		return 0;
 	case OPT_JOB:
 		ctl->job = value;
@@ -313,14 +317,8 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 		return parse_device(ctl, value);
 	case OPT_KEEP:
 		return parse_keep(ctl, value);
-	case OPT_HTTP:
-		ctl->http = true;
-		return 0;
 	case OPT_FORMAT:
 		return parse_format(ctl, value);
-	case OPT_FOLLOW:
-		ctl->follow = true;
-		return 0;
 	case OPT_SINCE:
 		return parse_since(ctl, value);
 	case OPT_SECONDS:
@@ -334,20 +332,9 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	case OPT_COLUMNS:
 		ctl->columns = value;
 		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");
-	case OPT_WIDE:
-		ctl->wide = true;
-		return 0;
-	case OPT_RAW:
-		ctl->raw = true;
-		return 0;
-	case OPT_NO_HEADINGS:
-		ctl->no_headings = true;
-		return 0;
-	case OPT_HELP:
-	case OPT_VERSION:
+	default: /* has no value */
 		return 0;
 	}
-	return 0;
 }
 
 /* Fills `ctl`, with the verb and its arguments moved to the front of argv. Sets a bit in `given` for each

@@ -3,9 +3,9 @@
  * cases.h - tests of what is loaded once a process, each in a process of its own with an environment of its
  * own.
  *
- * A program's cases are a table. Run without arguments, it starts itself once for each case, with the
- * driver's double first on LD_LIBRARY_PATH, and shows what the case wrote if it did not end as the table
- * says. A case's function is a cmocka test.
+ * A program's cases register themselves (CASE_TEST), or are a table. Run without arguments, the program
+ * starts itself once for each case, with the driver's double first on LD_LIBRARY_PATH, and shows what the
+ * case wrote if it did not end as expected. A case's function is a cmocka test.
  */
 #ifndef ZD_TESTS_CASES_H
 #define ZD_TESTS_CASES_H
@@ -36,12 +36,40 @@ struct a_case {
 	const char *says;          /* what is in its output; NULL: anything */
 	int exit_status;           /* how it is to end */
 	enum case_libraries libraries;
+	struct test test;
+	struct a_case *next;
 };
 
 #define CASE(function, ...)                                                                                  \
 	{                                                                                                    \
 		.name = #function, .fn = (function), .env = { __VA_ARGS__ }                                  \
 	}
+
+/* Begins the definition of a case with an environment: CASE_TEST(test_name, "NAME=VALUE") { ... } */
+#define CASE_TEST(name, ...) CASE_DEFINE(name, void, name(), .env = {__VA_ARGS__})
+/* The same with other members of struct a_case. */
+#define CASE_TEST_WITH(name, ...) CASE_DEFINE(name, void, name(), __VA_ARGS__)
+/* One case more of a function that is defined above. */
+#define CASE_AGAIN(function, label, ...)                                                                     \
+	__attribute__((constructor)) static void function##_##label##_add(void)                              \
+	{                                                                                                    \
+		static struct a_case one = {                                                                 \
+		        .name = #function ": " #label, .fn = function##_alone, __VA_ARGS__};                 \
+		case_add(&one, __COUNTER__);                                                                 \
+	}
+#define CASE_DEFINE(function, parameter, call, ...)                                                          \
+	static void function(parameter);                                                                     \
+	static void function##_alone(void **state)                                                           \
+	{                                                                                                    \
+		(void)state;                                                                                 \
+		call;                                                                                        \
+	}                                                                                                    \
+	__attribute__((constructor)) static void function##_add(void)                                        \
+	{                                                                                                    \
+		static struct a_case one = {.name = #function, .fn = function##_alone, __VA_ARGS__};         \
+		case_add(&one, __COUNTER__);                                                                 \
+	}                                                                                                    \
+	static void function(parameter)
 
 /* Asked for and not named "/proc/self/exe", which would be another program under valgrind. */
 static inline void case_program(char program[PATH_MAX])
@@ -197,31 +225,40 @@ static inline void case_run(void **state)
 	case_finish(&running);
 }
 
-static inline int case_main_one(const struct a_case *cases, size_t count, const char *name)
-{
-	for (size_t i = 0; i < count; i++) {
-		const struct CMUnitTest test[] = {{.name = cases[i].name, .test_func = cases[i].fn}};
+static struct a_case *case_first;
 
-		if (strcmp(cases[i].name, name) == 0)
+static inline void case_add(struct a_case *one, unsigned number)
+{
+	one->test = (struct test){{one->name, case_run, NULL, NULL, one}, number, NULL};
+	one->next = case_first;
+	case_first = one;
+	test_add(&one->test);
+}
+
+/* Runs the case of this name, in this process. */
+static inline int case_run_alone(const char *name)
+{
+	for (const struct a_case *one = case_first; one; one = one->next) {
+		const struct CMUnitTest test[] = {{.name = one->name, .test_func = one->fn}};
+
+		if (strcmp(one->name, name) == 0)
 			return cmocka_run_group_tests(test, NULL, NULL);
 	}
 	return 127;
 }
 
+/* Runs the cases that registered themselves. */
+static inline int case_run_all(int argc, char **argv)
+{
+	return argc > 1 ? case_run_alone(argv[1]) : test_run(NULL, NULL);
+}
+
+/* Runs those of a table as well. */
 static inline int case_main(struct a_case *cases, size_t count, int argc, char **argv)
 {
-	struct CMUnitTest *tests;
-	int failed;
-
-	if (argc > 1)
-		return case_main_one(cases, count, argv[1]);
-	tests = zd_calloc(count, sizeof(*tests));
 	for (size_t i = 0; i < count; i++)
-		tests[i] = (struct CMUnitTest){
-		        .name = cases[i].name, .test_func = case_run, .initial_state = &cases[i]};
-	failed = _cmocka_run_group_tests("cases", tests, count, NULL, NULL);
-	free(tests);
-	return failed;
+		case_add(&cases[i], UINT_MAX);
+	return case_run_all(argc, argv);
 }
 
 /* The same with a folder that outlives the cases: `env` becomes "ZD_DOUBLE_DIR=..." for the table. */

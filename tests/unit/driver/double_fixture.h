@@ -36,12 +36,43 @@ static inline const struct zd_cuda *load(void)
 	return cuda;
 }
 
+/* ---- Tests --------------------------------------------------------------------------------------------- */
+
+struct page {
+	uint64_t *host;
+	zd_cu_ptr device;
+};
+
+/* What enter(), new_stream(), new_page() and new_mapped() have made in this case. */
+struct made {
+	struct CUstream_st *streams[16];
+	struct page pages[4];
+	struct mapping {
+		zd_cu_ptr at;
+		size_t bytes;
+	} mappings[4];
+	unsigned nstreams, npages, nmappings;
+	int entered[4]; /* of each device */
+};
+static struct made made;
+
+static inline void end_driver_test(const struct zd_cuda *cuda);
+
+/* A test of `cuda`, with device 0's context current. These are given back for it, and it fails if it keeps
+ * anything else. */
+#define DRIVER_TEST(name, ...)                                                                               \
+	CASE_DEFINE(name, const struct zd_cuda *cuda, const struct zd_cuda *cuda = load_and_enter();         \
+	            (name(cuda), end_driver_test(cuda)), .env = {CLEAN, __VA_ARGS__})
+/* In the environment of a case that gives back all by itself. */
+#define CLEAN "ZD_DOUBLE_LEAKS=1"
+
 static inline struct CUctx_st *enter(const struct zd_cuda *cuda, int device)
 {
 	struct CUctx_st *context = NULL;
 
 	MUST(cuda->devicePrimaryCtxRetain(&context, device));
 	MUST(cuda->ctxSetCurrent(context));
+	made.entered[device]++;
 	return context;
 }
 
@@ -49,6 +80,7 @@ static inline void leave(const struct zd_cuda *cuda, int device)
 {
 	MUST(cuda->ctxSetCurrent(NULL));
 	MUST(cuda->devicePrimaryCtxRelease(device));
+	made.entered[device]--;
 }
 
 /* Loaded, with device 0's context current. */
@@ -105,22 +137,19 @@ static inline void unmap(const struct zd_cuda *cuda, zd_cu_ptr at, size_t bytes)
 	MUST(cuda->memAddressFree(at, bytes));
 }
 
-/* Memory of the current device and nothing but an address: unmapped by unmap(). */
+/* Memory of the device and nothing but an address: unmapped by unmap(). */
 static inline zd_cu_ptr new_mapped(const struct zd_cuda *cuda, int device, size_t bytes)
 {
 	zd_cu_memory memory = create(cuda, device, bytes);
 	zd_cu_ptr at = map(cuda, memory, bytes, device);
 
 	MUST(cuda->memRelease(memory));
+	assert_true(made.nmappings < ZD_ARRAY_LEN(made.mappings));
+	made.mappings[made.nmappings++] = (struct mapping){at, bytes};
 	return at;
 }
 
 /* ---- Fences -------------------------------------------------------------------------------------------- */
-
-struct page {
-	uint64_t *host;
-	zd_cu_ptr device;
-};
 
 static inline struct page new_page(const struct zd_cuda *cuda)
 {
@@ -131,6 +160,8 @@ static inline struct page new_page(const struct zd_cuda *cuda)
 	MUST(cuda->memHostRegister(page.host, PAGE,
 	                           ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP));
 	MUST(cuda->memHostGetDevicePointer(&page.device, page.host, 0));
+	assert_true(made.npages < ZD_ARRAY_LEN(made.pages));
+	made.pages[made.npages++] = page;
 	return page;
 }
 
@@ -156,7 +187,22 @@ static inline struct CUstream_st *new_stream(const struct zd_cuda *cuda)
 	struct CUstream_st *stream = NULL;
 
 	MUST(cuda->streamCreateWithPriority(&stream, ZD_CU_STREAM_NON_BLOCKING, 0));
+	assert_true(made.nstreams < ZD_ARRAY_LEN(made.streams));
+	made.streams[made.nstreams++] = stream;
 	return stream;
+}
+
+static inline void end_driver_test(const struct zd_cuda *cuda)
+{
+	for (unsigned i = 0; i < made.nstreams; i++)
+		MUST(cuda->streamDestroy(made.streams[i]));
+	for (unsigned i = 0; i < made.npages; i++)
+		free_page(cuda, made.pages[i]);
+	for (unsigned i = 0; i < made.nmappings; i++)
+		unmap(cuda, made.mappings[i].at, made.mappings[i].bytes);
+	for (int device = 0; device < 4; device++)
+		while (made.entered[device])
+			leave(cuda, device);
 }
 
 #endif

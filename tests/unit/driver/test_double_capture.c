@@ -58,13 +58,11 @@ static int unsafe_elsewhere(const struct zd_cuda *cuda, int mode)
 
 /* ---- Recording ----------------------------------------------------------------------------------------- */
 
-static void test_captured_work_does_not_run(void **state)
+DRIVER_TEST(test_captured_work_does_not_run)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	MUST(cuda->streamBeginCapture(stream, ZD_CU_CAPTURE_GLOBAL));
 	expect_status(cuda, stream, ACTIVE);
 	MUST(cuda->streamWaitValue64(stream, page.device, 1, 0));
@@ -74,18 +72,14 @@ static void test_captured_work_does_not_run(void **state)
 	MUST(cuda->streamSynchronize(stream));
 	assert_int_equal(look(&page.host[0]), 0);
 	assert_int_equal(look(&page.host[1]), 0);
-	MUST(cuda->streamDestroy(stream));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_beginning_and_ending(void **state)
+CASE_TEST(test_beginning_and_ending, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *other = new_stream(cuda);
 	struct CUgraph_st *graph = NULL;
 
-	(void)state;
 	EXPECT(cuda->streamEndCapture(stream, &graph), 401);
 	EXPECT(cuda->streamBeginCapture(NULL, ZD_CU_CAPTURE_GLOBAL), ZD_CU_STREAM_CAPTURE_UNSUPPORTED);
 	EXPECT(cuda->streamBeginCapture(stream, 3), ZD_CU_INVALID_VALUE);
@@ -102,16 +96,14 @@ static void test_beginning_and_ending(void **state)
 
 /* ---- What it forbids ----------------------------------------------------------------------------------- */
 
-static void test_a_global_capture_forbids_unsafe_calls_everywhere(void **state)
+DRIVER_TEST(test_a_global_capture_forbids_unsafe_calls_everywhere)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *other = new_stream(cuda);
 	unsigned char *pages = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct CUevent_st *event = NULL;
 	struct CUmod_st *module = NULL;
 	void *host = NULL, *more = NULL;
 
-	(void)state;
 	assert_true(pages != MAP_FAILED);
 	MUST(cuda->eventCreate(&event, 0));
 	MUST(cuda->memHostAlloc(&host, PAGE, 0));
@@ -138,13 +130,10 @@ static void test_a_global_capture_forbids_unsafe_calls_everywhere(void **state)
 	assert_null(more);
 	MUST(cuda->memFreeHost(host));
 	MUST(cuda->eventDestroy(event));
-	MUST(cuda->streamDestroy(stream));
-	MUST(cuda->streamDestroy(other));
 	assert_int_equal(munmap(pages, PAGE), 0);
-	leave(cuda, 0);
 }
 
-static void test_modes_of_captures_and_threads(void **state)
+DRIVER_TEST(test_modes_of_captures_and_threads)
 {
 	static const struct {
 		int capture, thread, here, elsewhere;
@@ -154,10 +143,8 @@ static void test_modes_of_captures_and_threads(void **state)
 	        {THREAD_LOCAL, ZD_CU_CAPTURE_GLOBAL, ZD_CU_STREAM_CAPTURE_UNSUPPORTED, 0},
 	        {ZD_CU_CAPTURE_RELAXED, ZD_CU_CAPTURE_GLOBAL, 0, 0},
 	};
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *other = new_stream(cuda);
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++) {
 		int mode = cases[i].thread;
 
@@ -171,36 +158,27 @@ static void test_modes_of_captures_and_threads(void **state)
 		assert_int_equal(mode, cases[i].thread);
 		expect_end(cuda, stream, cases[i].here ? ZD_CU_STREAM_CAPTURE_INVALIDATED : ZD_CU_SUCCESS);
 	}
-	MUST(cuda->streamDestroy(stream));
-	MUST(cuda->streamDestroy(other));
-	leave(cuda, 0);
 }
 
 /* In relaxed mode, and so in any. */
-static void test_a_capturing_stream_cannot_be_waited_for(void **state)
+DRIVER_TEST(test_a_capturing_stream_cannot_be_waited_for)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 
-	(void)state;
 	for (int call = 0; call < 2; call++) {
 		MUST(cuda->streamBeginCapture(stream, ZD_CU_CAPTURE_RELAXED));
 		EXPECT(call ? cuda->streamQuery(stream) : cuda->streamSynchronize(stream),
 		       ZD_CU_STREAM_CAPTURE_UNSUPPORTED);
 		expect_end(cuda, stream, ZD_CU_STREAM_CAPTURE_INVALIDATED);
 	}
-	MUST(cuda->streamDestroy(stream));
-	leave(cuda, 0);
 }
 
-static void test_the_default_stream_beside_a_blocking_capture(void **state)
+DRIVER_TEST(test_the_default_stream_beside_a_blocking_capture)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *blocking = NULL;
 	struct page page = new_page(cuda);
 	int status = -1;
 
-	(void)state;
 	MUST(cuda->streamCreateWithPriority(&blocking, 0, 0));
 	MUST(cuda->streamBeginCapture(blocking, ZD_CU_CAPTURE_RELAXED));
 	EXPECT(cuda->streamIsCapturing(NULL, &status), 906);
@@ -209,20 +187,16 @@ static void test_the_default_stream_beside_a_blocking_capture(void **state)
 	expect_end(cuda, blocking, ZD_CU_STREAM_CAPTURE_INVALIDATED);
 	expect_status(cuda, NULL, ZD_CU_CAPTURE_NONE);
 	MUST(cuda->streamDestroy(blocking));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
 /* ---- Events in captures -------------------------------------------------------------------------------- */
 
-static void test_waiting_for_a_captured_event_joins(void **state)
+DRIVER_TEST(test_waiting_for_a_captured_event_joins)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *other = new_stream(cuda);
 	struct CUevent_st *event = NULL;
 	struct CUgraph_st *graph = NULL;
 
-	(void)state;
 	MUST(cuda->eventCreate(&event, 0));
 	MUST(cuda->streamBeginCapture(stream, ZD_CU_CAPTURE_RELAXED));
 	MUST(cuda->eventRecord(event, stream));
@@ -234,18 +208,13 @@ static void test_waiting_for_a_captured_event_joins(void **state)
 	/* It was never recorded for good. */
 	MUST(cuda->eventQuery(event));
 	MUST(cuda->eventDestroy(event));
-	MUST(cuda->streamDestroy(stream));
-	MUST(cuda->streamDestroy(other));
-	leave(cuda, 0);
 }
 
-static void test_events_do_not_cross_a_captures_border(void **state)
+DRIVER_TEST(test_events_do_not_cross_a_captures_border)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *other = new_stream(cuda);
 	struct CUevent_st *event = NULL;
 
-	(void)state;
 	MUST(cuda->eventCreate(&event, 0));
 	MUST(cuda->eventRecord(event, other));
 	MUST(cuda->streamBeginCapture(stream, ZD_CU_CAPTURE_RELAXED));
@@ -262,9 +231,6 @@ static void test_events_do_not_cross_a_captures_border(void **state)
 	expect_end(cuda, stream, ZD_CU_STREAM_CAPTURE_INVALIDATED);
 	expect_end(cuda, other, ZD_CU_STREAM_CAPTURE_INVALIDATED);
 	MUST(cuda->eventDestroy(event));
-	MUST(cuda->streamDestroy(stream));
-	MUST(cuda->streamDestroy(other));
-	leave(cuda, 0);
 }
 
 static void *end_here(void *arg)
@@ -277,15 +243,13 @@ static void *end_here(void *arg)
 	return as_pointer((uintptr_t)(result ? result : cuda->streamEndCapture(args[2], &graph)));
 }
 
-static void test_a_capture_ends_in_its_thread(void **state)
+DRIVER_TEST(test_a_capture_ends_in_its_thread)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	struct CUctx_st *context = NULL;
 	void *result = NULL;
 	pthread_t thread;
 
-	(void)state;
 	MUST(cuda->ctxGetCurrent(&context));
 	void *args[] = {(void *)cuda, context, stream};
 	MUST(cuda->streamBeginCapture(stream, THREAD_LOCAL));
@@ -293,24 +257,9 @@ static void test_a_capture_ends_in_its_thread(void **state)
 	assert_int_equal(pthread_join(thread, &result), 0);
 	assert_int_equal((intptr_t)result, 908);
 	expect_end(cuda, stream, ZD_CU_SUCCESS);
-	MUST(cuda->streamDestroy(stream));
-	leave(cuda, 0);
 }
 
 int main(int argc, char **argv)
 {
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-	struct a_case cases[] = {
-	        CASE(test_captured_work_does_not_run, CLEAN),
-	        CASE(test_beginning_and_ending, CLEAN),
-	        CASE(test_a_global_capture_forbids_unsafe_calls_everywhere, CLEAN),
-	        CASE(test_modes_of_captures_and_threads, CLEAN),
-	        CASE(test_a_capturing_stream_cannot_be_waited_for, CLEAN),
-	        CASE(test_the_default_stream_beside_a_blocking_capture, CLEAN),
-	        CASE(test_waiting_for_a_captured_event_joins, CLEAN),
-	        CASE(test_events_do_not_cross_a_captures_border, CLEAN),
-	        CASE(test_a_capture_ends_in_its_thread, CLEAN),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

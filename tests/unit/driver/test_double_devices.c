@@ -16,14 +16,13 @@ static void expect_device(const struct zd_cuda *cuda, int device, const char *na
 	assert_string_equal(text, name);
 }
 
-static void test_four_devices_with_fixed_names(void **state)
+CASE_TEST(test_four_devices_with_fixed_names, CLEAN)
 {
 	const struct zd_cuda *cuda = load();
 	char name[8];
 	size_t bytes = 0;
 	int count = 0, device = -1;
 
-	(void)state;
 	MUST(cuda->deviceGetCount(&count));
 	assert_int_equal(count, 4);
 	MUST(cuda->deviceGet(&device, 3));
@@ -37,24 +36,22 @@ static void test_four_devices_with_fixed_names(void **state)
 	assert_string_equal(name, "zerod d");
 }
 
-static void test_devices_are_hidden_and_renumbered(void **state)
+CASE_TEST(test_devices_are_hidden_and_renumbered, CLEAN, "CUDA_VISIBLE_DEVICES=3,GPU-7a657270,1,9,0")
 {
 	const struct zd_cuda *cuda = load();
 	int count = 0;
 
-	(void)state;
 	MUST(cuda->deviceGetCount(&count));
 	assert_int_equal(count, 2);
 	expect_device(cuda, 0, "GPU-7a657272-d00b-4e00-8000-000000000003");
 	expect_device(cuda, 1, "GPU-7a657270-d00b-4e00-8000-000000000001");
 }
 
-static void test_attributes(void **state)
+CASE_TEST(test_attributes, CLEAN, "ZD_DOUBLE_COMPUTE_MODE=3", "ZD_DOUBLE_ATTRIBUTES=110=0")
 {
 	const struct zd_cuda *cuda = load();
 	int value = -1;
 
-	(void)state;
 	MUST(cuda->deviceGetAttribute(&value, ZD_CU_ATTR_VMM_SUPPORTED, 0));
 	assert_int_equal(value, 1);
 	MUST(cuda->deviceGetAttribute(&value, ZD_CU_ATTR_RDMA_SUPPORTED, 0));
@@ -67,7 +64,7 @@ static void test_attributes(void **state)
 
 /* ---- Contexts ------------------------------------------------------------------------------------------ */
 
-static void test_most_calls_need_a_context(void **state)
+CASE_TEST(test_most_calls_need_a_context, CLEAN)
 {
 	const struct zd_cuda *cuda = load();
 	const struct zd_cu_allocation allocation = allocation_on(0);
@@ -75,7 +72,6 @@ static void test_most_calls_need_a_context(void **state)
 	zd_cu_memory memory = 0;
 	struct CUctx_st *context = NULL;
 
-	(void)state;
 	MUST(cuda->ctxGetCurrent(&context));
 	assert_null(context);
 	EXPECT(cuda->streamCreateWithPriority(&stream, 0, 0), ZD_CU_INVALID_CONTEXT);
@@ -92,7 +88,7 @@ static void *without_context(void *arg)
 	return as_pointer((uintptr_t)cuda->streamSynchronize(NULL));
 }
 
-static void test_current_is_a_stack_of_each_thread(void **state)
+CASE_TEST(test_current_is_a_stack_of_each_thread, CLEAN)
 {
 	const struct zd_cuda *cuda = load();
 	struct CUctx_st *first = enter(cuda, 0), *second = NULL, *current = NULL;
@@ -100,7 +96,6 @@ static void test_current_is_a_stack_of_each_thread(void **state)
 	pthread_t thread;
 	int device = -1;
 
-	(void)state;
 	MUST(cuda->devicePrimaryCtxRetain(&second, 2));
 	MUST(cuda->ctxPushCurrent(second));
 	MUST(cuda->ctxGetDevice(&device));
@@ -116,13 +111,12 @@ static void test_current_is_a_stack_of_each_thread(void **state)
 	leave(cuda, 0);
 }
 
-static void test_primary_context_lives_while_it_is_retained(void **state)
+CASE_TEST(test_primary_context_lives_while_it_is_retained, CLEAN)
 {
 	const struct zd_cuda *cuda = load();
 	struct CUctx_st *context = enter(cuda, 0), *again = NULL;
 	struct CUstream_st *stream = NULL;
 
-	(void)state;
 	MUST(cuda->devicePrimaryCtxRetain(&again, 0));
 	assert_ptr_equal(again, context);
 	stream = new_stream(cuda);
@@ -139,41 +133,34 @@ static void test_primary_context_lives_while_it_is_retained(void **state)
 }
 
 /* Else a wait that nobody ends would keep the process. */
-static void test_the_end_of_a_context_drops_its_work(void **state)
+DRIVER_TEST(test_the_end_of_a_context_drops_its_work)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	MUST(cuda->streamWaitValue64(stream, page.device, 1, ZD_CU_WAIT_GEQ));
 	MUST(cuda->streamWriteValue64(stream, page.device + 8, 1, ZD_CU_WRITE_DEFAULT));
 	leave(cuda, 0);
 	assert_int_equal(look(&page.host[1]), 0);
 	(void)enter(cuda, 0);
-	MUST(cuda->streamDestroy(stream));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_a_prohibited_device_has_no_context(void **state)
+CASE_TEST(test_a_prohibited_device_has_no_context, CLEAN, "ZD_DOUBLE_COMPUTE_MODE=2")
 {
 	const struct zd_cuda *cuda = load();
 	struct CUctx_st *context = NULL;
 
-	(void)state;
 	EXPECT(cuda->devicePrimaryCtxRetain(&context, 0), ZD_CU_DEVICE_UNAVAILABLE);
 	assert_null(context);
 }
 
-static void test_an_exclusive_device_serves_one_process(void **state)
+CASE_TEST(test_an_exclusive_device_serves_one_process, CLEAN, "ZD_DOUBLE_COMPUTE_MODE=3")
 {
 	char dir[] = CASE_DIR, path[64];
 	struct CUctx_st *context = NULL;
 	const struct zd_cuda *cuda;
 	int fd;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
 	(void)snprintf(path, sizeof(path), "%s/gpu-1-pid-1", dir);
@@ -189,14 +176,12 @@ static void test_an_exclusive_device_serves_one_process(void **state)
 
 /* ---- Forked children ----------------------------------------------------------------------------------- */
 
-static void test_a_forked_child_is_refused(void **state)
+DRIVER_TEST(test_a_forked_child_is_refused)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUctx_st *context = NULL;
 	int count = 0, status = 0;
 	pid_t pid;
 
-	(void)state;
 	(void)fflush(NULL);
 	pid = fork();
 	assert_true(pid >= 0);
@@ -210,25 +195,9 @@ static void test_a_forked_child_is_refused(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	MUST(cuda->streamSynchronize(NULL));
-	leave(cuda, 0);
 }
 
 int main(int argc, char **argv)
 {
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-	struct a_case cases[] = {
-	        CASE(test_four_devices_with_fixed_names, CLEAN),
-	        CASE(test_devices_are_hidden_and_renumbered, CLEAN,
-	             "CUDA_VISIBLE_DEVICES=3,GPU-7a657270,1,9,0"),
-	        CASE(test_attributes, CLEAN, "ZD_DOUBLE_COMPUTE_MODE=3", "ZD_DOUBLE_ATTRIBUTES=110=0"),
-	        CASE(test_most_calls_need_a_context, CLEAN),
-	        CASE(test_current_is_a_stack_of_each_thread, CLEAN),
-	        CASE(test_primary_context_lives_while_it_is_retained, CLEAN),
-	        CASE(test_the_end_of_a_context_drops_its_work, CLEAN),
-	        CASE(test_a_prohibited_device_has_no_context, CLEAN, "ZD_DOUBLE_COMPUTE_MODE=2"),
-	        CASE(test_an_exclusive_device_serves_one_process, CLEAN, "ZD_DOUBLE_COMPUTE_MODE=3"),
-	        CASE(test_a_forked_child_is_refused, CLEAN),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

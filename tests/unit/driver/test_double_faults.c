@@ -8,24 +8,21 @@
 /* ---- Calls that fail ----------------------------------------------------------------------------------- */
 
 /* Loading makes three calls: cuDriverGetVersion, cuInit, cuDeviceGetCount. */
-static void test_the_nth_call_fails(void **state)
+CASE_TEST(test_the_nth_call_fails, CLEAN, "ZD_DOUBLE_FAIL=5:800")
 {
 	const struct zd_cuda *cuda = load();
 	int count = 0;
 
-	(void)state;
 	EXPECT(cuda->deviceGetCount(&count), ZD_CU_SUCCESS);
 	EXPECT(cuda->deviceGetCount(&count), ZD_CU_NOT_PERMITTED);
 	EXPECT(cuda->deviceGetCount(&count), ZD_CU_SUCCESS);
 }
 
-static void test_the_nth_call_of_a_function_fails(void **state)
+DRIVER_TEST(test_the_nth_call_of_a_function_fails, "ZD_DOUBLE_FAIL=cuMemCreate:2:2,cuMemRelease:1:400")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	const struct zd_cu_allocation allocation = allocation_on(0);
 	zd_cu_memory first = create(cuda, 0, GRANULARITY), second = 0;
 
-	(void)state;
 	EXPECT(cuda->memCreate(&second, GRANULARITY, &allocation, 0), ZD_CU_OUT_OF_MEMORY);
 	assert_int_equal(second, 0);
 	second = create(cuda, 0, GRANULARITY);
@@ -33,19 +30,17 @@ static void test_the_nth_call_of_a_function_fails(void **state)
 	EXPECT(cuda->memRelease(first), ZD_CU_INVALID_HANDLE);
 	EXPECT(cuda->memRelease(first), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memRelease(second));
-	leave(cuda, 0);
 }
 
-static void test_only_in_the_program_that_is_named(void **state)
+CASE_TEST(test_only_in_the_program_that_is_named, CLEAN, "ZD_DOUBLE_FAIL=4:800", "ZD_DOUBLE_FAIL_IN=zerod")
 {
 	const struct zd_cuda *cuda = load();
 	int count = 0;
 
-	(void)state;
 	MUST(cuda->deviceGetCount(&count));
 }
 
-static void test_a_lost_device_stays_lost(void **state)
+CASE_TEST(test_a_lost_device_stays_lost, CLEAN, "ZD_DOUBLE_FAIL=cuMemsetD8Async:1:214")
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *other;
@@ -53,7 +48,6 @@ static void test_a_lost_device_stays_lost(void **state)
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	struct CUevent_st *event = NULL;
 
-	(void)state;
 	MUST(cuda->eventCreate(&event, 0));
 	MUST(cuda->streamWaitValue64(stream, page.device, 1, 0));
 	MUST(cuda->streamWriteValue64(stream, page.device + 8, 1, 0));
@@ -81,13 +75,12 @@ static void test_a_lost_device_stays_lost(void **state)
 }
 
 /* In the middle of things, for every process that has a context there. */
-static void test_a_device_can_be_lost_at_any_time(void **state)
+CASE_TEST(test_a_device_can_be_lost_at_any_time, CLEAN)
 {
 	const struct zd_cuda *cuda;
 	struct CUstream_st *stream;
 	char dir[] = CASE_DIR;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
 	cuda = load_and_enter();
@@ -104,13 +97,12 @@ static void test_a_device_can_be_lost_at_any_time(void **state)
 /* ---- Counts and leaks ---------------------------------------------------------------------------------- */
 
 /* A process of its own writes them when it ends. */
-static void test_calls_are_counted(void **state)
+CASE_TEST(test_calls_are_counted, CLEAN)
 {
 	char dir[] = CASE_DIR, path[64], text[2048] = "";
 	int fd, status = 0;
 	pid_t pid;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	(void)snprintf(path, sizeof(path), "%s/counts", dir);
 	assert_int_equal(setenv("ZD_DOUBLE_COUNT", path, 1), 0);
@@ -133,13 +125,13 @@ static void test_calls_are_counted(void **state)
 	assert_non_null(strstr(text, "case all 7\n"));
 }
 
-static void test_what_is_kept_is_reported(void **state)
+#define KEEPS(what) .env = {CLEAN}, .exit_status = 99, .says = "not given back: 1 " what
+CASE_TEST_WITH(test_what_is_kept_is_reported, KEEPS("memory handles"))
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUevent_st *event = NULL;
 	zd_cu_ptr at = 0;
 
-	(void)state;
 	at = new_mapped(cuda, 0, GRANULARITY);
 	assert_true(at != 0);
 	(void)create(cuda, 0, GRANULARITY);
@@ -147,33 +139,14 @@ static void test_what_is_kept_is_reported(void **state)
 	(void)new_stream(cuda);
 	MUST(cuda->eventCreate(&event, 0));
 }
-
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-#define KEEPS(what)                                                                                          \
-	{                                                                                                    \
-		.name = "test_what_is_kept_is_reported: " what, .fn = test_what_is_kept_is_reported,         \
-		.env = {CLEAN}, .exit_status = 99, .says = "not given back: 1 " what                         \
-	}
+CASE_AGAIN(test_what_is_kept_is_reported, mappings, KEEPS("mappings"))
+CASE_AGAIN(test_what_is_kept_is_reported, address_ranges, KEEPS("address ranges"))
+CASE_AGAIN(test_what_is_kept_is_reported, host_registrations, KEEPS("host registrations"))
+CASE_AGAIN(test_what_is_kept_is_reported, streams, KEEPS("streams"))
+CASE_AGAIN(test_what_is_kept_is_reported, events, KEEPS("events"))
+CASE_AGAIN(test_what_is_kept_is_reported, contexts, KEEPS("contexts"))
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_the_nth_call_fails, CLEAN, "ZD_DOUBLE_FAIL=5:800"),
-	        CASE(test_the_nth_call_of_a_function_fails, CLEAN,
-	             "ZD_DOUBLE_FAIL=cuMemCreate:2:2,cuMemRelease:1:400"),
-	        CASE(test_only_in_the_program_that_is_named, CLEAN, "ZD_DOUBLE_FAIL=4:800",
-	             "ZD_DOUBLE_FAIL_IN=zerod"),
-	        CASE(test_a_lost_device_stays_lost, CLEAN, "ZD_DOUBLE_FAIL=cuMemsetD8Async:1:214"),
-	        CASE(test_a_device_can_be_lost_at_any_time, CLEAN),
-	        CASE(test_calls_are_counted, CLEAN),
-	        KEEPS("memory handles"),
-	        KEEPS("mappings"),
-	        KEEPS("address ranges"),
-	        KEEPS("host registrations"),
-	        KEEPS("streams"),
-	        KEEPS("events"),
-	        KEEPS("contexts"),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

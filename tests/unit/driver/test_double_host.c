@@ -12,13 +12,11 @@ static void *new_pages(size_t bytes, int protection)
 	return at;
 }
 
-static void test_registering(void **state)
+DRIVER_TEST(test_registering)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	unsigned char *at = new_pages(4 * PAGE, PROT_READ | PROT_WRITE);
 	zd_cu_ptr device = 0;
 
-	(void)state;
 	EXPECT(cuda->memHostGetDevicePointer(&device, at, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memHostRegister(at, 0, BOTH), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memHostRegister(at + PAGE, 2 * PAGE, BOTH));
@@ -33,16 +31,13 @@ static void test_registering(void **state)
 	MUST(cuda->memHostUnregister(at + PAGE));
 	EXPECT(cuda->memHostUnregister(at + PAGE), 713);
 	assert_int_equal(munmap(at, 4 * PAGE), 0);
-	leave(cuda, 0);
 }
 
 /* The driver pins pages to write to them. */
-static void test_registered_pages_are_there_and_writable(void **state)
+DRIVER_TEST(test_registered_pages_are_there_and_writable)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	unsigned char *at = new_pages(2 * PAGE, PROT_READ);
 
-	(void)state;
 	EXPECT(cuda->memHostRegister(at, PAGE, BOTH), ZD_CU_INVALID_VALUE);
 	assert_int_equal(mprotect(at, PAGE, PROT_READ | PROT_WRITE), 0);
 	MUST(cuda->memHostRegister(at, PAGE, BOTH));
@@ -50,31 +45,24 @@ static void test_registered_pages_are_there_and_writable(void **state)
 	EXPECT(cuda->memHostRegister(at, 2 * PAGE, BOTH), ZD_CU_INVALID_VALUE);
 	assert_int_equal(munmap(at, 2 * PAGE), 0);
 	EXPECT(cuda->memHostRegister(at, PAGE, BOTH), ZD_CU_INVALID_VALUE);
-	leave(cuda, 0);
 }
 
-static void test_device_addresses_can_be_others(void **state)
+DRIVER_TEST(test_device_addresses_can_be_others, "ZD_DOUBLE_ATTRIBUTES=91=0")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct page page = new_page(cuda);
 
-	(void)state;
 	assert_true(page.device != (uintptr_t)page.host);
 	EXPECT(cuda->streamWriteValue64(NULL, (zd_cu_ptr)(uintptr_t)page.host, 1, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->streamWriteValue64(NULL, page.device + 24, 8, 0));
 	MUST(cuda->streamSynchronize(NULL));
 	assert_int_equal(look(&page.host[3]), 8);
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_allocating(void **state)
+DRIVER_TEST(test_allocating)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_ptr device = 0, at = new_mapped(cuda, 0, GRANULARITY);
 	void *host = NULL;
 
-	(void)state;
 	EXPECT(cuda->memHostAlloc(&host, 0, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memHostAlloc(&host, 3 * PAGE, ZD_CU_HOST_ALLOC_PORTABLE));
 	MUST(cuda->memHostGetDevicePointer(&device, host, 0));
@@ -88,21 +76,17 @@ static void test_allocating(void **state)
 	EXPECT(cuda->memHostUnregister(host), 713);
 	MUST(cuda->memFreeHost(host));
 	EXPECT(cuda->memFreeHost(host), ZD_CU_INVALID_VALUE);
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
 /* ---- Pageable memory ----------------------------------------------------------------------------------- */
 
-static void test_pageable_sources_are_read_at_once(void **state)
+DRIVER_TEST(test_pageable_sources_are_read_at_once)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 	uint64_t pageable = 1, first = 0, second = 0;
 
-	(void)state;
 	page.host[1] = 1;
 	MUST(cuda->streamWaitValue64(stream, page.device, 1, 0));
 	MUST(cuda->memcpyHtoDAsync(at, &pageable, 8, stream));
@@ -115,19 +99,13 @@ static void test_pageable_sources_are_read_at_once(void **state)
 	assert_int_equal(first, 1);
 	MUST(cuda->memcpyDtoHAsync(&second, at + 8, 8, stream));
 	assert_int_equal(second, 2);
-	MUST(cuda->streamDestroy(stream));
-	unmap(cuda, at, GRANULARITY);
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_device_addresses_are_no_host_memory(void **state)
+DRIVER_TEST(test_device_addresses_are_no_host_memory)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY), empty = 0;
 	uint64_t word = 0;
 
-	(void)state;
 	MUST(cuda->memAddressReserve(&empty, GRANULARITY, 0, 0, 0));
 	EXPECT(cuda->memcpyAsync(at, empty, 8, NULL), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memcpyAsync(empty, at, 8, NULL), ZD_CU_INVALID_VALUE);
@@ -136,8 +114,6 @@ static void test_device_addresses_are_no_host_memory(void **state)
 	EXPECT(cuda->memcpyDtoHAsync(NULL, at, 8, NULL), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memcpyDtoHAsync(NULL, at, 0, NULL));
 	MUST(cuda->memAddressFree(empty, GRANULARITY));
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
 /* ---- Giving back what is in use ------------------------------------------------------------------------ */
@@ -160,9 +136,8 @@ static void *give_back(void *arg)
 	return as_pointer((uintptr_t)result);
 }
 
-static void test_unregistering_waits_for_work_on_it(void **state)
+DRIVER_TEST(test_unregistering_waits_for_work_on_it)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct giving_back work = {.cuda = cuda, .words = new_pages(PAGE, PROT_READ | PROT_WRITE)};
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
@@ -170,7 +145,6 @@ static void test_unregistering_waits_for_work_on_it(void **state)
 	void *result = NULL;
 	pthread_t thread;
 
-	(void)state;
 	MUST(cuda->ctxGetCurrent(&work.context));
 	MUST(cuda->memHostRegister(work.words, PAGE, BOTH));
 	MUST(cuda->memHostGetDevicePointer(&words, work.words, 0));
@@ -184,24 +158,10 @@ static void test_unregistering_waits_for_work_on_it(void **state)
 	assert_int_equal(pthread_join(thread, &result), 0);
 	assert_int_equal((intptr_t)result, ZD_CU_SUCCESS);
 	assert_int_equal(work.seen, 33);
-	MUST(cuda->streamDestroy(stream));
-	free_page(cuda, page);
 	assert_int_equal(munmap(work.words, PAGE), 0);
-	leave(cuda, 0);
 }
 
 int main(int argc, char **argv)
 {
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-	struct a_case cases[] = {
-	        CASE(test_registering, CLEAN),
-	        CASE(test_registered_pages_are_there_and_writable, CLEAN),
-	        CASE(test_device_addresses_can_be_others, CLEAN, "ZD_DOUBLE_ATTRIBUTES=91=0"),
-	        CASE(test_allocating, CLEAN),
-	        CASE(test_pageable_sources_are_read_at_once, CLEAN),
-	        CASE(test_device_addresses_are_no_host_memory, CLEAN),
-	        CASE(test_unregistering_waits_for_work_on_it, CLEAN),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

@@ -72,14 +72,12 @@ static uint64_t read_word(const struct zd_cuda *cuda, zd_cu_ptr at)
 
 /* ---- Cases --------------------------------------------------------------------------------------------- */
 
-static void test_kernels_run_in_the_order_of_their_stream(void **state)
+DRIVER_TEST(test_kernels_run_in_the_order_of_their_stream)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	struct CUfunc_st *function = NULL;
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "increment"));
 	MUST(launch(cuda, function, NULL, at, 5)); /* before the memory is cleared */
 	MUST(cuda->memsetD8Async(at, 0, GRANULARITY, NULL));
@@ -89,103 +87,82 @@ static void test_kernels_run_in_the_order_of_their_stream(void **state)
 	MUST(cuda->moduleUnload(module));
 	EXPECT(launch(cuda, function, NULL, at, 1), ZD_CU_INVALID_HANDLE);
 	EXPECT(cuda->moduleUnload(module), ZD_CU_INVALID_HANDLE);
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
-static void test_an_argument_may_be_a_structure(void **state)
+DRIVER_TEST(test_an_argument_may_be_a_structure)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	struct terms terms = {.at = at, .count = ZD_ARRAY_LEN(terms.each), .each = {[0] = 1, [19] = 40}};
 	struct CUfunc_st *function = NULL;
 	void *args[] = {&terms};
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "add_all"));
 	MUST(cuda->memsetD8Async(at, 0, GRANULARITY, NULL));
 	MUST(cuda->launchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, args, NULL));
 	memset(&terms, 0, sizeof(terms));
 	assert_int_equal(read_word(cuda, at), 41);
 	MUST(cuda->moduleUnload(module));
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
 /* Perhaps the real driver does not: who relies on that waits for ever one day. */
-static void test_loading_waits_for_all_streams(void **state)
+DRIVER_TEST(test_loading_waits_for_all_streams)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	struct CUmod_st *module;
 
-	(void)state;
 	for (int i = 0; i < 100; i++)
 		MUST(cuda->memsetD8Async(at, 7, GRANULARITY, stream));
 	module = load_module(cuda);
 	EXPECT(cuda->streamQuery(stream), ZD_CU_SUCCESS);
 	MUST(cuda->moduleUnload(module));
-	MUST(cuda->streamDestroy(stream));
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
 /* Only by name: what they compute is tests/gpu/kernels.c's. */
-static void test_the_librarys_kernels_are_in_the_double(void **state)
+DRIVER_TEST(test_the_librarys_kernels_are_in_the_double)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	struct CUfunc_st *function = NULL;
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "zerod_cast_float32_bfloat16"));
 	EXPECT(cuda->moduleGetFunction(&function, module, "zerod_cast_float32_float16"), ZD_CU_NOT_FOUND);
 	MUST(cuda->moduleUnload(module));
-	leave(cuda, 0);
 }
 
-static void test_kernels_are_found_by_name(void **state)
+DRIVER_TEST(test_kernels_are_found_by_name)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = NULL;
 	struct CUfunc_st *function = NULL;
 
-	(void)state;
 	EXPECT(cuda->moduleLoadData(&module, "no module"), 200);
 	module = load_module(cuda);
 	EXPECT(cuda->moduleGetFunction(&function, module, "absent"), ZD_CU_NOT_FOUND);
 	EXPECT(cuda->moduleGetFunction(&function, module, "elsewhere"), ZD_CU_NOT_FOUND);
 	MUST(cuda->moduleUnload(module));
-	leave(cuda, 0);
 }
 
-static void test_an_impossible_shape_is_refused(void **state)
+DRIVER_TEST(test_an_impossible_shape_is_refused)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	struct CUfunc_st *function = NULL;
 	uint64_t zero = 0;
 	void *args[] = {&zero, &zero};
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "increment"));
 	EXPECT(cuda->launchKernel(function, 0, 1, 1, 1, 1, 1, 0, NULL, args, NULL), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->launchKernel(function, 1, 1, 1, 2048, 1, 1, 0, NULL, args, NULL), ZD_CU_INVALID_VALUE);
 	MUST(cuda->moduleUnload(module));
-	leave(cuda, 0);
 }
 
 /* Memory that is mapped, for the other device alone. */
-static void test_memory_of_others_ends_the_context(void **state)
+CASE_TEST(test_memory_of_others_ends_the_context)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	zd_cu_ptr at = new_mapped(cuda, 1, GRANULARITY);
 	struct CUfunc_st *function = NULL;
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "increment"));
 	MUST(launch(cuda, function, NULL, at, 1));
 	EXPECT(cuda->streamSynchronize(NULL), ZD_CU_ILLEGAL_ADDRESS);
@@ -193,14 +170,13 @@ static void test_memory_of_others_ends_the_context(void **state)
 	EXPECT(cuda->moduleUnload(module), ZD_CU_ILLEGAL_ADDRESS); /* given back all the same */
 }
 
-static void test_memory_of_the_cpu_ends_the_context(void **state)
+CASE_TEST(test_memory_of_the_cpu_ends_the_context)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	struct CUfunc_st *function = NULL;
 	uint64_t word = 1;
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "increment"));
 	MUST(launch(cuda, function, NULL, (uintptr_t)&word, 2));
 	EXPECT(cuda->streamSynchronize(NULL), ZD_CU_ILLEGAL_ADDRESS);
@@ -208,48 +184,28 @@ static void test_memory_of_the_cpu_ends_the_context(void **state)
 }
 
 /* Its attribute is set. */
-static void test_a_gpu_that_reaches_memory_of_the_cpu(void **state)
+DRIVER_TEST(test_a_gpu_that_reaches_memory_of_the_cpu, "ZD_DOUBLE_ATTRIBUTES=88=1")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUmod_st *module = load_module(cuda);
 	struct CUfunc_st *function = NULL;
 	uint64_t word = 1;
 
-	(void)state;
 	MUST(cuda->moduleGetFunction(&function, module, "increment"));
 	MUST(launch(cuda, function, NULL, (uintptr_t)&word, 2));
 	MUST(cuda->streamSynchronize(NULL));
 	assert_int_equal(word, 3);
 	MUST(cuda->moduleUnload(module));
-	leave(cuda, 0);
 }
 
-static void test_a_kept_module_is_a_leak(void **state)
+CASE_TEST_WITH(test_a_kept_module_is_a_leak, .env = {CLEAN}, .exit_status = 99, .says = "1 modules")
 {
 	const struct zd_cuda *cuda = load_and_enter();
 
-	(void)state;
 	(void)load_module(cuda);
 	leave(cuda, 0);
 }
 
 int main(int argc, char **argv)
 {
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-	struct a_case cases[] = {
-	        CASE(test_kernels_run_in_the_order_of_their_stream, CLEAN),
-	        CASE(test_an_argument_may_be_a_structure, CLEAN),
-	        CASE(test_loading_waits_for_all_streams, CLEAN),
-	        CASE(test_the_librarys_kernels_are_in_the_double, CLEAN),
-	        CASE(test_kernels_are_found_by_name, CLEAN),
-	        CASE(test_an_impossible_shape_is_refused, CLEAN),
-	        CASE(test_memory_of_others_ends_the_context),
-	        CASE(test_a_kept_module_is_a_leak, CLEAN),
-	        CASE(test_memory_of_the_cpu_ends_the_context),
-	        CASE(test_a_gpu_that_reaches_memory_of_the_cpu, CLEAN, "ZD_DOUBLE_ATTRIBUTES=88=1"),
-	};
-
-	cases[7].exit_status = 99;
-	cases[7].says = "1 modules";
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

@@ -8,14 +8,12 @@
 
 /* ---- Creating ------------------------------------------------------------------------------------------ */
 
-static void test_granularity_rules_sizes(void **state)
+DRIVER_TEST(test_granularity_rules_sizes)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	const struct zd_cu_allocation allocation = allocation_on(0);
 	zd_cu_memory memory = 0;
 	size_t bytes = 0;
 
-	(void)state;
 	MUST(cuda->memGetAllocationGranularity(&bytes, &allocation, ZD_CU_GRANULARITY_MINIMUM));
 	assert_int_equal(bytes, GRANULARITY);
 	EXPECT(cuda->memCreate(&memory, GRANULARITY + PAGE, &allocation, 0), ZD_CU_INVALID_VALUE);
@@ -23,17 +21,14 @@ static void test_granularity_rules_sizes(void **state)
 	MUST(cuda->memCreate(&memory, GRANULARITY, &allocation, 0));
 	MUST(cuda->memRelease(memory));
 	EXPECT(cuda->memRelease(memory), ZD_CU_INVALID_VALUE);
-	leave(cuda, 0);
 }
 
-static void test_memory_is_finite(void **state)
+DRIVER_TEST(test_memory_is_finite, "ZD_DOUBLE_MEMORY=8388608")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	const struct zd_cu_allocation allocation = allocation_on(0);
 	zd_cu_memory memory, more = 0;
 	size_t available = 0, total = 0;
 
-	(void)state;
 	memory = create(cuda, 0, 6 * MIB);
 	MUST(cuda->memGetInfo(&available, &total));
 	assert_int_equal(total, 8 * MIB);
@@ -45,16 +40,14 @@ static void test_memory_is_finite(void **state)
 	MUST(cuda->memGetInfo(&available, &total));
 	assert_int_equal(available, 8 * MIB);
 	MUST(cuda->memRelease(more));
-	leave(cuda, 0);
 }
 
-static void test_memory_taken_by_others_is_missing(void **state)
+CASE_TEST(test_memory_taken_by_others_is_missing, CLEAN, "ZD_DOUBLE_MEMORY=8388608")
 {
 	const struct zd_cuda *cuda;
 	size_t available = 0, total = 0;
 	char dir[] = CASE_DIR;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
 	case_write_file(dir, "taken-0", "3145728\n");
@@ -65,13 +58,11 @@ static void test_memory_taken_by_others_is_missing(void **state)
 	case_remove_dir(dir);
 }
 
-static void test_what_a_device_lacks_is_not_supported(void **state)
+DRIVER_TEST(test_what_a_device_lacks_is_not_supported, "ZD_DOUBLE_ATTRIBUTES=103=0,110=0")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct zd_cu_allocation allocation = allocation_on(0);
 	zd_cu_memory memory = 0;
 
-	(void)state;
 	EXPECT(cuda->memCreate(&memory, GRANULARITY, &allocation, 0), ZD_CU_NOT_SUPPORTED);
 	allocation.handle_types = 0;
 	allocation.flags.gpu_direct_rdma = 1;
@@ -79,18 +70,15 @@ static void test_what_a_device_lacks_is_not_supported(void **state)
 	allocation.flags.gpu_direct_rdma = 0;
 	allocation.location.id = 9;
 	EXPECT(cuda->memCreate(&memory, GRANULARITY, &allocation, 0), ZD_CU_INVALID_DEVICE);
-	leave(cuda, 0);
 }
 
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
-static void test_whole_handles_are_mapped_at_offset_zero(void **state)
+DRIVER_TEST(test_whole_handles_are_mapped_at_offset_zero)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, 2 * GRANULARITY);
 	zd_cu_ptr at = 0;
 
-	(void)state;
 	EXPECT(cuda->memAddressReserve(&at, PAGE, 0, 0, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memAddressReserve(&at, 4 * GRANULARITY, 0, 0, 0));
 	assert_int_equal(at % GRANULARITY, 0);
@@ -105,17 +93,14 @@ static void test_whole_handles_are_mapped_at_offset_zero(void **state)
 	MUST(cuda->memUnmap(at, 4 * GRANULARITY));
 	MUST(cuda->memAddressFree(at, 4 * GRANULARITY));
 	MUST(cuda->memRelease(memory));
-	leave(cuda, 0);
 }
 
-static void test_whole_mappings_are_unmapped(void **state)
+DRIVER_TEST(test_whole_mappings_are_unmapped)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, 2 * GRANULARITY);
 	zd_cu_ptr at = map(cuda, memory, 2 * GRANULARITY, 0);
 	const struct zd_cu_access access = access_for(0);
 
-	(void)state;
 	EXPECT(cuda->memUnmap(at, GRANULARITY), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memUnmap(at + GRANULARITY, GRANULARITY), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->memSetAccess(at, GRANULARITY, &access, 1), ZD_CU_INVALID_VALUE);
@@ -126,17 +111,15 @@ static void test_whole_mappings_are_unmapped(void **state)
 	EXPECT(cuda->memAddressFree(at, GRANULARITY), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memAddressFree(at, 2 * GRANULARITY));
 	MUST(cuda->memRelease(memory));
-	leave(cuda, 0);
 }
 
-static void test_mapped_memory_needs_no_handle(void **state)
+CASE_TEST(test_mapped_memory_needs_no_handle, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	size_t available = 0, total = 0;
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	uint32_t word = 0;
 
-	(void)state;
 	MUST(cuda->memGetInfo(&available, &total));
 	assert_int_equal(total - available, GRANULARITY);
 	MUST(cuda->memsetD8Async(at, 0x5a, GRANULARITY, NULL));
@@ -149,15 +132,13 @@ static void test_mapped_memory_needs_no_handle(void **state)
 }
 
 /* Two addresses of the same bytes; a copy over several mappings that lie side by side. */
-static void test_copies_cross_mappings(void **state)
+DRIVER_TEST(test_copies_cross_mappings)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	const struct zd_cu_access access = access_for(0);
 	static unsigned char out[2 * GRANULARITY], in[2 * GRANULARITY];
 	zd_cu_memory a = create(cuda, 0, GRANULARITY), b = create(cuda, 0, GRANULARITY);
 	zd_cu_ptr at = 0, other = map(cuda, b, GRANULARITY, 0);
 
-	(void)state;
 	MUST(cuda->memAddressReserve(&at, 2 * GRANULARITY, 0, 0, 0));
 	MUST(cuda->memMap(at, GRANULARITY, 0, a, 0));
 	MUST(cuda->memMap(at + GRANULARITY, GRANULARITY, 0, b, 0));
@@ -173,12 +154,11 @@ static void test_copies_cross_mappings(void **state)
 	unmap(cuda, other, GRANULARITY);
 	MUST(cuda->memRelease(a));
 	MUST(cuda->memRelease(b));
-	leave(cuda, 0);
 }
 
 /* ---- Access -------------------------------------------------------------------------------------------- */
 
-static void test_without_access_the_context_is_lost(void **state)
+CASE_TEST(test_without_access_the_context_is_lost, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
@@ -186,7 +166,6 @@ static void test_without_access_the_context_is_lost(void **state)
 	struct CUstream_st *stream = new_stream(cuda);
 	struct CUctx_st *second;
 
-	(void)state;
 	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
 	EXPECT(cuda->streamSynchronize(stream), ZD_CU_ILLEGAL_ADDRESS);
 	EXPECT(cuda->memsetD8Async(at, 1, GRANULARITY, stream), ZD_CU_ILLEGAL_ADDRESS);
@@ -215,15 +194,13 @@ static unsigned long long access_of(const struct zd_cuda *cuda, int device, zd_c
 }
 
 /* From whole mappings, one device and one mapping at a time; the bytes stay. */
-static void test_access_is_taken_and_given_back(void **state)
+DRIVER_TEST(test_access_is_taken_and_given_back)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, 2 * GRANULARITY);
 	zd_cu_ptr at = map(cuda, memory, 2 * GRANULARITY, 0), other = map(cuda, memory, 2 * GRANULARITY, 0);
 	struct zd_cu_access access = access_for(0);
 	uint32_t word = 0;
 
-	(void)state;
 	MUST(cuda->memsetD8Async(at, 3, 2 * GRANULARITY, NULL));
 	MUST(cuda->streamSynchronize(NULL));
 	access.flags = ZD_CU_ACCESS_NONE;
@@ -245,11 +222,10 @@ static void test_access_is_taken_and_given_back(void **state)
 	EXPECT(cuda->memGetAccess(&(unsigned long long){0}, &access.location, at), ZD_CU_INVALID_VALUE);
 	unmap(cuda, other, 2 * GRANULARITY);
 	MUST(cuda->memRelease(memory));
-	leave(cuda, 0);
 }
 
 /* A memset that was enqueued with access, and runs without. */
-static void test_access_is_taken_from_what_is_enqueued(void **state)
+CASE_TEST(test_access_is_taken_from_what_is_enqueued, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
@@ -257,7 +233,6 @@ static void test_access_is_taken_from_what_is_enqueued(void **state)
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	access.flags = ZD_CU_ACCESS_NONE;
 	MUST(cuda->streamWaitValue64(stream, page.device, 1, ZD_CU_WAIT_GEQ));
 	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
@@ -271,35 +246,29 @@ static void test_access_is_taken_from_what_is_enqueued(void **state)
 	leave(cuda, 0);
 }
 
-static void test_a_push_needs_the_issuing_device_on_both_sides(void **state)
+DRIVER_TEST(test_a_push_needs_the_issuing_device_on_both_sides)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory far = create(cuda, 1, GRANULARITY);
 	zd_cu_ptr from = new_mapped(cuda, 0, GRANULARITY), to = map(cuda, far, GRANULARITY, 1);
 	const struct zd_cu_access access = access_for(0);
 	uint32_t word = 0;
 
-	(void)state;
 	MUST(cuda->memSetAccess(to, GRANULARITY, &access, 1));
 	MUST(cuda->memsetD8Async(from, 7, GRANULARITY, NULL));
 	MUST(cuda->memcpyAsync(to, from, GRANULARITY, NULL));
 	MUST(cuda->memcpyDtoHAsync(&word, to, 4, NULL));
 	assert_int_equal(word, 0x07070707);
-	unmap(cuda, from, GRANULARITY);
 	unmap(cuda, to, GRANULARITY);
 	MUST(cuda->memRelease(far));
-	leave(cuda, 0);
 }
 
-static void test_no_access_between_devices_that_are_no_peers(void **state)
+DRIVER_TEST(test_no_access_between_devices_that_are_no_peers, "ZD_DOUBLE_NO_PEER=0-1,2-3")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
 	zd_cu_ptr at = map(cuda, memory, GRANULARITY, 0);
 	struct zd_cu_access access = access_for(1);
 	int can = -1;
 
-	(void)state;
 	MUST(cuda->deviceCanAccessPeer(&can, 0, 1));
 	assert_int_equal(can, 0);
 	MUST(cuda->deviceCanAccessPeer(&can, 2, 0));
@@ -309,17 +278,15 @@ static void test_no_access_between_devices_that_are_no_peers(void **state)
 	MUST(cuda->memSetAccess(at, GRANULARITY, &access, 1));
 	unmap(cuda, at, GRANULARITY);
 	MUST(cuda->memRelease(memory));
-	leave(cuda, 0);
 }
 
-static void test_copies_between_devices_that_are_no_peers(void **state)
+CASE_TEST(test_copies_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1")
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUctx_st *near = NULL, *far = NULL;
 	zd_cu_ptr from = new_mapped(cuda, 0, GRANULARITY), to = new_mapped(cuda, 1, GRANULARITY);
 	uint32_t word = 0;
 
-	(void)state;
 	MUST(cuda->devicePrimaryCtxRetain(&far, 1));
 	MUST(cuda->ctxGetCurrent(&near));
 	MUST(cuda->memsetD8Async(from, 9, GRANULARITY, NULL));
@@ -340,14 +307,13 @@ static void test_copies_between_devices_that_are_no_peers(void **state)
 	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
-static void test_unmapped_under_its_hands(void **state)
+CASE_TEST(test_unmapped_under_its_hands, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	MUST(cuda->streamWaitValue64(stream, page.device, 1, ZD_CU_WAIT_GEQ));
 	MUST(cuda->memsetD8Async(at, 1, GRANULARITY, stream));
 	/* It waits for nothing that is parked. */
@@ -361,7 +327,7 @@ static void test_unmapped_under_its_hands(void **state)
 }
 
 /* A wait on memory that is unmapped meanwhile, and then passes by way of another address. */
-static void test_unmapped_while_it_is_waited_on(void **state)
+CASE_TEST(test_unmapped_while_it_is_waited_on, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
@@ -369,7 +335,6 @@ static void test_unmapped_while_it_is_waited_on(void **state)
 	struct CUstream_st *waits = new_stream(cuda), *writes = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	MUST(cuda->streamWriteValue64(waits, page.device, 1, 0));
 	MUST(cuda->streamWaitValue64(waits, at, 1, 0));
 	while (look(page.host) == 0)
@@ -391,14 +356,12 @@ static void test_unmapped_while_it_is_waited_on(void **state)
 	leave(cuda, 0);
 }
 
-static void test_the_cpu_faults_on_device_addresses(void **state)
+DRIVER_TEST(test_the_cpu_faults_on_device_addresses)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	int status = 0;
 	pid_t pid;
 
-	(void)state;
 	(void)fflush(NULL);
 	pid = fork();
 	assert_true(pid >= 0);
@@ -408,22 +371,18 @@ static void test_the_cpu_faults_on_device_addresses(void **state)
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
 /* ---- Descriptors --------------------------------------------------------------------------------------- */
 
-static void test_memory_travels_as_a_descriptor(void **state)
+DRIVER_TEST(test_memory_travels_as_a_descriptor)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	zd_cu_memory memory = create(cuda, 0, GRANULARITY), imported = 0;
 	zd_cu_ptr at = map(cuda, memory, GRANULARITY, 0), other;
 	size_t available = 0, total = 0;
 	uint32_t word = 0;
 	int fd = -1;
 
-	(void)state;
 	MUST(cuda->memsetD8Async(at, 3, GRANULARITY, NULL));
 	MUST(cuda->streamSynchronize(NULL));
 	MUST(cuda->memExportToShareableHandle(&fd, memory, ZD_CU_HANDLE_POSIX_FD, 0));
@@ -442,17 +401,14 @@ static void test_memory_travels_as_a_descriptor(void **state)
 	assert_int_equal(available, total);
 	unmap(cuda, other, GRANULARITY);
 	MUST(cuda->memRelease(imported));
-	leave(cuda, 0);
 }
 
-static void test_other_descriptors_are_refused(void **state)
+DRIVER_TEST(test_other_descriptors_are_refused)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct zd_cu_allocation allocation = allocation_on(0);
 	zd_cu_memory memory = 0;
 	int fd = memfd_create("anything", MFD_CLOEXEC);
 
-	(void)state;
 	assert_int_equal(ftruncate(fd, (off_t)GRANULARITY), 0);
 	EXPECT(cuda->memImportFromShareableHandle(&memory, as_pointer((uintptr_t)fd), ZD_CU_HANDLE_POSIX_FD),
 	       ZD_CU_INVALID_VALUE);
@@ -463,33 +419,9 @@ static void test_other_descriptors_are_refused(void **state)
 	MUST(cuda->memCreate(&memory, GRANULARITY, &allocation, 0));
 	EXPECT(cuda->memExportToShareableHandle(&fd, memory, ZD_CU_HANDLE_POSIX_FD, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->memRelease(memory));
-	leave(cuda, 0);
 }
 
 int main(int argc, char **argv)
 {
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-	struct a_case cases[] = {
-	        CASE(test_granularity_rules_sizes, CLEAN),
-	        CASE(test_memory_is_finite, CLEAN, "ZD_DOUBLE_MEMORY=8388608"),
-	        CASE(test_memory_taken_by_others_is_missing, CLEAN, "ZD_DOUBLE_MEMORY=8388608"),
-	        CASE(test_what_a_device_lacks_is_not_supported, CLEAN, "ZD_DOUBLE_ATTRIBUTES=103=0,110=0"),
-	        CASE(test_whole_handles_are_mapped_at_offset_zero, CLEAN),
-	        CASE(test_whole_mappings_are_unmapped, CLEAN),
-	        CASE(test_mapped_memory_needs_no_handle, CLEAN),
-	        CASE(test_copies_cross_mappings, CLEAN),
-	        CASE(test_without_access_the_context_is_lost, CLEAN),
-	        CASE(test_access_is_taken_and_given_back, CLEAN),
-	        CASE(test_access_is_taken_from_what_is_enqueued, CLEAN),
-	        CASE(test_a_push_needs_the_issuing_device_on_both_sides, CLEAN),
-	        CASE(test_no_access_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1,2-3"),
-	        CASE(test_copies_between_devices_that_are_no_peers, CLEAN, "ZD_DOUBLE_NO_PEER=0-1"),
-	        CASE(test_unmapped_under_its_hands, CLEAN),
-	        CASE(test_unmapped_while_it_is_waited_on, CLEAN),
-	        CASE(test_the_cpu_faults_on_device_addresses, CLEAN),
-	        CASE(test_memory_travels_as_a_descriptor, CLEAN),
-	        CASE(test_other_descriptors_are_refused, CLEAN),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

@@ -43,20 +43,16 @@ static void let_others_run(const struct zd_cuda *cuda)
 		write_to(cuda, stream, page, X, i);
 		MUST(cuda->streamSynchronize(stream));
 	}
-	MUST(cuda->streamDestroy(stream));
-	free_page(cuda, page);
 }
 
 /* ---- Hardware queues ----------------------------------------------------------------------------------- */
 
 /* Streams 1 and 3 of three share the first of two queues. */
-static void test_streams_share_queues(void **state)
+DRIVER_TEST(test_streams_share_queues, "CUDA_DEVICE_MAX_CONNECTIONS=2")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *a = new_stream(cuda), *b = new_stream(cuda), *c = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	wait_for(cuda, a, page, FENCE, 1);
 	write_to(cuda, a, page, X, 1);
 	copy_word(cuda, b, page, Y, X);
@@ -70,20 +66,13 @@ static void test_streams_share_queues(void **state)
 	assert_int_equal(look(&page.host[Y]), 0);
 	assert_int_equal(look(&page.host[Z]), 1);
 	MUST(cuda->streamQuery(a));
-	MUST(cuda->streamDestroy(a));
-	MUST(cuda->streamDestroy(b));
-	MUST(cuda->streamDestroy(c));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_one_queue_blocks_all(void **state)
+DRIVER_TEST(test_one_queue_blocks_all, "CUDA_DEVICE_MAX_CONNECTIONS=1")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *a = new_stream(cuda), *b = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	wait_for(cuda, a, page, FENCE, 1);
 	copy_word(cuda, b, page, Y, X);
 	EXPECT(cuda->streamQuery(b), ZD_CU_NOT_READY);
@@ -91,19 +80,13 @@ static void test_one_queue_blocks_all(void **state)
 	store(&page.host[FENCE], 1);
 	MUST(cuda->streamSynchronize(b));
 	assert_int_equal(look(&page.host[Y]), 5);
-	MUST(cuda->streamDestroy(a));
-	MUST(cuda->streamDestroy(b));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_a_context_is_waited_for(void **state)
+DRIVER_TEST(test_a_context_is_waited_for)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *a = new_stream(cuda), *b = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	wait_for(cuda, a, page, FENCE, 1);
 	copy_word(cuda, a, page, Z, X);
 	write_to(cuda, b, page, X, 5);
@@ -112,19 +95,13 @@ static void test_a_context_is_waited_for(void **state)
 	MUST(cuda->streamQuery(a));
 	MUST(cuda->streamQuery(b));
 	assert_int_equal(look(&page.host[Z]), 5);
-	MUST(cuda->streamDestroy(a));
-	MUST(cuda->streamDestroy(b));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_eight_queues_by_default(void **state)
+DRIVER_TEST(test_eight_queues_by_default)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *streams[9];
 	struct page page = new_page(cuda);
 
-	(void)state;
 	for (int i = 0; i < 9; i++)
 		streams[i] = new_stream(cuda);
 	wait_for(cuda, streams[0], page, FENCE, 1);
@@ -135,19 +112,14 @@ static void test_eight_queues_by_default(void **state)
 	EXPECT(cuda->streamQuery(streams[8]), ZD_CU_NOT_READY);
 	store(&page.host[FENCE], 1);
 	MUST(cuda->streamSynchronize(streams[8]));
-	for (int i = 0; i < 9; i++)
-		MUST(cuda->streamDestroy(streams[i]));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_destroying_a_stream_lets_its_work_run(void **state)
+CASE_TEST(test_destroying_a_stream_lets_its_work_run, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda), *next = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	wait_for(cuda, stream, page, FENCE, 1);
 	write_to(cuda, stream, page, X, 1);
 	MUST(cuda->streamDestroy(stream));
@@ -163,13 +135,12 @@ static void test_destroying_a_stream_lets_its_work_run(void **state)
 
 /* ---- The legacy default stream ------------------------------------------------------------------------- */
 
-static void test_the_default_stream_is_in_order_with_blocking_ones(void **state)
+DRIVER_TEST(test_the_default_stream_is_in_order_with_blocking_ones)
 {
-	const struct zd_cuda *cuda = load_and_enter();
-	struct CUstream_st *spare = new_stream(cuda), *before = NULL, *after = NULL, *apart = NULL;
+	struct CUstream_st *before = NULL, *after = NULL, *apart = NULL;
 	struct page page = new_page(cuda);
 
-	(void)state;
+	(void)new_stream(cuda); /* in the queue of none of these */
 	MUST(cuda->streamCreateWithPriority(&before, 0, 0));
 	MUST(cuda->streamCreateWithPriority(&after, 0, 0));
 	apart = new_stream(cuda);
@@ -185,27 +156,21 @@ static void test_the_default_stream_is_in_order_with_blocking_ones(void **state)
 	MUST(cuda->streamSynchronize(after));
 	assert_int_equal(look(&page.host[Z]), 1);
 	MUST(cuda->streamSynchronize(ZD_CU_STREAM_LEGACY));
-	MUST(cuda->streamDestroy(spare));
 	MUST(cuda->streamDestroy(before));
 	MUST(cuda->streamDestroy(after));
-	MUST(cuda->streamDestroy(apart));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
 /* ---- Fences -------------------------------------------------------------------------------------------- */
 
-static void test_waits_compare_in_a_circle(void **state)
+DRIVER_TEST(test_waits_compare_in_a_circle)
 {
 	static const struct {
 		uint64_t is, awaited;
 	} passes[] = {
 	        {1, 1}, {7, 1}, {INT64_MAX, 12}, {3, UINT64_MAX - 2}, {0, 0}, {(uint64_t)1 << 63, INT64_MAX}};
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(passes); i++) {
 		store(&page.host[FENCE], passes[i].is);
 		wait_for(cuda, stream, page, FENCE, passes[i].awaited);
@@ -221,12 +186,9 @@ static void test_waits_compare_in_a_circle(void **state)
 	store(&page.host[FENCE], 3);
 	MUST(cuda->streamSynchronize(stream));
 	assert_int_equal(look(&page.host[Y]), 9);
-	MUST(cuda->streamDestroy(stream));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_fences_lie_in_memory_that_devices_know(void **state)
+CASE_TEST(test_fences_lie_in_memory_that_devices_know, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
@@ -234,7 +196,6 @@ static void test_fences_lie_in_memory_that_devices_know(void **state)
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	uint64_t own = 0;
 
-	(void)state;
 	EXPECT(cuda->streamWaitValue64(stream, (zd_cu_ptr)(uintptr_t)&own, 0, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->streamWriteValue64(stream, (zd_cu_ptr)(uintptr_t)&own, 1, 0), ZD_CU_INVALID_VALUE);
 	EXPECT(cuda->streamWriteValue64(stream, page.device + PAGE, 1, 0), ZD_CU_INVALID_VALUE);
@@ -252,20 +213,15 @@ static void test_fences_lie_in_memory_that_devices_know(void **state)
 	leave(cuda, 0);
 }
 
-static void test_words_can_be_unsupported(void **state)
+DRIVER_TEST(test_words_can_be_unsupported, "ZD_DOUBLE_ATTRIBUTES=122=0")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct page page = new_page(cuda);
 
-	(void)state;
 	EXPECT(cuda->streamWriteValue64(NULL, page.device, 1, 0), ZD_CU_NOT_SUPPORTED);
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_batches_are_all_or_nothing(void **state)
+DRIVER_TEST(test_batches_are_all_or_nothing)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	struct page page = new_page(cuda);
 	union zd_cu_mem_op ops[3] = {
@@ -274,7 +230,6 @@ static void test_batches_are_all_or_nothing(void **state)
 	        {.write = {.operation = ZD_CU_OP_WRITE_64, .address = word_at(page, Y) + 1, .value = 4}},
 	};
 
-	(void)state;
 	EXPECT(cuda->streamBatchMemOp(stream, 3, ops, 0), ZD_CU_INVALID_VALUE);
 	MUST(cuda->streamQuery(stream));
 	ops[2].write.address--;
@@ -287,15 +242,11 @@ static void test_batches_are_all_or_nothing(void **state)
 	MUST(cuda->streamSynchronize(stream));
 	assert_int_equal(look(&page.host[X]), 4);
 	assert_int_equal(look(&page.host[Y]), 4);
-	MUST(cuda->streamDestroy(stream));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
 /* A wait on one device passes by another device's write, and sees what was copied before it. */
-static void test_a_push_and_its_flag(void **state)
+DRIVER_TEST(test_a_push_and_its_flag)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *push, *consumer = new_stream(cuda);
 	zd_cu_memory memory = create(cuda, 0, GRANULARITY);
 	const struct zd_cu_access access = access_for(1);
@@ -303,7 +254,6 @@ static void test_a_push_and_its_flag(void **state)
 	struct page page = new_page(cuda);
 	uint64_t word = 0;
 
-	(void)state;
 	MUST(cuda->memSetAccess(dst, GRANULARITY, &access, 1));
 	wait_for(cuda, consumer, page, FENCE, 1);
 	MUST(cuda->memcpyAsync(word_at(page, X), dst, 8, consumer));
@@ -313,17 +263,11 @@ static void test_a_push_and_its_flag(void **state)
 	MUST(cuda->memsetD8Async(src, 6, GRANULARITY, push));
 	MUST(cuda->memcpyAsync(dst, src, GRANULARITY, push));
 	write_to(cuda, push, page, FENCE, 1);
-	MUST(cuda->streamDestroy(push));
 	MUST(cuda->streamSynchronize(consumer));
 	word = look(&page.host[X]);
 	assert_true(word == 0x0606060606060606);
-	unmap(cuda, src, GRANULARITY);
 	unmap(cuda, dst, GRANULARITY);
 	MUST(cuda->memRelease(memory));
-	MUST(cuda->streamDestroy(consumer));
-	free_page(cuda, page);
-	leave(cuda, 1);
-	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
@@ -378,14 +322,12 @@ static void *run_member(void *arg)
 }
 
 /* Eight threads on four devices hand a token around. */
-static void test_threads_pass_a_token_over_devices(void **state)
+DRIVER_TEST(test_threads_pass_a_token_over_devices)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct page page = new_page(cuda);
 	struct member members[MEMBERS];
 	pthread_t threads[MEMBERS];
 
-	(void)state;
 	for (int i = 0; i < MEMBERS; i++) {
 		members[i] = (struct member){.cuda = cuda, .page = page, .index = i};
 		assert_int_equal(pthread_create(&threads[i], NULL, run_member, &members[i]), 0);
@@ -398,20 +340,16 @@ static void test_threads_pass_a_token_over_devices(void **state)
 	assert_int_equal(look(&page.host[0]), ROUNDS + 1);
 	for (int i = 1; i < MEMBERS; i++)
 		assert_int_equal(look(&page.host[i]), ROUNDS);
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-static void test_events_order_streams_of_two_devices(void **state)
+DRIVER_TEST(test_events_order_streams_of_two_devices)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *first = new_stream(cuda), *second;
 	struct page page = new_page(cuda);
 	struct CUevent_st *event = NULL;
 
-	(void)state;
 	MUST(cuda->eventCreate(&event, ZD_CU_EVENT_DISABLE_TIMING));
 	MUST(cuda->eventQuery(event));
 	wait_for(cuda, first, page, FENCE, 1);
@@ -430,24 +368,17 @@ static void test_events_order_streams_of_two_devices(void **state)
 	assert_int_equal(look(&page.host[Y]), 1);
 	MUST(cuda->eventSynchronize(event));
 	MUST(cuda->eventQuery(event));
-	MUST(cuda->streamDestroy(first));
-	MUST(cuda->streamDestroy(second));
 	MUST(cuda->eventDestroy(event));
 	EXPECT(cuda->eventDestroy(event), ZD_CU_INVALID_HANDLE);
-	free_page(cuda, page);
-	leave(cuda, 1);
-	MUST(cuda->devicePrimaryCtxRelease(0));
 }
 
 /* A stream that waits for an event waits for the recording of that time, not for a later one. */
-static void test_recording_again_disturbs_nobody(void **state)
+DRIVER_TEST(test_recording_again_disturbs_nobody)
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *first = new_stream(cuda), *second = new_stream(cuda), *third = new_stream(cuda);
 	struct page page = new_page(cuda);
 	struct CUevent_st *event = NULL;
 
-	(void)state;
 	MUST(cuda->eventCreate(&event, 0));
 	wait_for(cuda, first, page, FENCE, 1);
 	MUST(cuda->eventRecord(event, first));
@@ -461,21 +392,14 @@ static void test_recording_again_disturbs_nobody(void **state)
 	store(&page.host[FENCE_B], 1);
 	MUST(cuda->eventSynchronize(event));
 	MUST(cuda->eventDestroy(event));
-	MUST(cuda->streamDestroy(first));
-	MUST(cuda->streamDestroy(second));
-	MUST(cuda->streamDestroy(third));
-	free_page(cuda, page);
-	leave(cuda, 0);
 }
 
-static void test_time_between_events(void **state)
+DRIVER_TEST(test_time_between_events, "ZD_DOUBLE_COPY_US=2000")
 {
-	const struct zd_cuda *cuda = load_and_enter();
 	struct CUevent_st *from = NULL, *to = NULL, *timeless = NULL;
 	zd_cu_ptr at = new_mapped(cuda, 0, GRANULARITY);
 	float ms = -1;
 
-	(void)state;
 	MUST(cuda->eventCreate(&from, 0));
 	MUST(cuda->eventCreate(&to, 0));
 	MUST(cuda->eventCreate(&timeless, ZD_CU_EVENT_DISABLE_TIMING));
@@ -493,18 +417,15 @@ static void test_time_between_events(void **state)
 	MUST(cuda->eventDestroy(from));
 	MUST(cuda->eventDestroy(to));
 	MUST(cuda->eventDestroy(timeless));
-	unmap(cuda, at, GRANULARITY);
-	leave(cuda, 0);
 }
 
-static void test_handles_are_checked(void **state)
+CASE_TEST(test_handles_are_checked, CLEAN)
 {
 	const struct zd_cuda *cuda = load_and_enter();
 	struct CUstream_st *stream = new_stream(cuda);
 	struct CUctx_st *context = NULL, *current = NULL;
 	int least = -1, greatest = 1;
 
-	(void)state;
 	MUST(cuda->ctxGetCurrent(&current));
 	MUST(cuda->streamGetCtx(stream, &context));
 	assert_ptr_equal(context, current);
@@ -523,25 +444,5 @@ static void test_handles_are_checked(void **state)
 
 int main(int argc, char **argv)
 {
-#define CLEAN "ZD_DOUBLE_LEAKS=1"
-	struct a_case cases[] = {
-	        CASE(test_streams_share_queues, CLEAN, "CUDA_DEVICE_MAX_CONNECTIONS=2"),
-	        CASE(test_one_queue_blocks_all, CLEAN, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
-	        CASE(test_a_context_is_waited_for, CLEAN),
-	        CASE(test_eight_queues_by_default, CLEAN),
-	        CASE(test_destroying_a_stream_lets_its_work_run, CLEAN),
-	        CASE(test_the_default_stream_is_in_order_with_blocking_ones, CLEAN),
-	        CASE(test_waits_compare_in_a_circle, CLEAN),
-	        CASE(test_fences_lie_in_memory_that_devices_know, CLEAN),
-	        CASE(test_words_can_be_unsupported, CLEAN, "ZD_DOUBLE_ATTRIBUTES=122=0"),
-	        CASE(test_batches_are_all_or_nothing, CLEAN),
-	        CASE(test_a_push_and_its_flag, CLEAN),
-	        CASE(test_threads_pass_a_token_over_devices, CLEAN),
-	        CASE(test_events_order_streams_of_two_devices, CLEAN),
-	        CASE(test_recording_again_disturbs_nobody, CLEAN),
-	        CASE(test_time_between_events, CLEAN, "ZD_DOUBLE_COPY_US=2000"),
-	        CASE(test_handles_are_checked, CLEAN),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

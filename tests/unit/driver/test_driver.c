@@ -23,41 +23,36 @@ static void expect_failure(int status, const char *text)
 	}
 }
 
-static void test_no_driver(void **state)
+CASE_TEST_WITH(test_no_driver, .libraries = CASE_BROKEN)
 {
-	(void)state;
 	expect_failure(ZEROD_E_NOT_FOUND, "there is no CUDA driver: ");
 }
 
-static void test_a_driver_before_525(void **state)
+CASE_TEST_WITH(test_a_driver_before_525, .libraries = CASE_SWAPPED)
 {
-	(void)state;
 	expect_failure(ZEROD_E_UNSUPPORTED,
 	               "the CUDA driver has no cuGetProcAddress_v2: one of version 525 or newer is needed");
 }
 
-static void test_a_driver_without_a_function(void **state)
+CASE_TEST(test_a_driver_without_a_function, "ZD_DOUBLE_LACKS=cuMemCreate")
 {
-	(void)state;
 	expect_failure(ZEROD_E_UNSUPPORTED,
 	               "the CUDA driver has no cuMemCreate: one of version 525 or newer is needed");
 }
 
-static void test_a_driver_that_is_too_old(void **state)
+CASE_TEST(test_a_driver_that_is_too_old, "ZD_DOUBLE_VERSION=11080")
 {
-	(void)state;
 	expect_failure(ZEROD_E_UNSUPPORTED, "the CUDA driver is for CUDA 11.8, 12.0 or newer is needed");
 }
 
-static void test_no_device(void **state)
+CASE_TEST(test_no_device, "ZD_DOUBLE_DEVICES=0")
 {
-	(void)state;
 	expect_failure(ZEROD_E_NOT_FOUND, "the CUDA driver shows this process no GPU");
 }
+CASE_AGAIN(test_no_device, none_visible, .env = {"CUDA_VISIBLE_DEVICES="})
 
-static void test_a_driver_that_fails(void **state)
+CASE_TEST(test_a_driver_that_fails, "ZD_DOUBLE_FAIL=cuInit:1:803")
 {
-	(void)state;
 	expect_failure(
 	        ZEROD_E_DEVICE,
 	        "initialising the CUDA driver: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (system driver mismatch)");
@@ -69,12 +64,11 @@ static void *load_too(void *arg)
 	return (void *)load();
 }
 
-static void test_threads_load_one_driver(void **state)
+CASE_TEST(test_threads_load_one_driver)
 {
 	pthread_t threads[4];
 	void *seen = NULL;
 
-	(void)state;
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, load_too, NULL), 0);
 	for (int i = 0; i < 4; i++) {
@@ -85,12 +79,11 @@ static void test_threads_load_one_driver(void **state)
 
 /* ---- Errors -------------------------------------------------------------------------------------------- */
 
-static void test_errors_in_our_words(void **state)
+CASE_TEST(test_errors_in_our_words)
 {
 	const struct zd_cuda *cuda = load();
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	assert_int_equal(zd_cuda_err(cuda, 0, &err, "nothing"), 0);
 	assert_int_equal(err.status, 0);
 	assert_int_equal(zd_cuda_err(cuda, ZD_CU_OUT_OF_MEMORY, &err, "%d bytes", 5), ZEROD_E_NO_MEMORY);
@@ -110,13 +103,12 @@ static void expect_current(const struct zd_cuda *cuda, const struct CUctx_st *ex
 	assert_ptr_equal(current, expected);
 }
 
-static void test_entering_and_leaving(void **state)
+CASE_TEST(test_entering_and_leaving)
 {
 	const struct zd_cuda *cuda = load();
 	struct CUctx_st *own = enter(cuda, 0), *other = NULL;
 	bool pushed = true;
 
-	(void)state;
 	MUST(cuda->devicePrimaryCtxRetain(&other, 1));
 	MUST(zd_cuda_enter(cuda, own, &pushed));
 	assert_false(pushed);
@@ -131,13 +123,12 @@ static void test_entering_and_leaving(void **state)
 	leave(cuda, 0);
 }
 
-static void test_entering_can_fail(void **state)
+CASE_TEST(test_entering_can_fail, "ZD_DOUBLE_FAIL=cuCtxPushCurrent:1:201")
 {
 	const struct zd_cuda *cuda = load();
 	struct CUctx_st *context = NULL;
 	bool pushed = true;
 
-	(void)state;
 	MUST(cuda->devicePrimaryCtxRetain(&context, 0));
 	EXPECT(zd_cuda_enter(cuda, context, &pushed), ZD_CU_INVALID_CONTEXT);
 	assert_false(pushed);
@@ -148,25 +139,23 @@ static void test_entering_can_fail(void **state)
 
 /* ---- Devices by name ----------------------------------------------------------------------------------- */
 
-static void test_uuid_text(void **state)
+CASE_TEST(test_uuid_text)
 {
 	const struct zd_cu_uuid uuid = {{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0, 0x0f, 0xed, 0xcb,
 	                                 0xa9, 0x87, 0x65, 0x43, 0x21}};
 	char text[ZD_CUDA_UUID_TEXT];
 
-	(void)state;
 	zd_cuda_uuid_text(&uuid, text);
 	assert_string_equal(text, "GPU-12345678-9abc-def0-0fed-cba987654321");
 }
 
 /* The first one of the node is hidden, the others have changed places. */
-static void test_devices_are_found_by_name(void **state)
+CASE_TEST(test_devices_are_found_by_name, "CUDA_VISIBLE_DEVICES=2,1")
 {
 	const struct zd_cuda *cuda = load();
 	struct zd_err err = ZD_ERR_NONE;
 	int device = -1;
 
-	(void)state;
 	assert_int_equal(zd_cuda_find_device(cuda, THIRD, &device, &err), 0);
 	assert_int_equal(device, 0);
 	assert_int_equal(zd_cuda_find_device(cuda, SECOND, &device, &err), 0);
@@ -177,53 +166,29 @@ static void test_devices_are_found_by_name(void **state)
 	                              " (CUDA_VISIBLE_DEVICES, or its container)");
 }
 
-static void test_looking_for_a_device_can_fail(void **state)
+CASE_TEST(test_looking_for_a_device_can_fail, "ZD_DOUBLE_FAIL=cuDeviceGetUuid:2:800")
 {
 	const struct zd_cuda *cuda = load();
 	struct zd_err err = ZD_ERR_NONE;
 	int device = -1;
 
-	(void)state;
 	assert_int_equal(zd_cuda_find_device(cuda, SECOND, &device, &err), ZEROD_E_DEVICE);
 	assert_string_equal(err.text,
 	                    "the UUID of GPU 1: CUDA_ERROR_NOT_PERMITTED (operation not permitted)");
 	assert_int_equal(device, -1);
 }
 
-static void test_many_devices_fit_the_text(void **state)
+CASE_TEST(test_many_devices_fit_the_text, "ZD_DOUBLE_DEVICES=16")
 {
 	const struct zd_cuda *cuda = load();
 	struct zd_err err = ZD_ERR_NONE;
 	int device = -1;
 
-	(void)state;
 	assert_int_equal(zd_cuda_find_device(cuda, "GPU-none", &device, &err), ZEROD_E_NOT_FOUND);
 	assert_non_null(strstr(err.text, FIRST ", " SECOND ", " THIRD));
 }
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        {.name = "test_no_driver", .fn = test_no_driver, .libraries = CASE_BROKEN},
-	        {.name = "test_a_driver_before_525",
-	         .fn = test_a_driver_before_525,
-	         .libraries = CASE_SWAPPED},
-	        CASE(test_a_driver_without_a_function, "ZD_DOUBLE_LACKS=cuMemCreate"),
-	        CASE(test_a_driver_that_is_too_old, "ZD_DOUBLE_VERSION=11080"),
-	        CASE(test_no_device, "ZD_DOUBLE_DEVICES=0"),
-	        {.name = "test_no_device: none visible",
-	         .fn = test_no_device,
-	         .env = {"CUDA_VISIBLE_DEVICES="}},
-	        CASE(test_a_driver_that_fails, "ZD_DOUBLE_FAIL=cuInit:1:803"),
-	        CASE(test_threads_load_one_driver),
-	        CASE(test_errors_in_our_words),
-	        CASE(test_entering_and_leaving),
-	        CASE(test_entering_can_fail, "ZD_DOUBLE_FAIL=cuCtxPushCurrent:1:201"),
-	        CASE(test_uuid_text),
-	        CASE(test_devices_are_found_by_name, "CUDA_VISIBLE_DEVICES=2,1"),
-	        CASE(test_looking_for_a_device_can_fail, "ZD_DOUBLE_FAIL=cuDeviceGetUuid:2:800"),
-	        CASE(test_many_devices_fit_the_text, "ZD_DOUBLE_DEVICES=16"),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

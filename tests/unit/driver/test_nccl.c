@@ -43,12 +43,11 @@ static const struct zd_nccl *expect_nccl(const char *path)
 	return nccl;
 }
 
-static void test_loading(void **state)
+CASE_TEST(test_loading)
 {
 	const struct zd_nccl *nccl = expect_nccl(NULL);
 	struct zd_nccl_id a, b;
 
-	(void)state;
 	assert_int_equal(nccl->version, 22809);
 	assert_int_equal(nccl->getUniqueId(&a), 0);
 	assert_int_equal(nccl->getUniqueId(&b), 0);
@@ -56,21 +55,19 @@ static void test_loading(void **state)
 	assert_ptr_equal(expect_nccl("/nonexistent/libnccl.so.2"), nccl); /* it is loaded already */
 }
 
-static void test_a_path_of_its_own(void **state)
+CASE_TEST(test_a_path_of_its_own)
 {
 	char path[PATH_MAX * 2];
 
-	(void)state;
 	(void)snprintf(path, sizeof(path), "%s/libnccl.so.2", case_double_path());
 	assert_int_equal(expect_nccl(path)->version, 22809);
 }
 
 /* A failed load is not final: another path may succeed. */
-static void test_no_nccl(void **state)
+CASE_TEST(test_no_nccl)
 {
 	char path[PATH_MAX * 2];
 
-	(void)state;
 	expect_no_nccl("/nonexistent/libnccl.so.2", ZEROD_E_NOT_FOUND,
 	               "there is no NCCL: /nonexistent/libnccl.so.2: cannot open shared object file");
 	(void)snprintf(path, sizeof(path), "%s/libnvidia-ml.so.1", case_double_path());
@@ -79,9 +76,8 @@ static void test_no_nccl(void **state)
 	(void)expect_nccl(NULL);
 }
 
-static void test_an_old_nccl(void **state)
+CASE_TEST(test_an_old_nccl, "ZD_DOUBLE_NCCL_VERSION=22304")
 {
-	(void)state;
 	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.23.4, 2.24.3 or newer is needed");
 	assert_int_equal(setenv("ZD_DOUBLE_NCCL_VERSION", "2708", 1), 0);
 	expect_no_nccl(NULL, ZEROD_E_UNSUPPORTED, "libnccl.so.2 is NCCL 2.7.8, 2.24.3 or newer is needed");
@@ -97,12 +93,11 @@ static void *load_in_thread(void *arg)
 	return NULL;
 }
 
-static void test_threads_at_once(void **state)
+CASE_TEST(test_threads_at_once)
 {
 	const struct zd_nccl *found[4] = {NULL};
 	pthread_t threads[4];
 
-	(void)state;
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, load_in_thread, (void *)&found[i]), 0);
 	for (int i = 0; i < 4; i++) {
@@ -120,12 +115,11 @@ static void remember(const struct zd_log_line *line)
 	(void)snprintf(logged, sizeof(logged), "%s", line->text);
 }
 
-static void test_errors(void **state)
+CASE_TEST(test_errors)
 {
 	const struct zd_nccl *nccl = expect_nccl(NULL);
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	zd_log_set_sink(remember);
 	assert_int_equal(zd_nccl_err(nccl, ZD_NCCL_SUCCESS, &err, "nothing"), 0);
 	assert_int_equal(err.status, 0);
@@ -145,11 +139,10 @@ static void test_errors(void **state)
 /* ---- Declarations -------------------------------------------------------------------------------------- */
 
 /* As they have been since 2.18, which is what NCCL is told. */
-static void test_layout(void **state)
+CASE_TEST(test_layout)
 {
 	static const struct zd_nccl_config ours = ZD_NCCL_CONFIG;
 
-	(void)state;
 	SAME(ours.version, 21801);
 	SAME(sizeof(struct zd_nccl_id), 128);
 	SAME(offsetof(struct zd_nccl_config, magic), 8);
@@ -165,12 +158,11 @@ static void test_layout(void **state)
 
 #ifdef HAS_NCCL_H
 
-static void test_types(void **state)
+CASE_TEST(test_types)
 {
 	static const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
 	static const struct zd_nccl_config ours = ZD_NCCL_CONFIG;
 
-	(void)state;
 	SAME(sizeof(struct zd_nccl_id), sizeof(ncclUniqueId));
 	SAME(offsetof(struct zd_nccl_config, magic), offsetof(ncclConfig_t, magic));
 	SAME(offsetof(struct zd_nccl_config, version), offsetof(ncclConfig_t, version));
@@ -188,9 +180,8 @@ static void test_types(void **state)
 	SAME(ZD_NCCL_CONFIG_VERSION, NCCL_VERSION(2, 18, 1));
 }
 
-static void test_numbers(void **state)
+CASE_TEST(test_numbers)
 {
-	(void)state;
 	SAME(ZD_NCCL_SUCCESS, ncclSuccess);
 	SAME(ZD_NCCL_UNHANDLED_CUDA_ERROR, ncclUnhandledCudaError);
 	SAME(ZD_NCCL_SYSTEM_ERROR, ncclSystemError);
@@ -210,9 +201,8 @@ static void test_numbers(void **state)
 
 /* Their types are C's business only where both headers name them alike, so that a look at nccl.h stays
  * necessary. */
-static void test_functions_exist(void **state)
+CASE_TEST(test_functions_exist)
 {
-	(void)state;
 #define EXISTS(member, name, args) (void)sizeof(&(name));
 	ZD_NCCL_FUNCTIONS(EXISTS)
 	ZD_NCCL_TEXTS(EXISTS)
@@ -221,9 +211,8 @@ static void test_functions_exist(void **state)
 
 #else
 
-static void test_without_nccl_h(void **state)
+CASE_TEST(test_without_nccl_h)
 {
-	(void)state;
 	print_message("there is no nccl.h to compare with\n");
 }
 
@@ -231,18 +220,5 @@ static void test_without_nccl_h(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_loading, NULL),         CASE(test_a_path_of_its_own, NULL),
-	        CASE(test_no_nccl, NULL),         CASE(test_an_old_nccl, "ZD_DOUBLE_NCCL_VERSION=22304"),
-	        CASE(test_threads_at_once, NULL), CASE(test_errors, NULL),
-	        CASE(test_layout, NULL),
-#ifdef HAS_NCCL_H
-	        CASE(test_types, NULL),           CASE(test_numbers, NULL),
-	        CASE(test_functions_exist, NULL),
-#else
-	        CASE(test_without_nccl_h, NULL),
-#endif
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

@@ -37,34 +37,31 @@ static void expect_listed(struct zd_nvml *nvml, const char *uuid, pid_t pid, int
 	assert_int_equal(zd_nvml_lists(nvml, uuid, pid, &err), expected);
 }
 
-static void test_no_nvml(void **state)
+CASE_TEST_WITH(test_no_nvml, .libraries = CASE_BROKEN)
 {
 	struct zd_nvml *nvml = NULL;
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	assert_int_equal(zd_nvml_open(&nvml, &err), ZEROD_E_NOT_FOUND);
 	assert_non_null(strstr(err.text, "there is no NVML: "));
 	assert_null(nvml);
 	zd_nvml_close(NULL);
 }
 
-static void test_an_nvml_without_what_is_needed(void **state)
+CASE_TEST_WITH(test_an_nvml_without_what_is_needed, .libraries = CASE_SWAPPED)
 {
 	struct zd_nvml *nvml = NULL;
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	assert_int_equal(zd_nvml_open(&nvml, &err), ZEROD_E_NOT_FOUND);
 	assert_string_equal(err.text, "libnvidia-ml.so.1 has no nvmlInit_v2");
 }
 
-static void test_a_process_is_listed_while_it_has_a_context(void **state)
+CASE_TEST(test_a_process_is_listed_while_it_has_a_context, "CUDA_VISIBLE_DEVICES=1")
 {
 	const struct zd_cuda *cuda;
 	struct zd_nvml *nvml;
 
-	(void)state;
 	make_dir();
 	cuda = load();
 	nvml = nvml_open();
@@ -79,12 +76,11 @@ static void test_a_process_is_listed_while_it_has_a_context(void **state)
 	case_remove_dir(dir);
 }
 
-static void test_an_unknown_gpu(void **state)
+CASE_TEST(test_an_unknown_gpu)
 {
 	struct zd_nvml *nvml = nvml_open();
 	struct zd_err err = ZD_ERR_NONE;
 
-	(void)state;
 	assert_int_equal(zd_nvml_lists(nvml, "GPU-7a65726f", 1, &err), ZEROD_E_DEVICE);
 	assert_string_equal(err.text, "GPU-7a65726f: NVML: Not Found");
 	zd_nvml_close(nvml);
@@ -107,14 +103,13 @@ static void trainer(int ready, int hold)
 	_exit(1);
 }
 
-static void test_a_forked_child_keeps_its_dead_parent_listed(void **state)
+CASE_TEST(test_a_forked_child_keeps_its_dead_parent_listed)
 {
 	int ready[2], hold[2], status = 0;
 	struct zd_nvml *nvml;
 	char byte = 0;
 	pid_t pid;
 
-	(void)state;
 	make_dir();
 	assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
 	assert_int_equal(pipe2(hold, O_CLOEXEC), 0);
@@ -146,14 +141,13 @@ static void test_a_forked_child_keeps_its_dead_parent_listed(void **state)
 }
 
 /* More than the caller has room for at first. */
-static void test_many_processes(void **state)
+CASE_TEST(test_many_processes)
 {
 	enum { MANY = 150 };
 	struct zd_nvml *nvml;
 	int fds[MANY];
 	char path[64];
 
-	(void)state;
 	make_dir();
 	for (int i = 0; i < MANY; i++) {
 		(void)snprintf(path, sizeof(path), "%s/gpu-0-pid-%d", dir, 1000000 + i);
@@ -170,12 +164,11 @@ static void test_many_processes(void **state)
 	case_remove_dir(dir);
 }
 
-static void test_an_xid_is_told_once(void **state)
+CASE_TEST(test_an_xid_is_told_once)
 {
 	struct zd_nvml_xid xid = {.xid = 0};
 	struct zd_nvml *nvml;
 
-	(void)state;
 	make_dir();
 	nvml = nvml_open();
 	assert_int_equal(zd_nvml_next_xid(nvml, &xid), 0);
@@ -190,17 +183,5 @@ static void test_an_xid_is_told_once(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        {.name = "test_no_nvml", .fn = test_no_nvml, .libraries = CASE_BROKEN},
-	        {.name = "test_an_nvml_without_what_is_needed",
-	         .fn = test_an_nvml_without_what_is_needed,
-	         .libraries = CASE_SWAPPED},
-	        CASE(test_a_process_is_listed_while_it_has_a_context, "CUDA_VISIBLE_DEVICES=1"),
-	        CASE(test_an_unknown_gpu),
-	        CASE(test_a_forked_child_keeps_its_dead_parent_listed),
-	        CASE(test_many_processes),
-	        CASE(test_an_xid_is_told_once),
-	};
-
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

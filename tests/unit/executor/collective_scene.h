@@ -34,6 +34,10 @@
 #define REDUCTIONS 2u
 #define OTHER      3u
 
+/* Long enough for what is to happen before, and no test's measure. */
+__attribute__((unused)) static const struct zd_backend_config impatient = {
+        .collective_timeout_ns = SECOND_NS / 5};
+
 struct collective_scene {
 	struct fixture *nodes[NODES];
 	uint32_t each, world;
@@ -131,6 +135,12 @@ static inline void wait_status(struct fixture *f, uint64_t op, int status)
 	if (record.completion.status != status)
 		fail_msg("%d: %s", record.completion.status, record.completion.error);
 }
+
+/* A test of `s`, between calls that open and close it, such as scene_open(s, 1, NULL). */
+#define SCENE_TEST(name, open, close, ...)                                                                   \
+	CASE_DEFINE(name, struct collective_scene *s, struct collective_scene scene = {.each = 0};           \
+	            struct collective_scene *s = &scene;                                                     \
+	            (open, name(s), close), .env = {"ZD_DOUBLE_LEAKS=1", __VA_ARGS__})
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */
 

@@ -5,19 +5,15 @@
 
 /* ---- Ids ----------------------------------------------------------------------------------------------- */
 
-static void test_unique_ids(void **state)
+SCENE_TEST(test_unique_ids, scene_open(s, 1, NULL), scene_close(s))
 {
 	static const unsigned char empty[ZD_UNIQUE_ID_BYTES];
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_ids(&s);
-	for (size_t i = 0; i < ZD_ARRAY_LEN(s.ids); i++) {
-		assert_memory_not_equal(s.ids[i], empty, sizeof(empty));
+	scene_make_ids(s);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(s->ids); i++) {
+		assert_memory_not_equal(s->ids[i], empty, sizeof(empty));
 		for (size_t j = 0; j < i; j++)
-			assert_memory_not_equal(s.ids[i], s.ids[j], sizeof(empty));
+			assert_memory_not_equal(s->ids[i], s->ids[j], sizeof(empty));
 	}
-	scene_close(&s);
 }
 
 /* ---- What is exchanged --------------------------------------------------------------------------------- */
@@ -85,79 +81,64 @@ static void exchange_everything(uint32_t each, const struct zd_backend_config *s
 	scene_close_both(&s);
 }
 
-static void test_exchanges_of_a_rail(void **state)
+CASE_TEST(test_exchanges_of_a_rail, "ZD_DOUBLE_LEAKS=1")
 {
-	(void)state;
 	exchange_everything(1, NULL);
 }
 
-static void test_exchanges_of_a_world(void **state)
+CASE_TEST(test_exchanges_of_a_world, "ZD_DOUBLE_LEAKS=1")
 {
-	(void)state;
 	exchange_everything(2, NULL);
 }
 
-static void test_exchanges_that_are_checked(void **state)
+CASE_TEST(test_exchanges_that_are_checked, "ZD_DOUBLE_LEAKS=1")
 {
-	(void)state;
 	exchange_everything(2, &(struct zd_backend_config){.check_collectives = true});
 }
 
-static void test_exchange_of_nothing(void **state)
+SCENE_TEST(test_exchange_of_nothing, scene_open_both(s, 1, NULL), scene_close_both(s))
 {
-	struct collective_scene s;
 	uint64_t ops_of[NODES];
-	(void)state;
-	scene_open_both(&s, 1, NULL);
 	for (uint32_t rank = 0; rank < NODES; rank++) {
-		struct zd_command command = exchange_of(&s, rank, GATHERS, 0, 0, 0);
+		struct zd_command command = exchange_of(s, rank, GATHERS, 0, 0, 0);
 		command.u.exchange.send = command.u.exchange.receive = at(0, 0, 0);
-		ops_of[rank] = give(&s, rank, command);
+		ops_of[rank] = give(s, rank, command);
 	}
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], ops_of[rank]);
-	scene_close_both(&s);
+		(void)wait_ok(s->nodes[rank], ops_of[rank]);
 }
 
 /* The last rank's own block may end its memory: nobody touches it. */
-static void test_blocks_end_where_the_memory_does(void **state)
+SCENE_TEST(test_blocks_end_where_the_memory_does, scene_open_both(s, 1, NULL), scene_close_both(s))
 {
-	struct collective_scene s;
 	uint64_t ops_of[NODES];
-	(void)state;
-	scene_open_both(&s, 1, NULL);
 	for (uint32_t rank = 0; rank < NODES; rank++) {
-		struct zd_command command = exchange_of(&s, rank, GATHERS, KIB, 2 * KIB, 2 * KIB);
+		struct zd_command command = exchange_of(s, rank, GATHERS, KIB, 2 * KIB, 2 * KIB);
 		uint64_t bytes = rank == 0 ? 3 * KIB : KIB;
 		command.u.exchange.send = at(1, 0, bytes);
 		command.u.exchange.receive = at(1, ROOM - bytes, bytes);
-		ops_of[rank] = give(&s, rank, command);
+		ops_of[rank] = give(s, rank, command);
 	}
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], ops_of[rank]);
-	scene_close_both(&s);
+		(void)wait_ok(s->nodes[rank], ops_of[rank]);
 }
 
 /* Nothing to exchange, and an all-gather that moves the own block. */
-static void test_one_rank_alone(void **state)
+SCENE_TEST(test_one_rank_alone, scene_open(s, 1, NULL), scene_close(s))
 {
 	static const char value[] = "alone";
-	struct collective_scene s;
 	struct record record;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_ids(&s);
-	s.world = 1;
-	(void)wait_ok(s.nodes[0], open_comm(&s, 0, GATHERS));
-	run_exchange(&s, 1000, 1000, 2000);
-	run_exchange(&s, 1000, 0, 1000);
-	record = wait_ok(s.nodes[0], give_value(&s, 0, GATHERS, value, sizeof(value)));
+	scene_make_ids(s);
+	s->world = 1;
+	(void)wait_ok(s->nodes[0], open_comm(s, 0, GATHERS));
+	run_exchange(s, 1000, 1000, 2000);
+	run_exchange(s, 1000, 0, 1000);
+	record = wait_ok(s->nodes[0], give_value(s, 0, GATHERS, value, sizeof(value)));
 	assert_int_equal(record.completion.result.values_bytes, sizeof(value));
 	assert_memory_equal(record.completion.result.values, value, sizeof(value));
 	free(record.completion.result.values);
-	scene_disconnect(&s, GATHERS);
-	s.world = NODES;
-	scene_close(&s);
+	scene_disconnect(s, GATHERS);
+	s->world = NODES;
 }
 
 /* Many at a time: each has its ranks' values of its own. */
@@ -194,15 +175,13 @@ static void agree(const struct zd_backend_config *settings)
 	scene_close_both(&s);
 }
 
-static void test_values_of_all_ranks(void **state)
+CASE_TEST(test_values_of_all_ranks, "ZD_DOUBLE_LEAKS=1")
 {
-	(void)state;
 	agree(NULL);
 }
 
-static void test_values_that_are_checked(void **state)
+CASE_TEST(test_values_that_are_checked, "ZD_DOUBLE_LEAKS=1")
 {
-	(void)state;
 	agree(&(struct zd_backend_config){.check_collectives = true});
 }
 
@@ -210,210 +189,160 @@ static void test_values_that_are_checked(void **state)
 
 /* Node 0 asks for a gather and then for a reduction, node 1 for the reduction first, and for the gather only
  * when that has been done on both. Also when these are the first, for which ranks connect. */
-static void test_roles_do_not_wait_for_each_other(void **state)
+SCENE_TEST(test_roles_do_not_wait_for_each_other, scene_open_both(s, 1, NULL), scene_close_both(s))
 {
-	struct collective_scene s;
 	uint64_t gathers[NODES], reductions[NODES];
-	(void)state;
-	scene_open_both(&s, 1, NULL);
-	gathers[0] = give_small(&s, 0, GATHERS, 0);
-	reductions[0] = give_small(&s, 0, REDUCTIONS, 0);
-	reductions[1] = give_small(&s, 1, REDUCTIONS, 0);
+	gathers[0] = give_small(s, 0, GATHERS, 0);
+	reductions[0] = give_small(s, 0, REDUCTIONS, 0);
+	reductions[1] = give_small(s, 1, REDUCTIONS, 0);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], reductions[rank]);
-	assert_int_equal(times_completed(s.nodes[0], gathers[0]), 0);
-	gathers[1] = give_small(&s, 1, GATHERS, 0);
+		(void)wait_ok(s->nodes[rank], reductions[rank]);
+	assert_int_equal(times_completed(s->nodes[0], gathers[0]), 0);
+	gathers[1] = give_small(s, 1, GATHERS, 0);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], gathers[rank]);
-	scene_close_both(&s);
+		(void)wait_ok(s->nodes[rank], gathers[rank]);
 }
+CASE_AGAIN(test_roles_do_not_wait_for_each_other, again,
+           .env = {"ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_CONNECTS=1"})
 
 /* Nor while one of them still connects: the other rank's has not come. */
-static void test_roles_connect_by_themselves(void **state)
+SCENE_TEST(test_roles_connect_by_themselves, scene_open(s, 1, NULL), scene_close_both(s))
 {
-	struct collective_scene s;
 	uint64_t late[NODES], early, ops_of[NODES];
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_ids(&s);
-	late[0] = open_comm(&s, 0, GATHERS);
-	early = give_small(&s, 0, GATHERS, 0);
-	scene_connect(&s, REDUCTIONS);
+	scene_make_ids(s);
+	late[0] = open_comm(s, 0, GATHERS);
+	early = give_small(s, 0, GATHERS, 0);
+	scene_connect(s, REDUCTIONS);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		ops_of[rank] = give_small(&s, rank, REDUCTIONS, 0);
+		ops_of[rank] = give_small(s, rank, REDUCTIONS, 0);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], ops_of[rank]);
-	assert_int_equal(times_completed(s.nodes[0], late[0]), 0);
-	late[1] = open_comm(&s, 1, GATHERS);
-	(void)give_small(&s, 1, GATHERS, 0);
-	(void)wait_ok(s.nodes[0], early);
+		(void)wait_ok(s->nodes[rank], ops_of[rank]);
+	assert_int_equal(times_completed(s->nodes[0], late[0]), 0);
+	late[1] = open_comm(s, 1, GATHERS);
+	(void)give_small(s, 1, GATHERS, 0);
+	(void)wait_ok(s->nodes[0], early);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], late[rank]);
-	scene_close_both(&s);
+		(void)wait_ok(s->nodes[rank], late[rank]);
 }
 
 /* The fence says that the bytes are there, to whoever maps them. */
-static void test_fence_behind_the_bytes(void **state)
+SCENE_TEST(test_fence_behind_the_bytes, scene_open_both(s, 1, NULL), scene_close_both(s))
 {
 	enum { ROUNDS = 20 };
-	struct collective_scene s;
 	struct client c[NODES];
-	(void)state;
-	scene_open_both(&s, 1, NULL);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		c[rank] = open_session(s.nodes[rank], SESSION);
+		c[rank] = open_session(s->nodes[rank], SESSION);
 	for (uint32_t round = 1; round <= ROUNDS; round++) {
 		for (uint32_t rank = 0; rank < NODES; rank++) {
-			memset(s.memory[rank], (int)(2 * round + rank), 4 * KIB);
-			(void)give_small(&s, rank, GATHERS, round);
+			memset(s->memory[rank], (int)(2 * round + rank), 4 * KIB);
+			(void)give_small(s, rank, GATHERS, round);
 		}
 		for (uint32_t rank = 0; rank < NODES; rank++) {
 			wait_counter(&c[rank].daemon_page[TIMELINE], round);
-			assert_int_equal(s.memory[rank][SENT + (1 - rank) * 2 * KIB + KIB - 1],
+			assert_int_equal(s->memory[rank][SENT + (1 - rank) * 2 * KIB + KIB - 1],
 			                 2 * round + (1 - rank));
 		}
 	}
 	for (uint32_t rank = 0; rank < NODES; rank++)
 		forget_session(&c[rank]);
-	scene_close_both(&s);
 }
 
 /* Executors and the thread for communicators store into counters of one page, each into its own. */
-static void test_counters_side_by_side(void **state)
+SCENE_TEST(test_counters_side_by_side, scene_open_both(s, 1, NULL), scene_close_both(s))
 {
 	enum { ROUNDS = 50 };
-	struct collective_scene s;
 	struct client c;
-	(void)state;
-	scene_open_both(&s, 1, NULL);
-	c = open_session(s.nodes[0], SESSION);
+	c = open_session(s->nodes[0], SESSION);
 	for (uint64_t round = 1; round <= ROUNDS; round++) {
 		struct zd_command relay = copy(0, at(1, 0, KIB), 0, at(1, KIB, KIB));
 		relay.signal = (struct zd_signal){SESSION, 2 * ZD_MAX_DEVICES, round};
-		(void)give_small(&s, 0, GATHERS, round);
-		(void)submit(s.nodes[0], relay);
+		(void)give_small(s, 0, GATHERS, round);
+		(void)submit(s->nodes[0], relay);
 		relay.signal.timeline = 0;
-		(void)submit(s.nodes[0], relay);
-		(void)give_small(&s, 1, GATHERS, 0);
+		(void)submit(s->nodes[0], relay);
+		(void)give_small(s, 1, GATHERS, 0);
 	}
 	wait_counter(&c.daemon_page[0], ROUNDS);
 	wait_counter(&c.daemon_page[TIMELINE], ROUNDS);
 	wait_counter(&c.daemon_page[2 * ZD_MAX_DEVICES], ROUNDS);
 	forget_session(&c);
-	scene_close_both(&s);
 }
 
 /* Of two communicators that store into one timeline the second exchange is done first: its fence, and its
  * end, wait. */
-static void test_one_timeline_over_two_communicators(void **state)
+SCENE_TEST(test_one_timeline_over_two_communicators, scene_open_both(s, 1, NULL), scene_close_both(s))
 {
-	struct collective_scene s;
 	struct client c;
-	(void)state;
-	scene_open_both(&s, 1, NULL);
-	c = open_session(s.nodes[0], SESSION);
-	uint64_t first = give_small(&s, 0, GATHERS, 1), second = give_small(&s, 0, REDUCTIONS, 2);
-	uint64_t behind = give_small(&s, 0, REDUCTIONS, 0);
-	(void)give_small(&s, 1, REDUCTIONS, 0);
-	(void)give_small(&s, 1, REDUCTIONS, 0);
-	(void)wait_ok(s.nodes[0], behind);
-	assert_int_equal(times_completed(s.nodes[0], second), 0);
+	c = open_session(s->nodes[0], SESSION);
+	uint64_t first = give_small(s, 0, GATHERS, 1), second = give_small(s, 0, REDUCTIONS, 2);
+	uint64_t behind = give_small(s, 0, REDUCTIONS, 0);
+	(void)give_small(s, 1, REDUCTIONS, 0);
+	(void)give_small(s, 1, REDUCTIONS, 0);
+	(void)wait_ok(s->nodes[0], behind);
+	assert_int_equal(times_completed(s->nodes[0], second), 0);
 	assert_int_equal(atomic_load(&c.daemon_page[TIMELINE]), 0);
-	(void)give_small(&s, 1, GATHERS, 0);
-	assert_true(wait_ok(s.nodes[0], first).order < wait_ok(s.nodes[0], second).order);
+	(void)give_small(s, 1, GATHERS, 0);
+	assert_true(wait_ok(s->nodes[0], first).order < wait_ok(s->nodes[0], second).order);
 	assert_int_equal(atomic_load(&c.daemon_page[TIMELINE]), 2);
 	forget_session(&c);
-	scene_close_both(&s);
 }
 
 /* ---- Ends in order ------------------------------------------------------------------------------------- */
 
 /* Node 1 does its part only when node 0 has given all and the close behind it. */
-static void test_close_behind_exchanges(void **state)
+SCENE_TEST(test_close_behind_exchanges, scene_open_both(s, 1, NULL), scene_close(s))
 {
 	enum { EXCHANGES = 5 };
-	struct collective_scene s;
 	uint64_t ops_of[NODES][EXCHANGES], closes[NODES];
-	(void)state;
-	scene_open_both(&s, 1, NULL);
 	for (uint32_t rank = 0; rank < NODES; rank++) {
 		for (int i = 0; i < EXCHANGES; i++)
-			ops_of[rank][i] = give_small(&s, rank, GATHERS, 0);
-		closes[rank] = close_comm(&s, rank, GATHERS, false);
-		wait_for_thread(&s, rank);
+			ops_of[rank][i] = give_small(s, rank, GATHERS, 0);
+		closes[rank] = close_comm(s, rank, GATHERS, false);
+		wait_for_thread(s, rank);
 	}
 	for (uint32_t rank = 0; rank < NODES; rank++) {
-		unsigned closed = wait_ok(s.nodes[rank], closes[rank]).order;
+		unsigned closed = wait_ok(s->nodes[rank], closes[rank]).order;
 		for (int i = 0; i < EXCHANGES; i++)
-			assert_true(wait_ok(s.nodes[rank], ops_of[rank][i]).order < closed);
+			assert_true(wait_ok(s->nodes[rank], ops_of[rank][i]).order < closed);
 	}
-	scene_disconnect(&s, REDUCTIONS);
-	scene_close(&s);
+	scene_disconnect(s, REDUCTIONS);
 }
 
 /* A command behind a close, or for an unknown communicator, fails with that reason. */
-static void test_what_is_not_open(void **state)
+SCENE_TEST(test_what_is_not_open, scene_open_both(s, 1, NULL), scene_close(s))
 {
-	struct collective_scene s;
 	struct record record;
 	uint64_t closes[NODES], late;
-	(void)state;
-	scene_open_both(&s, 1, NULL);
-	(void)give_small(&s, 0, GATHERS, 0);
-	closes[0] = close_comm(&s, 0, GATHERS, false);
-	late = give_small(&s, 0, GATHERS, 0);
-	record = wait_op(s.nodes[0], late);
+	(void)give_small(s, 0, GATHERS, 0);
+	closes[0] = close_comm(s, 0, GATHERS, false);
+	late = give_small(s, 0, GATHERS, 0);
+	record = wait_op(s->nodes[0], late);
 	assert_int_equal(record.completion.status, ZEROD_E_STATE);
 	expect_text(record.completion.error, "group 'world': its communicator is being closed");
-	(void)give_small(&s, 1, GATHERS, 0);
-	closes[1] = close_comm(&s, 1, GATHERS, false);
+	(void)give_small(s, 1, GATHERS, 0);
+	closes[1] = close_comm(s, 1, GATHERS, false);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], closes[rank]);
-	record = wait_op(s.nodes[0], give_small(&s, 0, GATHERS, 0));
+		(void)wait_ok(s->nodes[rank], closes[rank]);
+	record = wait_op(s->nodes[0], give_small(s, 0, GATHERS, 0));
 	assert_int_equal(record.completion.status, ZEROD_E_STATE);
 	expect_text(record.completion.error, "communicator 17 is not open");
-	(void)wait_ok(s.nodes[0], close_comm(&s, 0, GATHERS, true));
-	scene_disconnect(&s, REDUCTIONS);
-	scene_close(&s);
+	(void)wait_ok(s->nodes[0], close_comm(s, 0, GATHERS, true));
+	scene_disconnect(s, REDUCTIONS);
 }
 
 /* Communicators come and go, and each id serves one. */
-static void test_opened_again(void **state)
+SCENE_TEST(test_opened_again, scene_open(s, 2, NULL), scene_close(s))
 {
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 2, NULL);
 	for (int round = 0; round < 3; round++) {
-		scene_make_ids(&s);
-		scene_connect(&s, GATHERS);
-		run_exchange(&s, 1000, 1000, 1000);
-		scene_disconnect(&s, GATHERS);
+		scene_make_ids(s);
+		scene_connect(s, GATHERS);
+		run_exchange(s, 1000, 1000, 1000);
+		scene_disconnect(s, GATHERS);
 	}
-	scene_close(&s);
 }
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_unique_ids, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_exchanges_of_a_rail, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_exchanges_of_a_world, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_exchanges_that_are_checked, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_exchange_of_nothing, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_blocks_end_where_the_memory_does, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_one_rank_alone, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_values_of_all_ranks, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_values_that_are_checked, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_roles_do_not_wait_for_each_other, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_roles_do_not_wait_for_each_other, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_CONNECTS=1"),
-	        CASE(test_roles_connect_by_themselves, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_fence_behind_the_bytes, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_counters_side_by_side, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_one_timeline_over_two_communicators, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_close_behind_exchanges, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_what_is_not_open, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_opened_again, "ZD_DOUBLE_LEAKS=1"),
-	};
 	ID_PROGRAM(argc, argv);
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

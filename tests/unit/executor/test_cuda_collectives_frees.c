@@ -28,90 +28,75 @@ static void check_executor(struct collective_scene *s)
 	}
 }
 
-static void test_sessions_end_beside_an_exchange(void **state)
+SCENE_TEST(test_sessions_end_beside_an_exchange, scene_open_both(s, 1, NULL), scene_close_both(s),
+           "ZD_DOUBLE_FREES_WAIT=1")
 {
-	struct collective_scene s;
-	(void)state;
-	scene_open_both(&s, 1, NULL);
-	struct client client = open_session(s.nodes[0], SESSION);
+	struct client client = open_session(s->nodes[0], SESSION);
 	struct zd_command first = fill(0, at(1, 0, KIB));
 	first.signal = (struct zd_signal){SESSION, 0, 1}; /* so that its page is the GPU's, too */
-	(void)wait_ok(s.nodes[0], give(&s, 0, first));
-	uint64_t early = give_small(&s, 0, GATHERS, 0);
-	await_exchange(&s);
-	ops->session_close(s.nodes[0]->backend, SESSION, true);
+	(void)wait_ok(s->nodes[0], give(s, 0, first));
+	uint64_t early = give_small(s, 0, GATHERS, 0);
+	await_exchange(s);
+	ops->session_close(s->nodes[0]->backend, SESSION, true);
 	forget_session(&client);
-	check_executor(&s);
+	check_executor(s);
 	/* The worker has come to the session by then. */
-	assert_int_equal(create(s.nodes[0], 0, SPARE, MIB).completion.status, 0);
-	assert_int_equal(times_completed(s.nodes[0], early), 0);
-	uint64_t late = give_small(&s, 1, GATHERS, 0);
-	(void)wait_ok(s.nodes[0], early);
-	(void)wait_ok(s.nodes[1], late);
-	scene_close_both(&s);
+	assert_int_equal(create(s->nodes[0], 0, SPARE, MIB).completion.status, 0);
+	assert_int_equal(times_completed(s->nodes[0], early), 0);
+	uint64_t late = give_small(s, 1, GATHERS, 0);
+	(void)wait_ok(s->nodes[0], early);
+	(void)wait_ok(s->nodes[1], late);
 }
 
-static void test_communicators_end_beside_an_exchange(void **state)
+SCENE_TEST(test_communicators_end_beside_an_exchange, scene_open_both(s, 1, NULL), scene_close(s),
+           "ZD_DOUBLE_FREES_WAIT=1")
 {
-	struct collective_scene s;
 	uint64_t closing[NODES];
-	(void)state;
-	scene_open_both(&s, 1, NULL);
-	uint64_t early = give_small(&s, 0, GATHERS, 0);
-	await_exchange(&s);
+	uint64_t early = give_small(s, 0, GATHERS, 0);
+	await_exchange(s);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		closing[rank] = close_comm(&s, rank, REDUCTIONS, false);
-	check_executor(&s);
-	assert_int_equal(times_completed(s.nodes[0], closing[0]), 0);
-	uint64_t late = give_small(&s, 1, GATHERS, 0);
-	(void)wait_ok(s.nodes[0], early);
-	(void)wait_ok(s.nodes[1], late);
+		closing[rank] = close_comm(s, rank, REDUCTIONS, false);
+	check_executor(s);
+	assert_int_equal(times_completed(s->nodes[0], closing[0]), 0);
+	uint64_t late = give_small(s, 1, GATHERS, 0);
+	(void)wait_ok(s->nodes[0], early);
+	(void)wait_ok(s->nodes[1], late);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], closing[rank]);
-	scene_disconnect(&s, GATHERS);
-	scene_close(&s);
+		(void)wait_ok(s->nodes[rank], closing[rank]);
+	scene_disconnect(s, GATHERS);
 }
 
 /* It runs no kernels any more, whenever the others' let it go. */
-static void test_room_of_one_that_waits_to_end(void **state)
+SCENE_TEST(test_room_of_one_that_waits_to_end, scene_open_both(s, 1, NULL), scene_close_both(s),
+           "ZD_DOUBLE_FREES_WAIT=1")
 {
 	enum { FIRST = 3, LAST = 5, NEXT };
-	struct collective_scene s;
 	uint64_t closing[NODES], opening[NODES];
 	unsigned turns = 0;
-	(void)state;
-	scene_open_both(&s, 1, NULL);
 	for (uint64_t number = FIRST; number <= LAST; number++)
-		scene_connect(&s, number);
-	uint64_t early = give_small(&s, 0, GATHERS, 0);
-	await_exchange(&s);
+		scene_connect(s, number);
+	uint64_t early = give_small(s, 0, GATHERS, 0);
+	await_exchange(s);
 	for (uint32_t rank = 0; rank < NODES; rank++) {
-		closing[rank] = close_comm(&s, rank, FIRST, false);
-		opening[rank] = open_comm(&s, rank, NEXT);
+		closing[rank] = close_comm(s, rank, FIRST, false);
+		opening[rank] = open_comm(s, rank, NEXT);
 	}
-	while (s.control->comms() != NODES * NEXT - 1) /* without the one whose node runs no kernel */
+	while (s->control->comms() != NODES * NEXT - 1) /* without the one whose node runs no kernel */
 		pause_for_others(&turns);
-	assert_int_equal(times_completed(s.nodes[0], closing[0]), 0);
-	uint64_t late = give_small(&s, 1, GATHERS, 0);
-	(void)wait_ok(s.nodes[0], early);
-	(void)wait_ok(s.nodes[1], late);
+	assert_int_equal(times_completed(s->nodes[0], closing[0]), 0);
+	uint64_t late = give_small(s, 1, GATHERS, 0);
+	(void)wait_ok(s->nodes[0], early);
+	(void)wait_ok(s->nodes[1], late);
 	for (uint32_t rank = 0; rank < NODES; rank++) {
-		(void)wait_ok(s.nodes[rank], closing[rank]);
-		(void)wait_ok(s.nodes[rank], opening[rank]);
+		(void)wait_ok(s->nodes[rank], closing[rank]);
+		(void)wait_ok(s->nodes[rank], opening[rank]);
 	}
 	for (uint64_t number = FIRST + 1; number <= NEXT; number++)
-		scene_disconnect(&s, number);
-	scene_close_both(&s);
+		scene_disconnect(s, number);
 }
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_sessions_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FREES_WAIT=1"),
-	        CASE(test_communicators_end_beside_an_exchange, "ZD_DOUBLE_LEAKS=1",
-	             "ZD_DOUBLE_FREES_WAIT=1"),
-	        CASE(test_room_of_one_that_waits_to_end, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FREES_WAIT=1"),
-	};
 	ID_PROGRAM(argc, argv);
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

@@ -75,74 +75,56 @@ static void expect_failed(struct collective_scene *s, uint64_t op, int status, c
 
 /* ---- When they end ------------------------------------------------------------------------------------- */
 
-static void test_until_all_have_met(void **state)
+SCENE_TEST(test_until_all_have_met, scene_open(s, 1, NULL), scene_close_both(s))
 {
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_some_ids(&s, REDUCTIONS);
-	scene_connect(&s, GATHERS);
+	scene_make_some_ids(s, REDUCTIONS);
+	scene_connect(s, GATHERS);
 	assert_true(has_children()); /* one of its ids is not used */
-	scene_connect(&s, REDUCTIONS);
+	scene_connect(s, REDUCTIONS);
 	await_no_children();
-	scene_close_both(&s);
 }
 
 /* Nobody comes to an id whose rank has gone. */
-static void test_until_a_rank_has_gone(void **state)
+SCENE_TEST(test_until_a_rank_has_gone, scene_open(s, 1, NULL), scene_close(s))
 {
-	struct collective_scene s;
 	uint64_t opening;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_some_ids(&s, GATHERS);
-	opening = open_comm(&s, 0, GATHERS);
+	scene_make_some_ids(s, GATHERS);
+	opening = open_comm(s, 0, GATHERS);
 	assert_true(has_children());
-	(void)wait_ok(s.nodes[0], close_comm(&s, 0, GATHERS, true));
-	(void)wait_op(s.nodes[0], opening);
+	(void)wait_ok(s->nodes[0], close_comm(s, 0, GATHERS, true));
+	(void)wait_op(s->nodes[0], opening);
 	await_no_children();
-	scene_close(&s);
 }
 
-static void test_until_the_time_to_meet_is_over(void **state)
+SCENE_TEST(test_until_the_time_to_meet_is_over, scene_open(s, 1, &impatient), scene_close(s))
 {
-	static const struct zd_backend_config impatient = {.collective_timeout_ns = SECOND_NS / 5};
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, &impatient);
-	scene_make_some_ids(&s, REDUCTIONS);
+	scene_make_some_ids(s, REDUCTIONS);
 	await_no_children();
-	scene_close(&s);
 }
 
-static void test_until_the_daemon_ends(void **state)
+SCENE_TEST(test_until_the_daemon_ends, scene_open(s, 1, NULL), scene_close(s))
 {
-	struct collective_scene s;
 	struct record record;
 	uint64_t asked;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_some_ids(&s, REDUCTIONS);
-	asked = ask_for(&s, 0);
-	close_backend(s.nodes[0]);
-	record = wait_op(s.nodes[0], asked); /* it may have been quick */
+	scene_make_some_ids(s, REDUCTIONS);
+	asked = ask_for(s, 0);
+	close_backend(s->nodes[0]);
+	record = wait_op(s->nodes[0], asked); /* it may have been quick */
 	if (record.completion.status != 0)
 		assert_int_equal(record.completion.status, ZEROD_E_SHUTDOWN);
 	free_ids(record);
 	await_no_children();
-	close_backend(s.nodes[1]);
-	scene_close(&s);
+	close_backend(s->nodes[1]);
 }
 
 /* ---- How many ------------------------------------------------------------------------------------------ */
 
 /* A user who has too many loses the oldest that nobody has come with; others' stay. */
-static void test_no_more_than_may_wait(void **state)
+CASE_TEST(test_no_more_than_may_wait, "ZD_DOUBLE_LEAKS=1")
 {
 	const uint32_t users = ZD_CUDA_IDS_MOST / ZD_CUDA_IDS_MOST_OF_USER;
 	struct collective_scene s;
 	char text[128];
-	(void)state;
 	scene_open(&s, 1, NULL);
 	for (uint32_t i = 0; i < ZD_CUDA_IDS_MOST_OF_USER + 2; i++)
 		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER)));
@@ -160,69 +142,51 @@ static void test_no_more_than_may_wait(void **state)
 }
 
 /* Ids with which a rank has joined stay valid, however old they are. */
-static void test_who_is_waited_for_stays(void **state)
+SCENE_TEST(test_who_is_waited_for_stays, scene_open(s, 1, NULL), scene_close(s))
 {
-	struct collective_scene s;
 	uint64_t opening;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_some_ids(&s, GATHERS);
-	opening = open_comm(&s, 0, GATHERS);
+	scene_make_some_ids(s, GATHERS);
+	opening = open_comm(s, 0, GATHERS);
 	for (uint32_t i = 0; i < 2 * ZD_CUDA_IDS_MOST_OF_USER; i++)
-		free_ids(wait_ok(s.nodes[0], ask_for(&s, 0)));
+		free_ids(wait_ok(s->nodes[0], ask_for(s, 0)));
 	await_children(ZD_CUDA_IDS_MOST_OF_USER);
-	(void)open_comm(&s, 1, GATHERS);
-	(void)wait_ok(s.nodes[0], opening);
+	(void)open_comm(s, 1, GATHERS);
+	(void)wait_ok(s->nodes[0], opening);
 	await_children(ZD_CUDA_IDS_MOST_OF_USER - 1); /* the one that was used */
-	scene_disconnect(&s, GATHERS);
-	scene_close(&s);
+	scene_disconnect(s, GATHERS);
 }
 
 /* ---- What goes wrong ----------------------------------------------------------------------------------- */
 
-static void test_ids_that_cannot_be_made(void **state)
+SCENE_TEST(test_ids_that_cannot_be_made, scene_open(s, 1, NULL), scene_close(s), "ZD_DOUBLE_NCCL_IDS=2")
 {
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	expect_failed(&s, ask_ids(&s, 0, 3), ZEROD_E_SYSTEM,
+	expect_failed(s, ask_ids(s, 0, 3), ZEROD_E_SYSTEM,
 	              "a unique id for a communicator: unhandled system error");
 	await_no_children();
-	free_ids(wait_ok(s.nodes[0], ask_ids(&s, 0, 2)));
-	scene_close(&s);
+	free_ids(wait_ok(s->nodes[0], ask_ids(s, 0, 2)));
 }
 
 /* Its words are for the daemon's log. */
-static void test_nccl_that_talks(void **state)
+SCENE_TEST(test_nccl_that_talks, scene_open(s, 1, NULL), scene_close(s), "ZD_DOUBLE_NCCL_TALKS=1")
 {
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_ids(&s);
-	scene_connect(&s, GATHERS);
-	scene_disconnect(&s, GATHERS);
-	scene_close(&s);
+	scene_make_ids(s);
+	scene_connect(s, GATHERS);
+	scene_disconnect(s, GATHERS);
 }
 
-static void test_ids_that_take_for_ever(void **state)
+SCENE_TEST(test_ids_that_take_for_ever, scene_open(s, 1, &impatient), scene_close(s), "ZD_DOUBLE_NCCL_IDS=-2")
 {
-	static const struct zd_backend_config impatient = {.collective_timeout_ns = SECOND_NS / 5};
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, &impatient);
-	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "NCCL has not created unique ids in time");
+	expect_failed(s, ask_ids(s, 0, 1), ZEROD_E_SYSTEM, "NCCL has not created unique ids in time");
 	await_no_children();
-	scene_close(&s);
 }
 
 /* The helper process ends with the daemon, whatever NCCL is doing. */
-static void test_the_program_ends_with_its_input(void **state)
+CASE_TEST(test_the_program_ends_with_its_input, "ZD_DOUBLE_NCCL_IDS=-2")
 {
 	char number[] = "1", program[] = "zerod", arg[] = ZD_CUDA_IDS_PROGRAM_ARG;
 	char *argv[] = {program, arg, number, NULL};
 	int in[2], status;
 	pid_t pid;
-	(void)state;
 	assert_int_equal(pipe(in), 0);
 	pid = fork();
 	if (pid == 0) {
@@ -236,73 +200,51 @@ static void test_the_program_ends_with_its_input(void **state)
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void test_a_process_that_ends(void **state)
+SCENE_TEST(test_a_process_that_ends, scene_open(s, 1, NULL), scene_close(s), "ZD_DOUBLE_NCCL_IDS=-1")
 {
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	expect_failed(&s, ask_ids(&s, 0, 1), ZEROD_E_SYSTEM, "the process that creates unique ids has ended");
+	expect_failed(s, ask_ids(s, 0, 1), ZEROD_E_SYSTEM, "the process that creates unique ids has ended");
 	await_no_children();
-	scene_close(&s);
 }
 
 /* A rank that waits for room has come with its id. */
-static void test_the_ids_of_who_waits_for_room(void **state)
+SCENE_TEST(test_the_ids_of_who_waits_for_room, scene_open(s, 1, NULL), scene_close(s))
 {
 	static const uint64_t numbers[] = {1, 3, 4, 5};
 	enum { NEXT = 6 };
-	struct collective_scene s;
-	(void)state;
-	scene_open(&s, 1, NULL);
-	scene_make_ids(&s);
+	scene_make_ids(s);
 	for (unsigned i = 0; i < ZD_ARRAY_LEN(numbers); i++)
-		scene_connect(&s, numbers[i]);
-	s.control->polls(UINT_MAX); /* the first does not part for now */
+		scene_connect(s, numbers[i]);
+	s->control->polls(UINT_MAX); /* the first does not part for now */
 	uint64_t closing[NODES];
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		closing[rank] = close_comm(&s, rank, numbers[0], false);
-	struct record made = wait_ok(s.nodes[0], ask_for(&s, OTHER_USER));
-	memcpy(s.ids[NEXT - 1], made.completion.result.values, ZD_UNIQUE_ID_BYTES);
+		closing[rank] = close_comm(s, rank, numbers[0], false);
+	struct record made = wait_ok(s->nodes[0], ask_for(s, OTHER_USER));
+	memcpy(s->ids[NEXT - 1], made.completion.result.values, ZD_UNIQUE_ID_BYTES);
 	free_ids(made);
-	uint64_t opening = open_comm(&s, 0, NEXT);
-	wait_for_thread(&s, 0);
-	assert_int_equal(times_completed(s.nodes[0], opening), 0);
+	uint64_t opening = open_comm(s, 0, NEXT);
+	wait_for_thread(s, 0);
+	assert_int_equal(times_completed(s->nodes[0], opening), 0);
 	assert_int_equal(count_children(), 2);
 	for (unsigned i = 1; i < ZD_CUDA_IDS_MOST_OF_USER; i++)
-		free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER)));
+		free_ids(wait_ok(s->nodes[0], ask_for(s, OTHER_USER)));
 	await_children(1 + ZD_CUDA_IDS_MOST_OF_USER);
-	free_ids(wait_ok(s.nodes[0], ask_for(&s, OTHER_USER))); /* takes another one's place */
+	free_ids(wait_ok(s->nodes[0], ask_for(s, OTHER_USER))); /* takes another one's place */
 	await_children(1 + ZD_CUDA_IDS_MOST_OF_USER);
-	s.control->polls(2);
-	uint64_t other = open_comm(&s, 1, NEXT);
-	(void)wait_ok(s.nodes[0], opening);
-	(void)wait_ok(s.nodes[1], other);
+	s->control->polls(2);
+	uint64_t other = open_comm(s, 1, NEXT);
+	(void)wait_ok(s->nodes[0], opening);
+	(void)wait_ok(s->nodes[1], other);
 	/* Its process has been needed so long, and is not any more. */
 	await_children(ZD_CUDA_IDS_MOST_OF_USER);
 	for (uint32_t rank = 0; rank < NODES; rank++)
-		(void)wait_ok(s.nodes[rank], closing[rank]);
+		(void)wait_ok(s->nodes[rank], closing[rank]);
 	for (unsigned i = 1; i < ZD_ARRAY_LEN(numbers); i++)
-		scene_disconnect(&s, numbers[i]);
-	scene_disconnect(&s, NEXT);
-	scene_close(&s);
+		scene_disconnect(s, numbers[i]);
+	scene_disconnect(s, NEXT);
 }
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_the_ids_of_who_waits_for_room, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_until_all_have_met, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_until_a_rank_has_gone, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_until_the_time_to_meet_is_over, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_until_the_daemon_ends, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_no_more_than_may_wait, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_ids_that_cannot_be_made, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=2"),
-	        CASE(test_who_is_waited_for_stays, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_a_process_that_ends, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=-1"),
-	        CASE(test_nccl_that_talks, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_TALKS=1"),
-	        CASE(test_ids_that_take_for_ever, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_NCCL_IDS=-2"),
-	        CASE(test_the_program_ends_with_its_input, "ZD_DOUBLE_NCCL_IDS=-2"),
-	};
 	ID_PROGRAM(argc, argv);
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

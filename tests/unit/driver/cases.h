@@ -49,7 +49,7 @@ struct a_case {
 #define CASE_TEST(name, ...) CASE_DEFINE(name, void, name(), .env = {__VA_ARGS__})
 /* The same with other members of struct a_case. */
 #define CASE_TEST_WITH(name, ...) CASE_DEFINE(name, void, name(), __VA_ARGS__)
-/* One case more of a function that is defined above. */
+/* A further case of a function that is defined above. */
 #define CASE_AGAIN(function, label, ...)                                                                     \
 	__attribute__((constructor)) static void function##_##label##_add(void)                              \
 	{                                                                                                    \

@@ -43,7 +43,7 @@ struct page {
 	zd_cu_ptr device;
 };
 
-/* What enter(), new_stream(), new_page() and new_mapped() have made in this case. */
+/* The contexts, streams, pages and mappings that enter() and new_*() have made in this case. */
 struct made {
 	struct CUstream_st *streams[16];
 	struct page pages[4];
@@ -58,7 +58,7 @@ static struct made made;
 
 static inline void end_driver_test(const struct zd_cuda *cuda);
 
-/* A test of `cuda`, with device 0's context current. These are given back for it, and it fails if it keeps
+/* A test of `cuda`, with device 0's context current. They are given back for it, and it fails if it keeps
  * anything else. */
 #define DRIVER_TEST(name, ...)                                                                               \
 	CASE_DEFINE(name, const struct zd_cuda *cuda, const struct zd_cuda *cuda = load_and_enter();         \

@@ -219,6 +219,15 @@ static inline void comm_close(struct comm_scene *s)
 	(void)alarm(0);
 }
 
+/* A test of `s` with so many ranks. */
+#define COMM_TEST(name, nranks)                                                                              \
+	TEST_DEFINE(name, struct comm_scene *s, struct comm_scene scene; struct comm_scene *s = &scene;      \
+	            comm_open(s, nranks), (name(s), comm_close(s)), NULL, NULL)
+/* The same when all of them have connected. */
+#define CONNECTED_TEST(name, nranks, checking)                                                               \
+	TEST_DEFINE(name, struct comm_scene *s, struct comm_scene scene; struct comm_scene *s = &scene;      \
+	            (comm_open(s, nranks), comm_connect(s, checking)), (name(s), comm_close(s)), NULL, NULL)
+
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static inline void comm_write(const struct comm_scene *s, uint32_t i, zd_cu_ptr to, const void *from,

@@ -4,54 +4,42 @@
 
 /* ---- Meeting ------------------------------------------------------------------------------------------- */
 
-TEST(test_all_ranks_meet)
+CONNECTED_TEST(test_all_ranks_meet, 3, false)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 3);
-	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(s.ranks[i].comm->state, ZD_CUDA_COMM_READY);
-	comm_close(&s);
+		assert_int_equal(s->ranks[i].comm->state, ZD_CUDA_COMM_READY);
 }
 
-TEST(test_one_rank_alone)
+CONNECTED_TEST(test_one_rank_alone, 1, true)
 {
-	struct comm_scene s;
 	struct comm_op op;
 
-	comm_open(&s, 1);
-	comm_connect(&s, true);
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_TO_ALL, 10));
-	comm_give(&s, 0, &op);
-	COMM_AWAIT(&s, op.taken);
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_TO_ALL, 10));
+	comm_give(s, 0, &op);
+	COMM_AWAIT(s, op.taken);
 	assert_int_equal(op.op.err.status, 0);
-	comm_close(&s);
 }
 
 /* However often NCCL says that it is not done. */
-TEST(test_ready_only_when_nccl_says_so)
+COMM_TEST(test_ready_only_when_nccl_says_so, 1)
 {
 	struct zd_cuda_comm_config config;
-	struct comm_scene s;
 	bool opened = false;
 
-	comm_open(&s, 1);
-	s.control->polls(5);
-	config = comm_config(&s, 0);
-	s.ranks[0].comm = comm_add(&s, 0, &config);
+	s->control->polls(5);
+	config = comm_config(s, 0);
+	s->ranks[0].comm = comm_add(s, 0, &config);
 	while (!opened) {
-		pthread_mutex_lock(&s.ranks[0].comm->lock);
-		opened = s.ranks[0].comm->opened;
-		pthread_mutex_unlock(&s.ranks[0].comm->lock);
+		pthread_mutex_lock(&s->ranks[0].comm->lock);
+		opened = s->ranks[0].comm->opened;
+		pthread_mutex_unlock(&s->ranks[0].comm->lock);
 	}
 	for (int i = 0; i < 5; i++) {
-		comm_poll(&s);
-		assert_string_equal(zd_cuda_comm_state_name(s.ranks[0].comm), "CONNECTING");
+		comm_poll(s);
+		assert_string_equal(zd_cuda_comm_state_name(s->ranks[0].comm), "CONNECTING");
 	}
-	comm_poll(&s);
-	assert_string_equal(zd_cuda_comm_state_name(s.ranks[0].comm), "READY");
-	comm_close(&s);
+	comm_poll(s);
+	assert_string_equal(zd_cuda_comm_state_name(s->ranks[0].comm), "READY");
 }
 
 static void expect_missed(struct comm_scene *s, uint32_t i, const char *here)
@@ -67,45 +55,37 @@ static void expect_missed(struct comm_scene *s, uint32_t i, const char *here)
 }
 
 /* Ranks 0 and 2 of four are here; of the others nothing is known. */
-TEST(test_peers_that_never_come)
+COMM_TEST(test_peers_that_never_come, 2)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 2);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct zd_cuda_comm_config config = comm_config(&s, i);
+		struct zd_cuda_comm_config config = comm_config(s, i);
 
 		config.nranks = 4;
 		config.rank = 2 * i;
 		config.deadline_ns = i == 0 ? 100 : 0;
-		s.ranks[i].comm = comm_add(&s, i, &config);
+		s->ranks[i].comm = comm_add(s, i, &config);
 	}
-	expect_missed(&s, 0,
+	expect_missed(s, 0,
 	              "group 'world': its 4 ranks have not connected by the deadline of rank 0: of this "
 	              "daemon came "
 	              "ranks 0 and 2; another one has not come");
-	assert_int_equal(s.ranks[1].comm->state, ZD_CUDA_COMM_CONNECTING);
-	zd_cuda_comm_abort(s.ranks[1].comm, "no more");
-	comm_expect_text(s.ranks[1].comm->failure.text, "group 'world' was aborted: no more");
-	comm_close(&s);
+	assert_int_equal(s->ranks[1].comm->state, ZD_CUDA_COMM_CONNECTING);
+	zd_cuda_comm_abort(s->ranks[1].comm, "no more");
+	comm_expect_text(s->ranks[1].comm->failure.text, "group 'world' was aborted: no more");
 }
 
 /* The same where the communicator's ranks are others in the world: they are called by what their users
  * know. */
-TEST(test_peers_by_their_ranks_in_the_world)
+COMM_TEST(test_peers_by_their_ranks_in_the_world, 1)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 1);
-	struct zd_cuda_comm_config config = comm_config(&s, 0);
+	struct zd_cuda_comm_config config = comm_config(s, 0);
 	config.nranks = 2;
 	config.rank = 1;
 	config.world = (struct zd_comm_world){.first = 3, .between = 3};
 	config.deadline_ns = 100;
-	s.ranks[0].comm = comm_add(&s, 0, &config);
-	expect_missed(&s, 0, "by the deadline of rank 7: of this daemon came rank 7; another one");
-	comm_expect_text(s.ranks[0].comm->failure.text, "not in this daemon: rank 3");
-	comm_close(&s);
+	s->ranks[0].comm = comm_add(s, 0, &config);
+	expect_missed(s, 0, "by the deadline of rank 7: of this daemon came rank 7; another one");
+	comm_expect_text(s->ranks[0].comm->failure.text, "not in this daemon: rank 3");
 }
 
 /* Ranks of two daemons with different configurations never meet: the first rank's deadline passes. */
@@ -171,65 +151,56 @@ static void expect_refused(struct comm_scene *s, uint32_t i, struct zd_cuda_comm
 	assert_null(comm);
 }
 
-TEST(test_bad_configurations)
+COMM_TEST(test_bad_configurations, 1)
 {
 	struct zd_cuda_comm_config config;
-	struct comm_scene s;
 
-	comm_open(&s, 1);
-	config = comm_config(&s, 0);
+	config = comm_config(s, 0);
 	config.rank = 1;
-	expect_refused(&s, 0, config, ZEROD_E_INVALID, "group 'world': rank 1 of 1");
+	expect_refused(s, 0, config, ZEROD_E_INVALID, "group 'world': rank 1 of 1");
 	config.rank = 0;
 	config.nranks = ZD_MAX_WORLD + 1;
-	expect_refused(&s, 0, config, ZEROD_E_INVALID, "rank 0 of 1025, there may be 1024");
+	expect_refused(s, 0, config, ZEROD_E_INVALID, "rank 0 of 1025, there may be 1024");
 	config.nranks = 0;
-	expect_refused(&s, 0, config, ZEROD_E_INVALID, "rank 0 of 0");
-	config = comm_config(&s, 0);
+	expect_refused(s, 0, config, ZEROD_E_INVALID, "rank 0 of 0");
+	config = comm_config(s, 0);
 	memset(&config.id, 0, sizeof(config.id));
-	expect_refused(&s, 0, config, ZEROD_E_INVALID, "the unique id is empty");
-	config = comm_config(&s, 0);
+	expect_refused(s, 0, config, ZEROD_E_INVALID, "the unique id is empty");
+	config = comm_config(s, 0);
 	config.group = "";
-	expect_refused(&s, 0, config, ZEROD_E_INVALID, "group name");
+	expect_refused(s, 0, config, ZEROD_E_INVALID, "group name");
 	assert_int_equal(setenv("NCCL_COMM_BLOCKING", "1", 1), 0);
-	expect_refused(&s, 0, comm_config(&s, 0), ZEROD_E_INVALID, "NCCL_COMM_BLOCKING=1");
+	expect_refused(s, 0, comm_config(s, 0), ZEROD_E_INVALID, "NCCL_COMM_BLOCKING=1");
 	assert_int_equal(unsetenv("NCCL_COMM_BLOCKING"), 0);
-	comm_close(&s);
 }
 
-TEST(test_ranks_of_one_daemon_fit_together)
+COMM_TEST(test_ranks_of_one_daemon_fit_together, 2)
 {
 	struct zd_cuda_comm_config config, other;
-	struct comm_scene s;
 
-	comm_open(&s, 2);
-	config = comm_config(&s, 0);
-	s.ranks[0].comm = comm_add(&s, 0, &config);
-	expect_refused(&s, 1, config, ZEROD_E_EXISTS, "rank 0 already exists with the same unique id");
-	other = comm_config(&s, 1);
+	config = comm_config(s, 0);
+	s->ranks[0].comm = comm_add(s, 0, &config);
+	expect_refused(s, 1, config, ZEROD_E_EXISTS, "rank 0 already exists with the same unique id");
+	other = comm_config(s, 1);
 	other.nranks = 5;
-	expect_refused(&s, 1, other, ZEROD_E_MISMATCH,
+	expect_refused(s, 1, other, ZEROD_E_MISMATCH,
 	               "rank 0 is one of 2, rank 1 with the same unique id one of 5");
-	other = comm_config(&s, 1);
-	expect_refused(&s, 0, other, ZEROD_E_EXISTS,
+	other = comm_config(s, 1);
+	expect_refused(s, 0, other, ZEROD_E_EXISTS,
 	               "ranks 0 and 1 on device 0: NCCL supports one rank per GPU");
-	comm_close(&s);
 }
 
 /* An id that is none is NCCL's to refuse. */
-TEST(test_an_id_that_is_none)
+COMM_TEST(test_an_id_that_is_none, 1)
 {
 	struct zd_cuda_comm_config config;
-	struct comm_scene s;
 
-	comm_open(&s, 1);
-	config = comm_config(&s, 0);
+	config = comm_config(s, 0);
 	memset(&config.id, 0x55, sizeof(config.id));
-	s.ranks[0].comm = comm_add(&s, 0, &config);
-	COMM_AWAIT(&s, s.ranks[0].comm->state == ZD_CUDA_COMM_FAILED);
-	assert_string_equal(s.ranks[0].comm->failure.text,
+	s->ranks[0].comm = comm_add(s, 0, &config);
+	COMM_AWAIT(s, s->ranks[0].comm->state == ZD_CUDA_COMM_FAILED);
+	assert_string_equal(s->ranks[0].comm->failure.text,
 	                    "group 'world': a communicator for rank 0: invalid argument");
-	comm_close(&s);
 }
 
 /* ---- Aborts -------------------------------------------------------------------------------------------- */
@@ -324,99 +295,79 @@ TEST(test_abort_in_every_phase)
 
 /* A launched operation fails once no kernel writes any more, although its stream runs on to the store of the
  * progress. */
-TEST(test_an_aborted_operation_never_succeeds)
+CONNECTED_TEST(test_an_aborted_operation_never_succeeds, 2, false)
 {
 	struct comm_op ops[3];
-	struct comm_scene s;
 	uint8_t byte = 0;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
 	for (int i = 0; i < 3; i++) {
-		ops[i] = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-		comm_give(&s, 0, &ops[i]);
-		COMM_AWAIT(&s, ops[i].op.phase == ZD_CUDA_COMM_FLYING);
+		ops[i] = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+		comm_give(s, 0, &ops[i]);
+		COMM_AWAIT(s, ops[i].op.phase == ZD_CUDA_COMM_FLYING);
 	}
-	zd_cuda_comm_abort(s.ranks[0].comm, "the test says so");
+	zd_cuda_comm_abort(s->ranks[0].comm, "the test says so");
 	assert_false(ops[0].taken);
 	for (int i = 0; i < 3; i++)
-		expect_aborted(&s, &ops[i]);
-	assert_true(zd_cuda_comm_is_over(s.ranks[0].comm));
-	comm_read(&s, 0, &byte, s.ranks[0].receive, 1);
+		expect_aborted(s, &ops[i]);
+	assert_true(zd_cuda_comm_is_over(s->ranks[0].comm));
+	comm_read(s, 0, &byte, s->ranks[0].receive, 1);
 	assert_int_equal(byte, 0xa5); /* what a kernel leaves that is aborted */
-	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
-	comm_close(&s);
+	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 }
 
-TEST(test_abort_of_one_that_is_idle)
+CONNECTED_TEST(test_abort_of_one_that_is_idle, 2, false)
 {
-	struct comm_scene s;
 	struct zd_err err;
 	struct comm_op op;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++)
-		zd_cuda_comm_abort(s.ranks[i].comm, "the test says so");
-	zd_cuda_comm_abort(s.ranks[0].comm, "twice is once");
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-	assert_int_equal(zd_cuda_comm_queue_give(&s.ranks[0].queue, s.ranks[0].comm, &op.op, &err),
+		zd_cuda_comm_abort(s->ranks[i].comm, "the test says so");
+	zd_cuda_comm_abort(s->ranks[0].comm, "twice is once");
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+	assert_int_equal(zd_cuda_comm_queue_give(&s->ranks[0].queue, s->ranks[0].comm, &op.op, &err),
 	                 ZEROD_E_ABORTED);
 	assert_string_equal(err.text, "group 'world' was aborted: the test says so");
-	comm_close(&s);
 }
 
 /* Finalizing is in progress for ever: what ends in order can be ended at once. */
-TEST(test_abort_of_one_that_ends)
+CONNECTED_TEST(test_abort_of_one_that_ends, 1, false)
 {
-	struct comm_scene s;
 	struct zd_err err;
 	struct comm_op op;
 
-	comm_open(&s, 1);
-	comm_connect(&s, false);
-	s.control->polls(1000000);
-	zd_cuda_comm_end(s.ranks[0].comm);
-	comm_poll(&s);
-	assert_string_equal(zd_cuda_comm_state_name(s.ranks[0].comm), "ENDING");
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-	assert_int_equal(zd_cuda_comm_queue_give(&s.ranks[0].queue, s.ranks[0].comm, &op.op, &err),
+	s->control->polls(1000000);
+	zd_cuda_comm_end(s->ranks[0].comm);
+	comm_poll(s);
+	assert_string_equal(zd_cuda_comm_state_name(s->ranks[0].comm), "ENDING");
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+	assert_int_equal(zd_cuda_comm_queue_give(&s->ranks[0].queue, s->ranks[0].comm, &op.op, &err),
 	                 ZEROD_E_STATE);
 	assert_string_equal(err.text, "group 'world': its communicator is ENDING");
-	zd_cuda_comm_abort(s.ranks[0].comm, "it takes too long");
-	COMM_AWAIT(&s, zd_cuda_comm_is_over(s.ranks[0].comm));
-	assert_string_equal(zd_cuda_comm_state_name(s.ranks[0].comm), "ABORTED");
-	comm_close(&s);
+	zd_cuda_comm_abort(s->ranks[0].comm, "it takes too long");
+	COMM_AWAIT(s, zd_cuda_comm_is_over(s->ranks[0].comm));
+	assert_string_equal(zd_cuda_comm_state_name(s->ranks[0].comm), "ABORTED");
 }
 
-TEST(test_end_of_one_that_connects)
+COMM_TEST(test_end_of_one_that_connects, 1)
 {
 	struct zd_cuda_comm_config config;
-	struct comm_scene s;
 
-	comm_open(&s, 1);
-	config = comm_config(&s, 0);
+	config = comm_config(s, 0);
 	config.nranks = 2;
-	s.ranks[0].comm = comm_add(&s, 0, &config);
-	zd_cuda_comm_end(s.ranks[0].comm);
-	assert_string_equal(zd_cuda_comm_state_name(s.ranks[0].comm), "ABORTED");
-	zd_cuda_comm_end(s.ranks[0].comm); /* nothing more happens */
-	comm_close(&s);
+	s->ranks[0].comm = comm_add(s, 0, &config);
+	zd_cuda_comm_end(s->ranks[0].comm);
+	assert_string_equal(zd_cuda_comm_state_name(s->ranks[0].comm), "ABORTED");
+	zd_cuda_comm_end(s->ranks[0].comm); /* nothing more happens */
 }
 
-TEST(test_order_at_the_end)
+CONNECTED_TEST(test_order_at_the_end, 2, false)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 2);
-	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++)
-		zd_cuda_comm_end(s.ranks[i].comm);
+		zd_cuda_comm_end(s->ranks[i].comm);
 	for (uint32_t i = 0; i < 2; i++) {
-		COMM_AWAIT(&s, zd_cuda_comm_is_over(s.ranks[i].comm));
-		assert_string_equal(zd_cuda_comm_state_name(s.ranks[i].comm), "ENDED");
+		COMM_AWAIT(s, zd_cuda_comm_is_over(s->ranks[i].comm));
+		assert_string_equal(zd_cuda_comm_state_name(s->ranks[i].comm), "ENDED");
 	}
-	comm_close(&s);
 }
 
 int main(int argc, char **argv)

@@ -113,26 +113,22 @@ TEST(test_every_poll_fails_once)
 		(void)fail_nth("ncclCommGetAsyncError", nth, ZD_NCCL_UNHANDLED_CUDA_ERROR);
 }
 
-TEST(test_what_a_failed_call_says)
+CONNECTED_TEST(test_what_a_failed_call_says, RANKS, false)
 {
 	struct comm_op ops[RANKS];
 	struct zd_cuda_comm_call call = collective_call(ZD_CUDA_COMM_ALL_TO_ALL, 10, RANKS);
-	struct comm_scene s;
 
-	comm_open(&s, RANKS);
-	comm_connect(&s, false);
-	s.control->fail_call("ncclRecv", 2, ZD_NCCL_INVALID_USAGE);
+	s->control->fail_call("ncclRecv", 2, ZD_NCCL_INVALID_USAGE);
 	for (uint32_t i = 0; i < RANKS; i++) {
-		ops[i] = comm_op(&s, i, call);
-		comm_give(&s, i, &ops[i]);
+		ops[i] = comm_op(s, i, call);
+		comm_give(s, i, &ops[i]);
 	}
-	COMM_AWAIT(&s, ops[0].taken);
+	COMM_AWAIT(s, ops[0].taken);
 	assert_string_equal(ops[0].op.err.text,
 	                    "group 'world': rank 0's 1st operation all_to_all of 10 int16: invalid usage");
 	assert_int_equal(ops[0].op.err.status, ZEROD_E_DEVICE);
-	abort_all(&s);
-	COMM_AWAIT(&s, ops[1].taken);
-	comm_close(&s);
+	abort_all(s);
+	COMM_AWAIT(s, ops[1].taken);
 }
 
 /* ---- The driver ---------------------------------------------------------------------------------------- */
@@ -225,32 +221,28 @@ TEST(test_every_call_of_the_driver_fails_once)
 }
 
 /* Under an operation that runs: its kernel still spins, and the driver gives one answer to everything. */
-TEST(test_a_gpu_that_is_lost)
+CONNECTED_TEST(test_a_gpu_that_is_lost, RANKS, false)
 {
 	const char *dir = getenv("ZD_DOUBLE_DIR");
 	char path[PATH_MAX];
-	struct comm_scene s;
 	struct comm_op op;
 
-	comm_open(&s, RANKS);
-	comm_connect(&s, false);
-	op = comm_op(&s, 0, collective_call(ZD_CUDA_COMM_ALL_GATHER, 10, RANKS));
-	comm_give(&s, 0, &op);
-	COMM_AWAIT(&s, op.op.phase == ZD_CUDA_COMM_FLYING);
+	op = comm_op(s, 0, collective_call(ZD_CUDA_COMM_ALL_GATHER, 10, RANKS));
+	comm_give(s, 0, &op);
+	COMM_AWAIT(s, op.op.phase == ZD_CUDA_COMM_FLYING);
 	case_write_file(dir, "lost-0", "214");
-	s.ranks[0].lost = true;
-	comm_enter(&s, 0);
-	zd_cuda_comm_queue_check(&s.ranks[0].queue);
-	assert_true(zd_cuda_device_failed(&s.ranks[0].device));
-	COMM_AWAIT(&s, op.taken);
+	s->ranks[0].lost = true;
+	comm_enter(s, 0);
+	zd_cuda_comm_queue_check(&s->ranks[0].queue);
+	assert_true(zd_cuda_device_failed(&s->ranks[0].device));
+	COMM_AWAIT(s, op.taken);
 	assert_int_equal(op.op.err.status, ZEROD_E_DEVICE);
 	comm_expect_text(op.op.err.text,
 	                 "GPU-0 has failed: looking at a stream: CUDA_ERROR_ECC_UNCORRECTABLE");
-	assert_int_equal(s.ranks[1].comm->state, ZD_CUDA_COMM_READY);
-	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
+	assert_int_equal(s->ranks[1].comm->state, ZD_CUDA_COMM_READY);
+	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 	(void)snprintf(path, sizeof(path), "%s/lost-0", dir);
 	assert_int_equal(unlink(path), 0);
-	comm_close(&s);
 }
 
 /* Where the double is told of GPUs that are lost. */

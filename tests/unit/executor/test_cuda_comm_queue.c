@@ -6,42 +6,29 @@
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
-TEST(test_data)
+CONNECTED_TEST(test_data, 3, false)
 {
 	static const uint64_t numels[] = {1, 7, 1000, 100000, 0};
-	struct comm_scene s;
 
-	comm_open(&s, 3);
-	comm_connect(&s, false);
 	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++)
 		for (size_t i = 0; i < ZD_ARRAY_LEN(numels); i++) {
 			struct zd_cuda_comm_call call = collective_call(kind, numels[i], 3);
 
-			comm_expect_right(&s, &call, 3);
+			comm_expect_right(s, &call, 3);
 		}
-	comm_close(&s);
 }
 
-TEST(test_data_in_checking_mode)
+CONNECTED_TEST(test_data_in_checking_mode, 4, true)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 4);
-	comm_connect(&s, true);
 	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
 		struct zd_cuda_comm_call call = collective_call(kind, 1000, 4);
 
-		comm_expect_right(&s, &call, 4);
+		comm_expect_right(s, &call, 4);
 	}
-	comm_close(&s);
 }
 
-TEST(test_dtypes)
+CONNECTED_TEST(test_dtypes, 2, false)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 2);
-	comm_connect(&s, false);
 	for (int dtype = ZEROD_FLOAT32; dtype <= ZEROD_BOOL; dtype++)
 		for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
 			struct zd_cuda_comm_call call = collective_call(kind, 333, 2);
@@ -50,67 +37,55 @@ TEST(test_dtypes)
 			call.send_stride *= sizeof(int64_t) / sizeof(int16_t);
 			call.receive_stride *= sizeof(int64_t) / sizeof(int16_t);
 			if (!collective_sums(call.kind) || zd_dtype_holds_sums(call.dtype))
-				comm_expect_right(&s, &call, 2);
+				comm_expect_right(s, &call, 2);
 		}
-	comm_close(&s);
 }
 
 /* Progress is stored behind what NCCL launches, and it launches when its call is no longer in progress. */
-TEST(test_calls_that_are_long_in_progress)
+CONNECTED_TEST(test_calls_that_are_long_in_progress, 2, true)
 {
 	static const unsigned polls[] = {0, 1, 10};
-	struct comm_scene s;
 
-	comm_open(&s, 2);
-	comm_connect(&s, true);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(polls); i++) {
 		struct zd_cuda_comm_call call = collective_call(ZD_CUDA_COMM_ALL_TO_ALL, 1000, 2);
 
-		s.control->polls(polls[i]);
-		comm_expect_right(&s, &call, 2);
+		s->control->polls(polls[i]);
+		comm_expect_right(s, &call, 2);
 	}
-	comm_close(&s);
 }
 
-TEST(test_many_at_once)
+CONNECTED_TEST(test_many_at_once, 2, false)
 {
 	struct comm_op ops[2][20];
-	struct comm_scene s;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++)
 		for (int j = 0; j < 20; j++) {
-			ops[i][j] = comm_op(&s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-			comm_give(&s, i, &ops[i][j]);
+			ops[i][j] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+			comm_give(s, i, &ops[i][j]);
 		}
 	for (uint32_t i = 0; i < 2; i++)
 		for (int j = 0; j < 20; j++) {
-			COMM_AWAIT(&s, ops[i][j].taken);
+			COMM_AWAIT(s, ops[i][j].taken);
 			assert_int_equal(ops[i][j].op.err.status, 0);
 		}
-	comm_close(&s);
 }
 
 /* Given before the ranks have met: they run when they have. */
-TEST(test_given_while_connecting)
+COMM_TEST(test_given_while_connecting, 2)
 {
 	struct comm_op ops[2];
-	struct comm_scene s;
 
-	comm_open(&s, 2);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct zd_cuda_comm_config config = comm_config(&s, i);
+		struct zd_cuda_comm_config config = comm_config(s, i);
 
-		s.ranks[i].comm = comm_add(&s, i, &config);
-		ops[i] = comm_op(&s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-		comm_give(&s, i, &ops[i]);
+		s->ranks[i].comm = comm_add(s, i, &config);
+		ops[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+		comm_give(s, i, &ops[i]);
 	}
 	for (uint32_t i = 0; i < 2; i++) {
-		COMM_AWAIT(&s, ops[i].taken);
+		COMM_AWAIT(s, ops[i].taken);
 		assert_int_equal(ops[i].op.err.status, 0);
 	}
-	comm_close(&s);
 }
 
 /* ---- What is refused ----------------------------------------------------------------------------------- */
@@ -125,41 +100,37 @@ static void expect_refused(struct comm_scene *s, struct zd_cuda_comm_call call, 
 	assert_string_equal(err.text, text);
 }
 
-TEST(test_bad_calls)
+CONNECTED_TEST(test_bad_calls, 1, false)
 {
 	struct zd_cuda_comm_call call = {.kind = ZD_CUDA_COMM_ALL_GATHER, .dtype = ZEROD_FLOAT32, .numel = 1};
-	struct comm_scene s;
 	zd_cu_ptr receive;
 
-	comm_open(&s, 1);
-	comm_connect(&s, false);
 	call.kind = 0;
-	expect_refused(&s, call, "0 is no collective operation");
+	expect_refused(s, call, "0 is no collective operation");
 	call.kind = 8;
-	expect_refused(&s, call, "8 is no collective operation");
+	expect_refused(s, call, "8 is no collective operation");
 	call.kind = ZD_CUDA_COMM_ALL_GATHER;
 	call.dtype = 99;
-	expect_refused(&s, call, "all_gather of unknown");
+	expect_refused(s, call, "all_gather of unknown");
 	call.kind = ZD_CUDA_COMM_ALL_REDUCE;
 	call.dtype = ZEROD_INT32;
-	expect_refused(&s, call, "all_reduce of int32");
+	expect_refused(s, call, "all_reduce of int32");
 	call.dtype = ZEROD_FLOAT32;
 	call.numel = UINT64_MAX;
 	expect_refused(
-	        &s, call,
+	        s, call,
 	        "all_reduce of 18446744073709551615 float32 over 1 ranks: more than 1125899906842624 bytes");
 	call.numel = 1;
 	call.root = 1;
-	expect_refused(&s, call, "all_reduce from rank 1 in a group of 1 ranks");
+	expect_refused(s, call, "all_reduce from rank 1 in a group of 1 ranks");
 	call.kind = ZD_CUDA_COMM_BROADCAST;
-	expect_refused(&s, call, "broadcast from rank 1 in a group of 1 ranks");
+	expect_refused(s, call, "broadcast from rank 1 in a group of 1 ranks");
 	call.root = 0;
-	receive = s.ranks[0].receive;
-	s.ranks[0].receive = 0;
-	expect_refused(&s, call, "group 'world': an operation without memory");
-	s.ranks[0].receive = receive;
-	assert_int_equal(s.ranks[0].comm->nops, 0);
-	comm_close(&s);
+	receive = s->ranks[0].receive;
+	s->ranks[0].receive = 0;
+	expect_refused(s, call, "group 'world': an operation without memory");
+	s->ranks[0].receive = receive;
+	assert_int_equal(s->ranks[0].comm->nops, 0);
 }
 
 /* ---- Order --------------------------------------------------------------------------------------------- */
@@ -286,31 +257,27 @@ TEST(test_the_order_is_that_of_giving)
 	close_pair(&s, &pair);
 }
 
-TEST(test_who_has_not_met_holds_up_nobody)
+CONNECTED_TEST(test_who_has_not_met_holds_up_nobody, 2, false)
 {
 	struct zd_cuda_comm_config config;
 	struct zd_cuda_comm *lonely;
 	struct comm_op waiting, ops[2];
-	struct comm_scene s;
 	struct zd_err err;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
-	config = comm_config(&s, 0);
-	comm_make_id(&s, &config.id);
-	lonely = comm_add(&s, 0, &config);
-	waiting = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-	comm_must(zd_cuda_comm_queue_give(&s.ranks[0].queue, lonely, &waiting.op, &err), &err);
+	config = comm_config(s, 0);
+	comm_make_id(s, &config.id);
+	lonely = comm_add(s, 0, &config);
+	waiting = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+	comm_must(zd_cuda_comm_queue_give(&s->ranks[0].queue, lonely, &waiting.op, &err), &err);
 	for (uint32_t i = 0; i < 2; i++) {
-		ops[i] = comm_op(&s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-		comm_give(&s, i, &ops[i]);
+		ops[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
+		comm_give(s, i, &ops[i]);
 	}
-	COMM_AWAIT(&s, ops[0].taken && ops[1].taken);
+	COMM_AWAIT(s, ops[0].taken && ops[1].taken);
 	assert_int_equal(waiting.op.phase, ZD_CUDA_COMM_WAITING);
 	zd_cuda_comm_abort(lonely, "the test is over");
-	COMM_AWAIT(&s, waiting.taken);
-	comm_remove(&s, 0, lonely);
-	comm_close(&s);
+	COMM_AWAIT(s, waiting.taken);
+	comm_remove(s, 0, lonely);
 }
 
 /* One that is aborted while it is launched lets the next go. */
@@ -449,31 +416,28 @@ TEST(test_another_group)
 }
 
 /* A rank that does not check sends what it was to send. */
-TEST(test_a_rank_that_does_not_check)
+COMM_TEST(test_a_rank_that_does_not_check, 2)
 {
 	struct zd_cuda_comm_call call = comm_bytes(ZD_CUDA_COMM_ALL_GATHER,
 	                                           sizeof(struct zd_cuda_comm_description));
 	struct comm_op ops[2];
-	struct comm_scene s;
 
-	comm_open(&s, 2);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct zd_cuda_comm_config config = comm_config(&s, i);
+		struct zd_cuda_comm_config config = comm_config(s, i);
 
 		config.checking = i == 0;
-		s.ranks[i].comm = comm_add(&s, i, &config);
+		s->ranks[i].comm = comm_add(s, i, &config);
 	}
-	comm_prepare(&s, &call, 2);
+	comm_prepare(s, &call, 2);
 	for (uint32_t i = 0; i < 2; i++) {
-		ops[i] = comm_op(&s, i, call);
-		comm_give(&s, i, &ops[i]);
+		ops[i] = comm_op(s, i, call);
+		comm_give(s, i, &ops[i]);
 	}
-	COMM_AWAIT(&s, ops[0].taken);
+	COMM_AWAIT(s, ops[0].taken);
 	assert_int_equal(ops[0].op.err.status, ZEROD_E_MISMATCH);
 	assert_string_equal(ops[0].op.err.text, "group 'world': rank 1 did not describe its operation: set "
 	                                        "checking mode on all ranks or on none");
-	COMM_AWAIT(&s, ops[1].taken);
-	comm_close(&s);
+	COMM_AWAIT(s, ops[1].taken);
 }
 
 /* Others that do not part hold it up for a second, and no longer. */
@@ -611,25 +575,22 @@ TEST(test_deadline_behind_another)
 	close_pair(&s, &pair);
 }
 
-TEST(test_deadline_before_all_have_met)
+COMM_TEST(test_deadline_before_all_have_met, 1)
 {
 	struct zd_cuda_comm_config config;
-	struct comm_scene s;
 	struct comm_op op;
 
-	comm_open(&s, 1);
-	config = comm_config(&s, 0);
+	config = comm_config(s, 0);
 	config.nranks = 2;
-	s.ranks[0].comm = comm_add(&s, 0, &config);
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
+	s->ranks[0].comm = comm_add(s, 0, &config);
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
 	op.op.deadline_ns = 100;
-	comm_give(&s, 0, &op);
-	comm_poll_at(&s, 100);
-	COMM_AWAIT(&s, op.taken);
+	comm_give(s, 0, &op);
+	comm_poll_at(s, 100);
+	COMM_AWAIT(s, op.taken);
 	assert_string_equal(op.op.err.text,
 	                    "group 'world': at its deadline rank 0's 1st operation all_gather of 10 uint8 "
 	                    "waits for the ranks of its group to connect; not in this daemon: rank 1");
-	comm_close(&s);
 }
 
 /* ---- Errors that come later ---------------------------------------------------------------------------- */
@@ -665,51 +626,43 @@ TEST(test_errors_that_come_later)
 
 /* The stream has come to the progress, and NCCL says that the communicator is broken: nobody knows what was
  * received. */
-TEST(test_progress_of_a_broken_communicator)
+CONNECTED_TEST(test_progress_of_a_broken_communicator, 2, false)
 {
 	struct comm_op ops[2];
-	struct comm_scene s;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
 	for (uint32_t i = 0; i < 2; i++) {
-		ops[i] = comm_op(&s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
-		comm_give(&s, i, &ops[i]);
+		ops[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
+		comm_give(s, i, &ops[i]);
 	}
-	COMM_AWAIT(&s, ops[0].op.phase == ZD_CUDA_COMM_FLYING || ops[0].taken);
-	while (!ops[0].taken && zd_cuda_comm_progress(s.ranks[0].comm) == 0) {
-		comm_enter(&s, 1);
-		(void)zd_cuda_comm_queue_poll(&s.ranks[1].queue, 1);
+	COMM_AWAIT(s, ops[0].op.phase == ZD_CUDA_COMM_FLYING || ops[0].taken);
+	while (!ops[0].taken && zd_cuda_comm_progress(s->ranks[0].comm) == 0) {
+		comm_enter(s, 1);
+		(void)zd_cuda_comm_queue_poll(&s->ranks[1].queue, 1);
 	}
 	assert_false(ops[0].taken);
-	s.control->set_async_error(s.ranks[0].comm->handle, ZD_NCCL_SYSTEM_ERROR);
-	COMM_AWAIT(&s, ops[0].taken);
+	s->control->set_async_error(s->ranks[0].comm->handle, ZD_NCCL_SYSTEM_ERROR);
+	COMM_AWAIT(s, ops[0].taken);
 	assert_int_equal(ops[0].op.err.status, ZEROD_E_SYSTEM);
-	COMM_AWAIT(&s, zd_cuda_comm_queue_take(&s.ranks[1].queue) || ops[1].taken);
-	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
-	comm_close(&s);
+	COMM_AWAIT(s, zd_cuda_comm_queue_take(&s->ranks[1].queue) || ops[1].taken);
+	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 }
 
 /* A GPU that has failed takes its communicators along, and no other's. */
-TEST(test_a_device_that_fails)
+CONNECTED_TEST(test_a_device_that_fails, 2, false)
 {
-	struct comm_scene s;
 	struct comm_op op;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
-	comm_give(&s, 0, &op);
-	COMM_AWAIT(&s, op.op.phase == ZD_CUDA_COMM_FLYING);
-	zd_cuda_comm_queue_check(&s.ranks[0].queue);
-	assert_false(zd_cuda_device_failed(&s.ranks[0].device));
-	zd_cuda_device_fail(&s.ranks[0].device, "it fell off the bus");
-	COMM_AWAIT(&s, op.taken);
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
+	comm_give(s, 0, &op);
+	COMM_AWAIT(s, op.op.phase == ZD_CUDA_COMM_FLYING);
+	zd_cuda_comm_queue_check(&s->ranks[0].queue);
+	assert_false(zd_cuda_device_failed(&s->ranks[0].device));
+	zd_cuda_device_fail(&s->ranks[0].device, "it fell off the bus");
+	COMM_AWAIT(s, op.taken);
 	assert_int_equal(op.op.err.status, ZEROD_E_DEVICE);
 	assert_string_equal(op.op.err.text, "GPU-0 has failed: it fell off the bus");
-	assert_int_equal(s.ranks[1].comm->state, ZD_CUDA_COMM_READY);
-	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
-	comm_close(&s);
+	assert_int_equal(s->ranks[1].comm->state, ZD_CUDA_COMM_READY);
+	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 }
 
 int main(int argc, char **argv)

@@ -23,15 +23,11 @@ TEST(test_blocks_fit_on_the_gpu)
 	}
 }
 
-TEST(test_nccl_is_told_of_the_room)
+COMM_TEST(test_nccl_is_told_of_the_room, 2)
 {
-	struct comm_scene s;
-
-	comm_open(&s, 2);
-	s.ranks[1].device.multiprocessors = 20;
-	comm_connect(&s, false);
-	assert_int_equal(s.control->blocks(), 16 + 10);
-	comm_close(&s);
+	s->ranks[1].device.multiprocessors = 20;
+	comm_connect(s, false);
+	assert_int_equal(s->control->blocks(), 16 + 10);
 }
 
 /* Another communicator of both ranks; the first one is the scene's. */
@@ -62,58 +58,51 @@ static void give_to(struct comm_scene *s, uint32_t i, struct zd_cuda_comm *comm,
 
 /* Ranks that share two GPUs begin with one group here and with the other there: both kernels are on both
  * GPUs. */
-TEST(test_crossing_orders)
+CONNECTED_TEST(test_crossing_orders, 2, false)
 {
 	struct zd_cuda_comm *other[2];
 	struct comm_op first[2], second[2];
-	struct comm_scene s;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
-	add_comm(&s, other);
+	add_comm(s, other);
 	for (uint32_t i = 0; i < 2; i++)
-		assert_true(s.ranks[i].queue.room >= 2);
-	give_to(&s, 0, s.ranks[0].comm, &first[0], 0);
-	give_to(&s, 0, other[0], &second[0], COMM_BYTES / 2);
-	give_to(&s, 1, other[1], &second[1], COMM_BYTES / 2);
-	give_to(&s, 1, s.ranks[1].comm, &first[1], 0);
+		assert_true(s->ranks[i].queue.room >= 2);
+	give_to(s, 0, s->ranks[0].comm, &first[0], 0);
+	give_to(s, 0, other[0], &second[0], COMM_BYTES / 2);
+	give_to(s, 1, other[1], &second[1], COMM_BYTES / 2);
+	give_to(s, 1, s->ranks[1].comm, &first[1], 0);
 	for (uint32_t i = 0; i < 2; i++)
-		COMM_AWAIT(&s, first[i].taken && second[i].taken);
+		COMM_AWAIT(s, first[i].taken && second[i].taken);
 	for (uint32_t i = 0; i < 2; i++) {
 		zd_cuda_comm_end(other[i]);
-		comm_remove(&s, i, other[i]);
+		comm_remove(s, i, other[i]);
 	}
-	comm_close(&s);
 }
 
 /* Where there is no room for their kernels beside each other there is none for the communicator; room comes
  * back when one is gone, and not before its kernels have ended. */
-TEST(test_no_more_communicators_than_room)
+COMM_TEST(test_no_more_communicators_than_room, 2)
 {
 	struct zd_cuda_comm_config config;
 	struct zd_cuda_comm *more;
-	struct comm_scene s;
 	struct zd_err err;
 
-	comm_open(&s, 2);
-	s.ranks[0].queue.room = 1;
-	comm_connect(&s, false);
-	config = comm_config(&s, 0);
-	comm_make_id(&s, &config.id);
+	s->ranks[0].queue.room = 1;
+	comm_connect(s, false);
+	config = comm_config(s, 0);
+	comm_make_id(s, &config.id);
 	config.group = "other";
-	assert_int_equal(zd_cuda_comm_queue_add(&s.ranks[0].queue, &config, &more, &err), ZEROD_E_LIMIT);
+	assert_int_equal(zd_cuda_comm_queue_add(&s->ranks[0].queue, &config, &more, &err), ZEROD_E_LIMIT);
 	comm_expect_text(err.text, "group 'other': ");
 	comm_expect_text(err.text, "has room for the kernels of 1 communicators at once, and all are in use");
-	s.control->hold_aborts(1);
-	zd_cuda_comm_abort(s.ranks[0].comm, "the test says so");
-	comm_poll(&s);
-	assert_true(zd_cuda_comm_queue_is_full(&s.ranks[0].queue));
-	s.control->hold_aborts(0);
-	comm_remove(&s, 0, s.ranks[0].comm);
-	s.ranks[0].comm = NULL;
-	assert_false(zd_cuda_comm_queue_is_full(&s.ranks[0].queue));
-	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
-	comm_close(&s);
+	s->control->hold_aborts(1);
+	zd_cuda_comm_abort(s->ranks[0].comm, "the test says so");
+	comm_poll(s);
+	assert_true(zd_cuda_comm_queue_is_full(&s->ranks[0].queue));
+	s->control->hold_aborts(0);
+	comm_remove(s, 0, s->ranks[0].comm);
+	s->ranks[0].comm = NULL;
+	assert_false(zd_cuda_comm_queue_is_full(&s->ranks[0].queue));
+	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 }
 
 /* ---- Agreements ---------------------------------------------------------------------------------------- */
@@ -133,76 +122,65 @@ static void give_value(struct comm_scene *s, uint32_t i, struct agreement *agree
 }
 
 /* The page has room for one: the next is launched when the values of the one before it are the caller's. */
-TEST(test_one_agreement_at_a_time)
+CONNECTED_TEST(test_one_agreement_at_a_time, 2, false)
 {
 	struct agreement first[2], second[2];
-	struct comm_scene s;
 
-	comm_open(&s, 2);
-	comm_connect(&s, false);
-	give_value(&s, 0, &first[0], 10);
-	give_value(&s, 0, &second[0], 20);
-	COMM_AWAIT(&s, first[0].op.op.phase == ZD_CUDA_COMM_FLYING);
+	give_value(s, 0, &first[0], 10);
+	give_value(s, 0, &second[0], 20);
+	COMM_AWAIT(s, first[0].op.op.phase == ZD_CUDA_COMM_FLYING);
 	for (int poll = 0; poll < 5; poll++)
-		comm_poll(&s);
+		comm_poll(s);
 	assert_int_equal(second[0].op.op.phase, ZD_CUDA_COMM_WAITING);
-	give_value(&s, 1, &first[1], 11);
-	give_value(&s, 1, &second[1], 21);
+	give_value(s, 1, &first[1], 11);
+	give_value(s, 1, &second[1], 21);
 	for (uint32_t i = 0; i < 2; i++) {
-		COMM_AWAIT(&s, first[i].op.taken && second[i].op.taken);
+		COMM_AWAIT(s, first[i].op.taken && second[i].op.taken);
 		assert_int_equal(first[i].values[0], 10);
 		assert_int_equal(first[i].values[1], 11);
 		assert_int_equal(second[i].values[0], 20);
 		assert_int_equal(second[i].values[1], 21);
 	}
-	comm_close(&s);
 }
 
-TEST(test_too_large_a_value)
+CONNECTED_TEST(test_too_large_a_value, 1, false)
 {
 	struct zd_err err;
-	struct comm_scene s;
 	struct comm_op op;
 
-	comm_open(&s, 1);
-	comm_connect(&s, false);
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_AGREE, ZD_CUDA_COMM_VALUE_BYTES + 1));
-	assert_int_equal(zd_cuda_comm_queue_give(&s.ranks[0].queue, s.ranks[0].comm, &op.op, &err),
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_AGREE, ZD_CUDA_COMM_VALUE_BYTES + 1));
+	assert_int_equal(zd_cuda_comm_queue_give(&s->ranks[0].queue, s->ranks[0].comm, &op.op, &err),
 	                 ZEROD_E_INVALID);
 	assert_string_equal(err.text, "agree of 129 bytes, at most 128");
-	comm_close(&s);
 }
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
 /* It has so long from its launch on, however long it has waited for that. */
-TEST(test_patience_begins_with_the_launch)
+COMM_TEST(test_patience_begins_with_the_launch, 2)
 {
 	struct zd_cuda_comm_config config;
-	struct comm_scene s;
 	struct comm_op op;
 
-	comm_open(&s, 2);
-	config = comm_config(&s, 0);
-	s.ranks[0].comm = comm_add(&s, 0, &config);
-	op = comm_op(&s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
+	config = comm_config(s, 0);
+	s->ranks[0].comm = comm_add(s, 0, &config);
+	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
 	op.op.patience_ns = 100;
-	comm_give(&s, 0, &op);
-	comm_poll_at(&s, 1000);
-	assert_int_equal(s.ranks[0].comm->state, ZD_CUDA_COMM_CONNECTING);
-	config = comm_config(&s, 1);
-	s.ranks[1].comm = comm_add(&s, 1, &config);
+	comm_give(s, 0, &op);
+	comm_poll_at(s, 1000);
+	assert_int_equal(s->ranks[0].comm->state, ZD_CUDA_COMM_CONNECTING);
+	config = comm_config(s, 1);
+	s->ranks[1].comm = comm_add(s, 1, &config);
 	while (op.op.phase != ZD_CUDA_COMM_FLYING)
-		comm_poll_at(&s, 2000);
-	comm_poll_at(&s, 2000); /* that has begun at the latest */
-	comm_poll_at(&s, 2099);
-	assert_int_equal(s.ranks[0].comm->state, ZD_CUDA_COMM_READY);
-	comm_poll_at(&s, 2100);
-	assert_int_equal(s.ranks[0].comm->state, ZD_CUDA_COMM_FAILED);
-	COMM_AWAIT(&s, op.taken);
+		comm_poll_at(s, 2000);
+	comm_poll_at(s, 2000); /* that has begun at the latest */
+	comm_poll_at(s, 2099);
+	assert_int_equal(s->ranks[0].comm->state, ZD_CUDA_COMM_READY);
+	comm_poll_at(s, 2100);
+	assert_int_equal(s->ranks[0].comm->state, ZD_CUDA_COMM_FAILED);
+	COMM_AWAIT(s, op.taken);
 	assert_int_equal(op.op.err.status, ZEROD_E_DEADLINE);
-	zd_cuda_comm_abort(s.ranks[1].comm, "its peer was");
-	comm_close(&s);
+	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 }
 
 /* ---- Words --------------------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "server/api.h"
 #include "server/loop.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/test.h"
 
 struct scene {
@@ -114,14 +115,9 @@ static inline int scene_status(struct scene *scene, int sock, Zd__Request *reque
 
 static inline int scene_hello(struct scene *scene, int sock, const char *name)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Hello hello = ZD__HELLO__INIT;
-
-	hello.version_min = hello.version_max = ZD_PROTOCOL_VERSION;
-	hello.name = (char *)name;
-	request.body_case = ZD__REQUEST__BODY_HELLO;
-	request.hello = &hello;
-	return scene_status(scene, sock, &request);
+	return scene_status(scene, sock,
+	                    RAW(HELLO, hello, Hello, .version_min = ZD_PROTOCOL_VERSION,
+	                        .version_max = ZD_PROTOCOL_VERSION, .name = (char *)name));
 }
 
 static inline int scene_session(struct scene *scene)
@@ -135,18 +131,13 @@ static inline int scene_session(struct scene *scene)
 /* Joins a group as its only rank; `durable`: with shadows, too. */
 static inline uint64_t scene_join_as(struct scene *scene, int sock, const char *job, bool durable)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin body = ZD__GROUP_JOIN__INIT;
 	struct delivery delivery;
 	uint64_t group;
 
-	body.job = (char *)job;
-	body.group = (char *)"world";
-	body.durable = body.shadow = durable;
-	body.world_size = 1;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &body;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock,
+	                      RAW(GROUP_JOIN, group_join, GroupJoin, .job = (char *)job,
+	                          .group = (char *)"world", .durable = durable, .shadow = durable,
+	                          .world_size = 1));
 	assert_int_equal(delivery.packet->replies[0]->status, 0);
 	group = delivery.packet->replies[0]->group_join->group;
 	delivery_free(&delivery);
@@ -160,12 +151,8 @@ static inline uint64_t scene_join(struct scene *scene, int sock, const char *job
 
 static inline void scene_check_witness(struct scene *scene)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
-
-	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
-	request.daemon_status = &status;
-	assert_int_equal(scene_status(scene, scene->witness, &request), 0);
+	assert_int_equal(scene_status(scene, scene->witness, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)),
+	                 0);
 }
 
 /* The reply to no request, then the end of the connection. */

@@ -77,15 +77,11 @@ IDS_TEST(test_backend_is_told)
 IDS_TEST(test_hello_says_so)
 {
 	int sock = scene_connect(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Hello hello = ZD__HELLO__INIT;
 	struct delivery delivery;
 
-	hello.version_min = hello.version_max = ZD_PROTOCOL_VERSION;
-	hello.name = (char *)"trainer";
-	request.body_case = ZD__REQUEST__BODY_HELLO;
-	request.hello = &hello;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock,
+	                      RAW(HELLO, hello, Hello, .version_min = ZD_PROTOCOL_VERSION,
+	                          .version_max = ZD_PROTOCOL_VERSION, .name = (char *)"trainer"));
 	assert_int_equal(delivery.packet->replies[0]->hello->n_features, 1);
 	assert_string_equal(delivery.packet->replies[0]->hello->features[0], "collectives");
 	delivery_free(&delivery);
@@ -96,19 +92,16 @@ IDS_TEST(test_unique_ids)
 {
 	static const uint32_t counts[] = {1, 2, ZD_MAX_UNIQUE_IDS};
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__UniqueIds unique_ids = ZD__UNIQUE_IDS__INIT;
+	Zd__Request *request = RAW(UNIQUE_IDS, unique_ids, UniqueIds);
 
-	request.body_case = ZD__REQUEST__BODY_UNIQUE_IDS;
-	request.unique_ids = &unique_ids;
-	unique_ids.job = (char *)"job";
-	unique_ids.group = (char *)"world";
+	request->unique_ids->job = (char *)"job";
+	request->unique_ids->group = (char *)"world";
 	for (size_t i = 0; i < ZD_ARRAY_LEN(counts); i++) {
 		struct delivery delivery;
 		const ProtobufCBinaryData *ids;
 
-		unique_ids.count = counts[i];
-		delivery = scene_call(scene, sock, &request);
+		request->unique_ids->count = counts[i];
+		delivery = scene_call(scene, sock, request);
 		assert_int_equal(delivery.packet->replies[0]->status, 0);
 		assert_int_equal(delivery.packet->replies[0]->body_case, ZD__REPLY__BODY_UNIQUE_IDS);
 		ids = &delivery.packet->replies[0]->unique_ids->ids;
@@ -117,15 +110,15 @@ IDS_TEST(test_unique_ids)
 			assert_int_equal(ids->data[ZD_ID_STAMP_BYTES + b], id_byte(b));
 		delivery_free(&delivery);
 	}
-	unique_ids.count = 0;
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_LIMIT);
-	unique_ids.count = ZD_MAX_UNIQUE_IDS + 1;
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_LIMIT);
-	unique_ids.count = 1;
-	unique_ids.group = (char *)"";
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_INVALID);
-	unique_ids.job = unique_ids.group; /* for any group of the user */
-	assert_int_equal(scene_status(scene, sock, &request), 0);
+	request->unique_ids->count = 0;
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_LIMIT);
+	request->unique_ids->count = ZD_MAX_UNIQUE_IDS + 1;
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_LIMIT);
+	request->unique_ids->count = 1;
+	request->unique_ids->group = (char *)"";
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_INVALID);
+	request->unique_ids->job = request->unique_ids->group; /* for any group of the user */
+	assert_int_equal(scene_status(scene, sock, request), 0);
 	(void)close(sock);
 }
 

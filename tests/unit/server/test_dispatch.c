@@ -9,16 +9,11 @@ static void expect_hello_refused(struct scene *scene, uint32_t least, uint32_t m
                                  int status, const char *text)
 {
 	int sock = scene_connect(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Hello hello = ZD__HELLO__INIT;
 	struct delivery delivery;
 
-	hello.version_min = least;
-	hello.version_max = most;
-	hello.name = (char *)name;
-	request.body_case = ZD__REQUEST__BODY_HELLO;
-	request.hello = &hello;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(
+	        scene, sock,
+	        RAW(HELLO, hello, Hello, .version_min = least, .version_max = most, .name = (char *)name));
 	assert_int_equal(delivery.packet->replies[0]->status, status);
 	assert_non_null(strstr(delivery.packet->replies[0]->error, text));
 	assert_int_equal(delivery.nfds, 0);
@@ -31,16 +26,11 @@ static void expect_hello_refused(struct scene *scene, uint32_t least, uint32_t m
 SCENE_TEST(test_hello)
 {
 	int sock = scene_connect(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Hello hello = ZD__HELLO__INIT;
 	const Zd__HelloReply *reply;
 	struct delivery delivery;
+	Zd__Request *request = RAW(HELLO, hello, Hello, .version_max = 7, .name = (char *)"trainer");
 
-	hello.version_max = 7;
-	hello.name = (char *)"trainer";
-	request.body_case = ZD__REQUEST__BODY_HELLO;
-	request.hello = &hello;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock, request);
 	assert_int_equal(delivery.nfds, 2);
 	assert_int_equal(delivery.packet->n_segments, 0);
 	reply = delivery.packet->replies[0]->hello;
@@ -52,8 +42,8 @@ SCENE_TEST(test_hello)
 	assert_int_equal(reply->timelines, ZD_TIMELINES);
 	delivery_free(&delivery);
 	/* A second one is an error, and no more than that. */
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_PROTOCOL);
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_PROTOCOL);
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_PROTOCOL);
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_PROTOCOL);
 	(void)close(sock);
 }
 
@@ -82,13 +72,9 @@ SCENE_TEST(test_hello_refused)
 SCENE_TEST(test_hello_comes_first)
 {
 	int sock = scene_connect(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Gather gather = ZD__GATHER__INIT;
 	struct delivery delivery;
 
-	request.body_case = ZD__REQUEST__BODY_GATHER;
-	request.gather = &gather;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock, RAW(GATHER, gather, Gather));
 	assert_int_equal(delivery.packet->replies[0]->status, ZEROD_E_PROTOCOL);
 	assert_string_equal(delivery.packet->replies[0]->error, "the first request is gather, not hello");
 	delivery_free(&delivery);
@@ -252,34 +238,32 @@ SCENE_TEST(test_field_limit)
 SCENE_TEST(test_fences)
 {
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Release release = ZD__RELEASE__INIT;
 	Zd__Fence fence = ZD__FENCE__INIT;
 	Zd__Fence *fences[ZD_MAX_FENCES + 1];
 
 	for (size_t i = 0; i <= ZD_MAX_FENCES; i++)
 		fences[i] = &fence;
-	request.body_case = ZD__REQUEST__BODY_RELEASE;
-	request.release = &release;
-	release.fences = fences;
-	release.n_fences = 1;
+	Zd__Request *request = RAW(RELEASE, release, Release);
+
+	request->release->fences = fences;
+	request->release->n_fences = 1;
 	fence.value = 1;
-	assert_int_equal(scene_status(scene, sock, &request),
+	assert_int_equal(scene_status(scene, sock, request),
 	                 ZEROD_E_NOT_FOUND); /* the engine: no such unit */
 	fence.timeline = ZD_TIMELINES;
-	expect_error(scene, sock, &request, ZEROD_E_INVALID, "fence 0: timeline 1024, the highest is 1023");
+	expect_error(scene, sock, request, ZEROD_E_INVALID, "fence 0: timeline 1024, the highest is 1023");
 	fence.timeline = UINT32_MAX;
-	expect_error(scene, sock, &request, ZEROD_E_INVALID, "timeline 4294967295");
+	expect_error(scene, sock, request, ZEROD_E_INVALID, "timeline 4294967295");
 	fence.timeline = 0;
 	fence.value = 0;
-	expect_error(scene, sock, &request, ZEROD_E_INVALID, "fence 0: value 0");
+	expect_error(scene, sock, request, ZEROD_E_INVALID, "fence 0: value 0");
 	fence.value = INT64_MAX;
-	expect_error(scene, sock, &request, ZEROD_E_INVALID, "value 9223372036854775807");
+	expect_error(scene, sock, request, ZEROD_E_INVALID, "value 9223372036854775807");
 	fence.value = UINT64_MAX;
-	expect_error(scene, sock, &request, ZEROD_E_INVALID, "value 18446744073709551615");
+	expect_error(scene, sock, request, ZEROD_E_INVALID, "value 18446744073709551615");
 	fence.value = 1;
-	release.n_fences = ZD_MAX_FENCES + 1;
-	expect_error(scene, sock, &request, ZEROD_E_LIMIT, "65 fences in one request, at most 64");
+	request->release->n_fences = ZD_MAX_FENCES + 1;
+	expect_error(scene, sock, request, ZEROD_E_LIMIT, "65 fences in one request, at most 64");
 	(void)close(sock);
 }
 
@@ -397,23 +381,17 @@ SCENE_TEST(test_mutated_packets)
 	uint64_t seed = 0x9e3779b97f4a7c15u;
 	uint8_t bytes[512];
 	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Request *batch[] = {&request};
-	Zd__UnitRegister unit = ZD__UNIT_REGISTER__INIT;
 	Zd__View view = ZD__VIEW__INIT;
 	Zd__View *views[] = {&view, &view};
+	Zd__Request *request = RAW(UNIT_REGISTER, unit_register, UnitRegister, .name = (char *)"layer",
+	                           .views = views, .n_views = 2, .numel = 1000);
+	Zd__Request *batch[] = {request};
 	uint64_t shape[] = {3, 5, 7};
 
 	view.name = (char *)"weight";
 	view.shape = shape;
 	view.n_shape = 3;
-	unit.name = (char *)"layer";
-	unit.views = views;
-	unit.n_views = 2;
-	unit.numel = 1000;
-	request.id = 77;
-	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
-	request.unit_register = &unit;
+	request->id = 77;
 	packet.requests = batch;
 	packet.n_requests = 1;
 	for (int round = 0; round < 500; round++) {

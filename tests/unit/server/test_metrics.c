@@ -7,13 +7,9 @@
 /* The caller frees the delivery. */
 static struct delivery ask(struct scene *scene, int sock)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Metrics metrics = ZD__METRICS__INIT;
 	struct delivery delivery;
 
-	request.body_case = ZD__REQUEST__BODY_METRICS;
-	request.metrics = &metrics;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock, RAW(METRICS, metrics, Metrics));
 	assert_int_equal(delivery.packet->replies[0]->status, 0);
 	assert_non_null(delivery.packet->replies[0]->metrics);
 	return delivery;

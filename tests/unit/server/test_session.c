@@ -16,19 +16,13 @@ struct rank {
 
 static uint64_t register_unit(struct scene *scene, int sock, uint64_t group, const char *name, unsigned *nfds)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__UnitRegister unit = ZD__UNIT_REGISTER__INIT;
 	const Zd__Reply *reply;
 	struct delivery delivery;
 	uint64_t id;
 
-	unit.group = group;
-	unit.name = (char *)name;
-	unit.dtype = ZEROD_FLOAT32;
-	unit.numel = 64;
-	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
-	request.unit_register = &unit;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock,
+	                      RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+	                          .name = (char *)name, .dtype = ZEROD_FLOAT32, .numel = 64));
 	reply = delivery.packet->replies[0];
 	assert_int_equal(reply->status, 0);
 	assert_non_null(reply->unit_register->shard);
@@ -120,16 +114,13 @@ SCENE_TEST(test_batch_of_pairs)
 	Zd__Request *batch[64];
 	Zd__Gather gather = ZD__GATHER__INIT;
 	Zd__Release release = ZD__RELEASE__INIT;
-	Zd__SetPersistent persistent = ZD__SET_PERSISTENT__INIT;
-	Zd__Request keep = ZD__REQUEST__INIT;
 	struct delivery delivery;
 
 	/* The copy stays, so that each gather finds it there. */
-	persistent.unit = rank.unit;
-	persistent.persistent = true;
-	keep.body_case = ZD__REQUEST__BODY_SET_PERSISTENT;
-	keep.set_persistent = &persistent;
-	assert_int_equal(scene_status(scene, rank.sock, &keep), 0);
+	assert_int_equal(scene_status(scene, rank.sock,
+	                              RAW(SET_PERSISTENT, set_persistent, SetPersistent, .unit = rank.unit,
+	                                  .persistent = true)),
+	                 0);
 	gather.unit = release.unit = rank.unit;
 	gather.tag = release.tag = (char *)"t";
 	for (size_t i = 0; i < 64; i++) {
@@ -166,8 +157,6 @@ SCENE_TEST(test_batch_of_pairs)
 SCENE_TEST(test_list_is_paged)
 {
 	struct rank rank = {.sock = scene_session(scene)};
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__List list = ZD__LIST__INIT;
 	uint64_t last_id = 0;
 	unsigned rows = 0, pages = 0;
 	char name[ZD_MAX_UNIT_NAME_BYTES + 1];
@@ -180,11 +169,11 @@ SCENE_TEST(test_list_is_paged)
 		name[7] = 'u';
 		(void)register_unit(scene, rank.sock, rank.group, name, NULL);
 	}
-	request.body_case = ZD__REQUEST__BODY_LIST;
-	request.list = &list;
-	list.table = ZD__TABLE__UNITS;
+	Zd__Request *request = RAW(LIST, list, List);
+
+	request->list->table = ZD__TABLE__UNITS;
 	do {
-		struct delivery delivery = scene_call(scene, rank.sock, &request);
+		struct delivery delivery = scene_call(scene, rank.sock, request);
 		const Zd__ListReply *reply = delivery.packet->replies[0]->list;
 
 		assert_non_null(reply);
@@ -196,15 +185,15 @@ SCENE_TEST(test_list_is_paged)
 		}
 		rows += (unsigned)reply->n_rows;
 		pages++;
-		list.cursor = reply->next;
+		request->list->cursor = reply->next;
 		delivery_free(&delivery);
-	} while (list.cursor);
+	} while (request->list->cursor);
 	assert_int_equal(rows, UNITS);
 	assert_true(pages > 1);
 	/* Of one job. */
-	list.job = (char *)"another";
+	request->list->job = (char *)"another";
 	{
-		struct delivery delivery = scene_call(scene, rank.sock, &request);
+		struct delivery delivery = scene_call(scene, rank.sock, request);
 
 		assert_int_equal(delivery.packet->replies[0]->list->n_rows, 0);
 		delivery_free(&delivery);
@@ -215,19 +204,16 @@ SCENE_TEST(test_list_is_paged)
 SCENE_TEST(test_every_table)
 {
 	struct rank rank = make_rank(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__List list = ZD__LIST__INIT;
 	/* devices, jobs, sessions (the witness too), groups, units, the unit's segment; the rest is empty. */
 	static const size_t rows[] = {2, 1, 2, 1, 1, 0, 0, 0, 0, 1, 0};
+	Zd__Request *request = RAW(LIST, list, List);
 
-	request.body_case = ZD__REQUEST__BODY_LIST;
-	request.list = &list;
 	for (int table = ZD__TABLE__DEVICES; table <= ZD__TABLE__BLOCKS; table++) {
 		struct delivery delivery;
 		const Zd__ListReply *reply;
 
-		list.table = (Zd__Table)table;
-		delivery = scene_call(scene, rank.sock, &request);
+		request->list->table = (Zd__Table)table;
+		delivery = scene_call(scene, rank.sock, request);
 		reply = delivery.packet->replies[0]->list;
 		assert_non_null(reply);
 		assert_int_equal(reply->n_rows, rows[table - ZD__TABLE__DEVICES]);
@@ -236,25 +222,21 @@ SCENE_TEST(test_every_table)
 			assert_int_equal(reply->rows[i]->row_case, table);
 		delivery_free(&delivery);
 	}
-	list.table = ZD__TABLE__TABLE_NONE;
-	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
-	list.table = (Zd__Table)(ZD__TABLE__BLOCKS + 1);
-	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
-	list.table = (Zd__Table)-1;
-	assert_int_equal(scene_status(scene, rank.sock, &request), ZEROD_E_INVALID);
+	request->list->table = ZD__TABLE__TABLE_NONE;
+	assert_int_equal(scene_status(scene, rank.sock, request), ZEROD_E_INVALID);
+	request->list->table = (Zd__Table)(ZD__TABLE__BLOCKS + 1);
+	assert_int_equal(scene_status(scene, rank.sock, request), ZEROD_E_INVALID);
+	request->list->table = (Zd__Table)-1;
+	assert_int_equal(scene_status(scene, rank.sock, request), ZEROD_E_INVALID);
 	(void)close(rank.sock);
 }
 
 SCENE_TEST(test_status)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
 	const Zd__DaemonStatusReply *reply;
 	struct delivery delivery;
 
-	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
-	request.daemon_status = &status;
-	delivery = scene_call(scene, scene->witness, &request);
+	delivery = scene_call(scene, scene->witness, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
 	reply = delivery.packet->replies[0]->daemon_status;
 	assert_int_equal(reply->pid, getpid());
 	assert_string_equal(reply->backend, "host");
@@ -268,16 +250,11 @@ SCENE_TEST(test_status)
 
 static uint64_t session_id(struct scene *scene, int sock, const char *name)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__List list = ZD__LIST__INIT;
 	struct delivery delivery;
 	const Zd__ListReply *reply;
 	uint64_t id = 0;
 
-	list.table = ZD__TABLE__SESSIONS;
-	request.body_case = ZD__REQUEST__BODY_LIST;
-	request.list = &list;
-	delivery = scene_call(scene, sock, &request);
+	delivery = scene_call(scene, sock, RAW(LIST, list, List, .table = ZD__TABLE__SESSIONS));
 	reply = delivery.packet->replies[0]->list;
 	for (size_t i = 0; i < reply->n_rows; i++)
 		if (strcmp(reply->rows[i]->session->name, name) == 0)
@@ -289,33 +266,26 @@ static uint64_t session_id(struct scene *scene, int sock, const char *name)
 SCENE_TEST(test_killed_session)
 {
 	int victim = scene_connect(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__KillSession kill_session = ZD__KILL_SESSION__INIT;
 
 	assert_int_equal(scene_hello(scene, victim, "victim"), 0);
-	kill_session.session = session_id(scene, scene->witness, "victim");
-	request.body_case = ZD__REQUEST__BODY_KILL_SESSION;
-	request.kill_session = &kill_session;
-	assert_int_equal(scene_status(scene, scene->witness, &request), 0);
+	Zd__Request *request = RAW(KILL_SESSION, kill_session, KillSession,
+	                           .session = session_id(scene, scene->witness, "victim"));
+
+	assert_int_equal(scene_status(scene, scene->witness, request), 0);
 	scene_expect_refusal(scene, victim, ZEROD_E_ABORTED, "ended by session");
-	assert_int_equal(scene_status(scene, scene->witness, &request), ZEROD_E_NOT_FOUND);
+	assert_int_equal(scene_status(scene, scene->witness, request), ZEROD_E_NOT_FOUND);
 }
 
 /* A client goes away with a request outstanding: nothing of it is left, and no reply is looked for it. */
 SCENE_TEST(test_gone_while_waiting)
 {
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Request *batch[] = {&request};
-	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+	Zd__Request *request = RAW(GROUP_JOIN, group_join, GroupJoin, .job = (char *)"job",
+	                           .group = (char *)"world", .world_size = 2);
+	Zd__Request *batch[] = {request};
 
-	group_join.job = (char *)"job";
-	group_join.group = (char *)"world";
-	group_join.world_size = 2;
-	request.id = 1;
-	request.deadline_ms = 60000;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &group_join;
+	request->id = 1;
+	request->deadline_ms = 60000;
 	scene_send(sock, batch, 1);
 	scene_check_witness(scene);
 	assert_int_equal(zd_api_session_count(&scene->api), 2);
@@ -328,28 +298,23 @@ SCENE_TEST(test_gone_while_waiting)
 SCENE_TEST(test_deadline)
 {
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+	Zd__Request *request = RAW(GROUP_JOIN, group_join, GroupJoin, .job = (char *)"job",
+	                           .group = (char *)"world", .world_size = 2);
 
-	group_join.job = (char *)"job";
-	group_join.group = (char *)"world";
-	group_join.world_size = 2;
-	request.deadline_ms = 20;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &group_join;
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_DEADLINE);
+	request->deadline_ms = 20;
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_DEADLINE);
 	/* An earlier deadline behind a later one. */
-	request.deadline_ms = 60000;
-	group_join.group = (char *)"second";
+	request->deadline_ms = 60000;
+	request->group_join->group = (char *)"second";
 	{
-		Zd__Request *batch[] = {&request};
+		Zd__Request *batch[] = {request};
 
-		request.id = 1000000;
+		request->id = 1000000;
 		scene_send(sock, batch, 1);
 	}
-	request.deadline_ms = 20;
-	group_join.group = (char *)"third";
-	assert_int_equal(scene_status(scene, sock, &request), ZEROD_E_DEADLINE);
+	request->deadline_ms = 20;
+	request->group_join->group = (char *)"third";
+	assert_int_equal(scene_status(scene, sock, request), ZEROD_E_DEADLINE);
 	(void)close(sock);
 }
 
@@ -387,51 +352,29 @@ TEST(test_room_for_administrators)
 
 static int send_drain(struct scene *scene, int sock, bool undrain)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Drain drain = ZD__DRAIN__INIT;
-
-	drain.undrain = undrain;
-	request.body_case = ZD__REQUEST__BODY_DRAIN;
-	request.drain = &drain;
-	return scene_status(scene, sock, &request);
+	return scene_status(scene, sock, RAW(DRAIN, drain, Drain, .undrain = undrain));
 }
 
 static int try_join(struct scene *scene, int sock)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
-
-	group_join.job = (char *)"late";
-	group_join.group = (char *)"world";
-	group_join.world_size = 1;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &group_join;
-	return scene_status(scene, sock, &request);
+	return scene_status(scene, sock,
+	                    RAW(GROUP_JOIN, group_join, GroupJoin, .job = (char *)"late",
+	                        .group = (char *)"world", .world_size = 1));
 }
 
 static int gather(struct scene *scene, const struct rank *rank)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Gather body = ZD__GATHER__INIT;
-
-	body.unit = rank->unit;
-	body.tag = (char *)"t";
-	request.body_case = ZD__REQUEST__BODY_GATHER;
-	request.gather = &body;
-	return scene_status(scene, rank->sock, &request);
+	return scene_status(scene, rank->sock,
+	                    RAW(GATHER, gather, Gather, .unit = rank->unit, .tag = (char *)"t"));
 }
 
 /* The status names who asked for the drain, "" if nobody has, and says whether the daemon ends. */
 static void expect_drained(struct scene *scene, const char *by, bool ends)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__DaemonStatus status = ZD__DAEMON_STATUS__INIT;
 	struct delivery delivery;
 	const Zd__DaemonStatusReply *reply;
 
-	request.body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
-	request.daemon_status = &status;
-	delivery = scene_call(scene, scene->witness, &request);
+	delivery = scene_call(scene, scene->witness, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
 	reply = delivery.packet->replies[0]->daemon_status;
 	assert_string_equal(reply->state, *by ? "DRAINING" : "SERVING");
 	assert_int_equal(strncmp(reply->drained_by, by, *by ? strlen(by) : 1), 0);
@@ -465,14 +408,10 @@ SCENE_TEST(test_drained_by_a_session)
 
 static void wait_at_barrier(int sock, uint64_t group)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Request *batch[] = {&request};
-	Zd__GroupBarrier barrier = ZD__GROUP_BARRIER__INIT;
+	Zd__Request *request = RAW(GROUP_BARRIER, group_barrier, GroupBarrier, .group = group);
+	Zd__Request *batch[] = {request};
 
-	barrier.group = group;
-	request.id = 2000000;
-	request.body_case = ZD__REQUEST__BODY_GROUP_BARRIER;
-	request.group_barrier = &barrier;
+	request->id = 2000000;
 	scene_send(sock, batch, 1);
 }
 
@@ -512,19 +451,14 @@ SCENE_TEST(test_drain)
 SCENE_TEST(test_end_is_told_to_all)
 {
 	int sock = scene_session(scene);
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Request *batch[] = {&request};
-	Zd__GroupJoin group_join = ZD__GROUP_JOIN__INIT;
+	Zd__Request *request = RAW(GROUP_JOIN, group_join, GroupJoin, .job = (char *)"job",
+	                           .group = (char *)"world", .world_size = 2);
+	Zd__Request *batch[] = {request};
 	int socks[2] = {scene->witness, sock};
 
-	group_join.job = (char *)"job";
-	group_join.group = (char *)"world";
-	group_join.world_size = 2;
-	request.body_case = ZD__REQUEST__BODY_GROUP_JOIN;
-	request.group_join = &group_join;
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		request.id = 1000000;
-		group_join.rank = rank;
+		request->id = 1000000;
+		request->group_join->rank = rank;
 		scene_send(socks[rank], batch, 1);
 	}
 	for (unsigned i = 0; i < 2; i++) {

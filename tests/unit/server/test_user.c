@@ -384,23 +384,19 @@ USER_TEST(test_slices)
 /* Returns the rows of the first page, and checks that the pages have `count` rows in all. */
 static size_t rows_of_a_page(struct scene *scene, int sock, size_t count)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__List list = ZD__LIST__INIT;
 	size_t first = 0, listed = 0;
+	Zd__Request *request = RAW(LIST, list, List, .table = ZD__TABLE__ALLOCATIONS);
 
-	list.table = ZD__TABLE__ALLOCATIONS;
-	request.body_case = ZD__REQUEST__BODY_LIST;
-	request.list = &list;
 	do {
-		struct delivery delivery = scene_call(scene, sock, &request);
+		struct delivery delivery = scene_call(scene, sock, request);
 		const Zd__ListReply *page = delivery.packet->replies[0]->list;
 
 		assert_non_null(page);
 		first = first ? first : page->n_rows;
 		listed += page->n_rows;
-		list.cursor = page->next;
+		request->list->cursor = page->next;
 		delivery_free(&delivery);
-	} while (list.cursor);
+	} while (request->list->cursor);
 	assert_int_equal(listed, count);
 	return first;
 }
@@ -408,19 +404,16 @@ static size_t rows_of_a_page(struct scene *scene, int sock, size_t count)
 /* A page of a listing is one request, which no turn divides. */
 USER_TEST(test_pages_beside_another_user)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Alloc alloc = ZD__ALLOC__INIT;
 	int other;
 
 	if (geteuid() != 0)
 		skip();
 	scene->api.conns.users.shared_ns = UINT64_MAX;
-	alloc.job = (char *)"listed";
-	alloc.bytes = 256;
-	request.body_case = ZD__REQUEST__BODY_ALLOC;
-	request.alloc = &alloc;
 	for (unsigned i = 0; i < 70; i++)
-		assert_int_equal(scene_status(scene, scene->witness, &request), 0);
+		assert_int_equal(
+		        scene_status(scene, scene->witness,
+		                     RAW(ALLOC, alloc, Alloc, .job = (char *)"listed", .bytes = 256)),
+		        0);
 	assert_int_equal(rows_of_a_page(scene, scene->witness, 70), 64);
 	other = session_of(scene, OTHER_UID);
 	assert_int_equal(rows_of_a_page(scene, scene->witness, 70), 16);
@@ -429,21 +422,16 @@ USER_TEST(test_pages_beside_another_user)
 
 static void register_units(struct scene *scene, int sock, uint64_t *units, unsigned count)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__UnitRegister unit = ZD__UNIT_REGISTER__INIT;
+	uint64_t group = scene_join(scene, sock, "large");
 	char name[16];
 
-	unit.group = scene_join(scene, sock, "large");
-	unit.dtype = ZEROD_FLOAT32;
-	unit.numel = 1;
-	unit.name = name;
-	request.body_case = ZD__REQUEST__BODY_UNIT_REGISTER;
-	request.unit_register = &unit;
 	for (unsigned i = 0; i < count; i++) {
 		struct delivery delivery;
 
 		(void)snprintf(name, sizeof(name), "unit %u", i);
-		delivery = scene_call(scene, sock, &request);
+		delivery = scene_call(scene, sock,
+		                      RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+		                          .dtype = ZEROD_FLOAT32, .numel = 1, .name = name));
 		units[i] = delivery.packet->replies[0]->unit_register->unit;
 		delivery_free(&delivery);
 	}
@@ -619,16 +607,13 @@ static void send_listings(struct scene *scene, int sock)
 
 static void make_allocations(struct scene *scene, int sock)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__Alloc alloc = ZD__ALLOC__INIT;
-
-	alloc.job = (char *)"job";
-	alloc.name = (char *)"an allocation with a name that makes a page of a listing long";
-	alloc.bytes = 256;
-	request.body_case = ZD__REQUEST__BODY_ALLOC;
-	request.alloc = &alloc;
 	for (int i = 0; i < 64; i++)
-		assert_int_equal(scene_status(scene, sock, &request), 0);
+		assert_int_equal(scene_status(scene, sock,
+		                              RAW(ALLOC, alloc, Alloc, .job = (char *)"job",
+		                                  .name = (char *)"an allocation with a name that makes a "
+		                                                  "page of a listing long",
+		                                  .bytes = 256)),
+		                 0);
 }
 
 static bool is_answered(struct scene *scene, int sock)

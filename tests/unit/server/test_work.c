@@ -32,6 +32,21 @@ static int open_counted(void **state)
 
 #define COUNTED_TEST(name) FIXTURE_TEST(name, struct scene *scene, open_counted, scene_teardown)
 
+/* A client whose gradient is `value`, and the sum that it is asked for. */
+static Zd__WorkPacket *begin_sum(struct scene *scene, struct peer *peer, float value)
+{
+	greet(scene, peer, ZD_FEATURE_WORK);
+	begin_backward(peer, "job");
+	reduce(peer, peer->unit, value);
+	return await_sum(peer);
+}
+
+static void end_sum(struct peer *peer, Zd__WorkPacket *packet)
+{
+	free_packet(packet);
+	close_peer(peer);
+}
+
 /* ---- Tests: done --------------------------------------------------------------------------------------- */
 
 COUNTED_TEST(test_process_sums)
@@ -41,10 +56,7 @@ COUNTED_TEST(test_process_sums)
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 3);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 3);
 	sum = packet->works[0]->sum;
 	assert_int_equal(sum->input_dtype, ZEROD_FLOAT32);
 	assert_int_equal(sum->target_dtype, ZEROD_FLOAT32);
@@ -58,8 +70,7 @@ COUNTED_TEST(test_process_sums)
 	assert_true(info->norm_squared == 576 && !info->overflow);
 	assert_true(at(&peer, info->target)[NUMEL - 1] == 3);
 	assert_int_equal(nreduces, 0);
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 /* Nothing ends before its fence. */
@@ -71,10 +82,7 @@ COUNTED_TEST(test_fence_is_waited_for)
 	struct peer peer;
 	uint64_t end;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 3);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 3);
 	done = begun(packet->works[0]->id, &fence);
 	answer(&peer, &done);
 	end = ask(&peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer.group));
@@ -84,8 +92,7 @@ COUNTED_TEST(test_fence_is_waited_for)
 	assert_null(find_reply(&peer, end)); /* the device has zeroed something since */
 	__atomic_store_n(&peer.client_page[511], 7, __ATOMIC_RELEASE);
 	assert_int_equal(await_reply(&peer, end)->status, 0);
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 /* Nor is one watched that has passed when the answer comes. */
@@ -97,10 +104,7 @@ COUNTED_TEST(test_passed_fence_is_not_watched)
 	Zd__WorkDone done;
 	struct peer peer;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 3);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 3);
 	done = begun(packet->works[0]->id, &fence);
 	peer.results->slots[packet->works[0]->sum->slot] = (struct zd_work_result){.sum_squares = 12};
 	__atomic_store_n(&peer.client_page[511], 7, __ATOMIC_RELEASE);
@@ -109,8 +113,7 @@ COUNTED_TEST(test_passed_fence_is_not_watched)
 	assert_true(info->norm_squared == 12);
 	assert_int_equal(nwatches, 0);
 	assert_int_equal(nreduces, 0);
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 COUNTED_TEST(test_results_are_the_clients_word)
@@ -129,14 +132,10 @@ COUNTED_TEST(test_results_are_the_clients_word)
 		Zd__WorkPacket *packet;
 		struct peer peer;
 
-		greet(scene, &peer, ZD_FEATURE_WORK);
-		begin_backward(&peer, "job");
-		reduce(&peer, peer.unit, 1);
-		packet = await_sum(&peer);
+		packet = begin_sum(scene, &peer, 1);
 		sum_and_answer(&peer, packet->works[0], cases[i].result, 1);
 		assert_int_equal(step(&peer)->overflow, cases[i].overflow);
-		free_packet(packet);
-		close_peer(&peer);
+		end_sum(&peer, packet);
 	}
 }
 
@@ -147,18 +146,14 @@ COUNTED_TEST(test_waits_name_the_process)
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 1);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 1);
 	(void)ask(&peer, RAW(BACKWARD_END, backward_end, BackwardEnd, .group = peer.group));
 	list = call(&peer, RAW(LIST, list, List, .table = ZD__TABLE__BUCKETS))->list;
 	assert_string_equal(list->rows[0]->bucket->waits[0], text);
 	list = call(&peer, RAW(LIST, list, List, .table = ZD__TABLE__SESSIONS))->list;
 	assert_int_equal(list->n_rows, 2); /* the witness, and then this one */
 	assert_non_null(strstr(list->rows[1]->session->waits[0], text));
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 /* As many as there are slots; the next one when a result has been read. */
@@ -212,17 +207,13 @@ COUNTED_TEST(test_backend_sums_for_who_cannot)
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 2);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 2);
 	done.id = packet->works[0]->id;
 	done.status = ZEROD_E_UNSUPPORTED;
 	answer(&peer, &done);
 	assert_true(step(&peer)->norm_squared == 4 * NUMEL);
 	assert_int_equal(nreduces, 1);
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 /* The target may hold a part of the sum. */
@@ -233,10 +224,7 @@ COUNTED_TEST(test_sum_that_failed_halfway)
 	Zd__WorkPacket *packet;
 	struct peer peer;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 2);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 2);
 	done.id = packet->works[0]->id;
 	done.status = ZEROD_E_DEVICE;
 	done.error = RAW_TEXT("the GPU has\a gone");
@@ -247,8 +235,7 @@ COUNTED_TEST(test_sum_that_failed_halfway)
 	assert_int_equal(reply->status, ZEROD_E_DEVICE);
 	assert_non_null(strstr(reply->error, "rank 0 on device 0: the GPU has? gone"));
 	assert_int_equal(nreduces, 0);
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 COUNTED_TEST(test_backend_sums_without_a_channel)
@@ -308,10 +295,7 @@ COUNTED_TEST(test_answers_that_cannot_be)
 		Zd__WorkDone done;
 		struct peer peer;
 
-		greet(scene, &peer, ZD_FEATURE_WORK);
-		begin_backward(&peer, "job");
-		reduce(&peer, peer.unit, 2);
-		packet = await_sum(&peer);
+		packet = begin_sum(scene, &peer, 2);
 		done = begun(packet->works[0]->id + cases[i].id_more, cases[i].has_fence ? &fence : NULL);
 		done.status = cases[i].status;
 		answer(&peer, &done);
@@ -329,10 +313,7 @@ COUNTED_TEST(test_second_answer)
 	Zd__WorkDone done;
 	struct peer peer;
 
-	greet(scene, &peer, ZD_FEATURE_WORK);
-	begin_backward(&peer, "job");
-	reduce(&peer, peer.unit, 2);
-	packet = await_sum(&peer);
+	packet = begin_sum(scene, &peer, 2);
 	done = begun(packet->works[0]->id, &fence);
 	answer(&peer, &done);
 	answer(&peer, &done);
@@ -358,8 +339,7 @@ COUNTED_TEST(test_answer_to_anothers_work)
 	expect_end(&other, "which the daemon has not sent to this session");
 	sum_and_answer(&peer, packet->works[0], (struct zd_work_result){.sum_squares = 9}, 1);
 	assert_true(step(&peer)->norm_squared == 9);
-	free_packet(packet);
-	close_peer(&peer);
+	end_sum(&peer, packet);
 }
 
 COUNTED_TEST(test_packet_that_is_none)
@@ -398,10 +378,7 @@ COUNTED_TEST(test_session_ends_under_a_sum)
 		Zd__Fence fence = fence_of(3, 1);
 		Zd__WorkDone done;
 
-		greet(scene, &peer, ZD_FEATURE_WORK);
-		begin_backward(&peer, "job");
-		reduce(&peer, peer.unit, 2);
-		packet = await_sum(&peer);
+		packet = begin_sum(scene, &peer, 2);
 		done = begun(packet->works[0]->id, &fence);
 		if (answered)
 			answer(&peer, &done);

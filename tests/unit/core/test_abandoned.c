@@ -310,18 +310,6 @@ STEP_TEST(test_step_end_after_an_abort)
 	expect_nothing_left(s);
 }
 
-STEP_TEST(test_target_through_failures_in_a_row)
-{
-	for (int i = 0; i < 3; i++) {
-		lose_peer(s);
-		replace_peer(s);
-		assert_int_equal(targets(s), TARGET_BYTES);
-	}
-	core_check_target(&s->g, 0, s->step[0], 0, 1.0f);
-	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
-	expect_nothing_left(s);
-}
-
 /* Nobody reads a target whose step was not begun: it goes at once. */
 TEST(test_target_of_a_backward)
 {

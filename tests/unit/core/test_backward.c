@@ -16,25 +16,6 @@ static uint64_t new_pair(struct core_reducers *g, struct core_driver *core)
 
 /* ---- Targets' lives ------------------------------------------------------------------------------------ */
 
-/* Three parts of a graph, of which one reduces: buckets are given back whichever it is. */
-TEST(test_parts_without_reductions)
-{
-	for (int reducing = 0; reducing < 3; reducing++) {
-		struct core_driver *core = core_new(NULL);
-		struct core_reducers g;
-		uint64_t unit = new_pair(&g, core);
-		for (int part = 0; part < 3; part++) {
-			core_reducers_begin(&g, 3, part == 2);
-			if (part == reducing)
-				core_reduce_all(&g, unit, 1.0f);
-			core_reducers_end(&g);
-			assert_int_equal(core_usage(core).bucket_bytes, 0);
-		}
-		core_check_step(&g, 1, 1, 1.0f);
-		core_end(core);
-	}
-}
-
 /* It is behind the bound target's end, so it can neither be reduced before the step nor is it kept by it. */
 ENGINE_TEST(test_unit_that_is_registered_after_the_target_was_bound)
 {
@@ -68,30 +49,6 @@ ENGINE_TEST(test_release_is_seen_in_the_peak)
 	assert_true(peak >= 2 * SLOT_BYTES);
 	core_expect(core, core_alloc(core, g.team.session[0], "job", 0, SLOT_BYTES), 0);
 	assert_int_equal(core_usage(core).peak_bytes, peak);
-}
-
-/* The optimizer's streams still read: uncharged at once, reused when they have passed. */
-ENGINE_TEST(test_step_end_with_fences)
-{
-	struct core_reducers g;
-	const struct zd_reply *step[CORE_TEAM];
-	static const struct zd_fence fences[] = {{0, 1}, {1, 1}}, wrong = {0, 0};
-	uint64_t unit = new_pair(&g, core);
-	core_reducers_begin(&g, 3, true);
-	core_reduce_all(&g, unit, 1.0f);
-	core_reducers_end(&g);
-	core_reducers_step(&g, step);
-	core_expect(core, core_step_end(&g.team, 0, &wrong, 1), ZEROD_E_INVALID);
-	uint64_t charged = core_usage(core).target_bytes;
-	core_expect(core, core_step_end(&g.team, 0, fences, 2), 0);
-	assert_int_equal(core_usage(core).target_bytes, charged / 2);
-	assert_int_equal(core_quarantine(core, 0), charged / 2);
-	core_expect(core, core_backward(&g.team, 0, 3, true), 0); /* another block meanwhile */
-	core_check_target(&g, 0, step[0], 0, 1.0f);
-	core_pass(core, g.team.session[0], 1, 1);
-	assert_int_equal(core_quarantine(core, 0), charged / 2);
-	core_pass(core, g.team.session[0], 0, 1);
-	assert_int_equal(core_quarantine(core, 0), 0);
 }
 
 ENGINE_TEST(test_nothing_trainable)

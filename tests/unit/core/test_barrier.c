@@ -25,17 +25,6 @@ static void open_team(struct core_team *team)
 
 /* ---- One daemon ---------------------------------------------------------------------------------------- */
 
-TEAM_TEST(test_the_last_rank_lets_all_pass)
-{
-	uint64_t last = reach(team, 2);
-	core_expect_waits(team->core, last, "rank 0 to reach the barrier");
-	uint64_t first = reach(team, 0);
-	core_expect_waits(team->core, last, "rank 1 to reach the barrier");
-	core_expect(team->core, reach(team, 1), 0);
-	core_expect(team->core, first, 0);
-	core_expect(team->core, last, 0);
-}
-
 /* A rank that is ahead waits at the second barrier, whatever the others do at the first one. */
 TEAM_TEST(test_barriers_do_not_mix)
 {
@@ -55,20 +44,6 @@ TEAM_TEST(test_barriers_do_not_mix)
 		core_expect(team->core, other, 0);
 		core_expect(team->core, ahead[i], 0);
 	}
-}
-
-/* A rank whose deadline passes has not reached the barrier. */
-TEAM_TEST(test_a_deadline_takes_the_rank_back)
-{
-	uint64_t late = reach_until(team, 0, 7);
-	uint64_t other = reach(team, 1);
-	core_tick(team->core, 7);
-	core_expect_error(team->core, late, ZEROD_E_DEADLINE, "rank 2 to reach the barrier");
-	uint64_t last = reach(team, 2);
-	core_expect_waits(team->core, other, "rank 0 to reach the barrier");
-	core_expect(team->core, reach(team, 0), 0);
-	core_expect(team->core, other, 0);
-	core_expect(team->core, last, 0);
 }
 
 /* The second of two stays when the first one's deadline passes, and is the rank's first then. */

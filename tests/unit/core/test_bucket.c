@@ -227,29 +227,6 @@ ENGINE_TEST(test_an_open_slot_is_rewound)
 	core_check_step(&g, 1, 8, 1.0f);
 }
 
-ENGINE_TEST(test_large_entries)
-{
-	uint64_t units[2];
-	static const struct zd_fence fences[] = {{0, 1}, {1, 1}};
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 512, 2);
-	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	struct core_commit c = {.bucket = g.bucket[0], .nfences = 2, .fences = fences};
-	c.entry = core_put(&g, 0, units[0], 1.0f);
-	core_expect(core, core_bucket_submit(&g.team, 0, &c), 0);
-	assert_int_equal(core_usage(core).bucket_bytes, ENTRY_BYTES);
-	core_reduce(&g, 1, units[0], 1.0f);
-	core_reduce(&g, 1, units[1], 1.0f);
-	core_pass(core, g.team.session[0], 0, 1);
-	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
-	core_pass(core, g.team.session[0], 1, 1);
-	assert_int_equal(core_usage(core).bucket_bytes,
-	                 ENTRY_BYTES); /* unit b's of rank 1; a's are given back */
-	core_reduce(&g, 0, units[1], 1.0f);
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 2, 1.0f);
-}
-
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
  * over. */
 ENGINE_TEST(test_given_up_during_the_fill)

@@ -543,11 +543,3 @@ TEST(test_ids_cannot_be_made)
 	core_nodes_join_all(&nodes, &config);
 	core_net_end(nodes.net);
 }
-
-NODES_TEST(test_exchange_over_daemons, .exchange = true)
-{
-	uint64_t unit[CORE_NODES];
-	assert_int_equal(core_count(nodes->node[0].core, ZD_CMD_COMM_OPEN), 2 * ZD_NCOMM_ROLES);
-	core_nodes_unit(nodes, "w", 1024, unit);
-	expect_bytes(nodes, unit, 1);
-}

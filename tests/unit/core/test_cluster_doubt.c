@@ -393,21 +393,6 @@ TEST(test_second_failure_in_doubt)
 	}
 }
 
-/* A rank goes before the others have come at all. */
-TEST(test_joins_in_vain)
-{
-	struct rig rig;
-	start(&rig, &shadowed);
-	end_half_committed(&rig);
-	all_anew(&rig);
-	struct core_join join = core_nodes_join(&rig.nodes, &shadowed, 1);
-	(void)core_join(core_of(&rig, 1), session_of(&rig, 1), &join);
-	kill_rank(&rig, 1);
-	expect_doubt(&rig, 0, 1, 2);
-	expect_at(&rig, &shadowed, 2, 2);
-	core_net_end(rig.nodes.net);
-}
-
 /* A daemon that has lost the job is not what the others are in doubt about. */
 TEST(test_doubt_and_a_lost_job)
 {

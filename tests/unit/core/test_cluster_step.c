@@ -160,15 +160,6 @@ RIG_TEST(test_vote_fails)
 	expect_state(rig, 0, "ABORTED");
 }
 
-RIG_TEST(test_rank_is_killed_while_others_vote)
-{
-	(void)send_commit(rig, 0, 1);
-	uint64_t request = send_commit(rig, 1, 1);
-	core_close(rig->nodes.node[0].core, core_nodes_session(&rig->nodes, 0));
-	core_expect_error(rig->nodes.node[0].core, request, ZEROD_E_PEER_LOST,
-	                  "rank 0 (pid 1001) of group 'world' is gone");
-}
-
 /* Other daemons commit a step to which this daemon has agreed, whatever happens to it: no rank writes a shard
  * before the result is known. */
 RIG_TEST(test_update_waits_for_the_commit)

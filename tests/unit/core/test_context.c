@@ -128,16 +128,6 @@ RIG_TEST(test_units_of_one_slot_fail_as_a_whole)
 	expect_undone(rig, 0);
 }
 
-RIG_TEST(test_lost_peer_ends_a_waiting_context)
-{
-	const uint64_t units[] = {rig->a, unpublished(rig)};
-	uint64_t request = core_context_begin(rig->core, rig->session, units, 2);
-	core_close(rig->core, rig->team.session[1]);
-	core_expect_error(rig->core, request, ZEROD_E_PEER_LOST, "rank 1");
-	assert_int_equal(gathered_bytes(rig), 0);
-	assert_int_equal(nscopes(rig), 0);
-}
-
 RIG_TEST(test_session_dies_with_a_waiting_context)
 {
 	const uint64_t units[] = {rig->a, unpublished(rig)};

@@ -189,18 +189,6 @@ ENGINE_TEST(test_abort_of_a_group_that_was_left)
 	assert_int_equal(rejoin(core, &team)->u.group_join.committed_step, 1);
 }
 
-ENGINE_TEST(test_survivors_wait_for_the_rank_to_come_back)
-{
-	struct core_team team;
-	uint64_t unit = start(core, &team);
-	core_close(core, team.session[1]);
-	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
-	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_PEER_LOST);
-	rejoin(core, &team);
-	core_expect(core, core_register(core, team.session[1], team.group, &unit_again), 0);
-	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
-}
-
 ENGINE_TEST(test_shard_that_was_never_zeroed_does_not_stay)
 {
 	struct core_team team = core_team_new(core, "job", 1, true);

@@ -183,16 +183,6 @@ SCENE_TEST(test_a_copy_outlives_all_ranks)
 	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-SCENE_TEST(test_a_killed_job_keeps_nothing)
-{
-	struct core_row job;
-	end(s, 1);
-	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, &job, 1), 1);
-	core_expect(s->core, core_simple(s->core, core_open(s->core, CORE_ALICE), ZD_REQ_KILL_JOB, job.id),
-	            0);
-	assert_int_equal(core_usage(s->core).shard_bytes, 0);
-}
-
 /* ---- Its place is taken, and deaths beside it ---------------------------------------------------------- */
 
 /* The next one begins with a shard that nobody gathers before it is published, as in place of a dead rank. */

@@ -156,25 +156,6 @@ RIG_TEST(test_uses_are_counted_down)
 
 /* ---- When the bytes may be used again ------------------------------------------------------------------ */
 
-RIG_TEST(test_every_release_of_a_lease_brings_its_streams)
-{
-	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "plan", 2), 0);
-	gather_as(rig, "eager");
-	core_expect(rig->core,
-	            core_release_tag(rig->core, rig->session, rig->unit, "plan", &(struct zd_fence){1, 9}, 1),
-	            0);
-	core_expect(
-	        rig->core,
-	        core_release_tag(rig->core, rig->session, rig->unit, "eager", &(struct zd_fence){2, 9}, 1),
-	        0);
-	release_as(rig, "plan");
-	assert_int_equal(gathered_bytes(rig), 0);
-	core_pass(rig->core, rig->session, 2, 9);
-	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	core_pass(rig->core, rig->session, 1, 9);
-	assert_int_equal(core_quarantine(rig->core, 0), 0);
-}
-
 RIG_TEST(test_block_is_not_reused_while_a_transfer_writes_it)
 {
 	struct core_row row;
@@ -285,22 +266,6 @@ RIG_TEST(test_version_under_update_is_stale)
 	core_unhold(core, ZD_CMD_COPY);
 	core_expect(core, update, 0);
 	core_expect_error(core, gather, ZEROD_E_STALE_VERSION, "rank 0 writes over version 1");
-}
-
-RIG_TEST(test_newest_version_is_the_default)
-{
-	struct core_driver *core = rig->core;
-	uint64_t fresh = core_team_register(&rig->team, &(struct core_unit){.name = "new", .numel = 64});
-	uint64_t gather = core_gather(core, rig->session, fresh);
-	core_expect_waits(core, gather, "rank 0 to publish version 1 of unit 'new' (has 0)");
-	core_team_publish(&rig->team, fresh);
-	core_expect(core, gather, 0);
-	/* another rank is ahead: its version is waited for */
-	core_team_publish_rank(&rig->team, rig->unit, 1);
-	uint64_t ahead = core_gather(core, rig->session, rig->unit);
-	core_expect_waits(core, ahead, "rank 0 to publish version 2 of unit 'w' (has 1)");
-	core_team_publish_rank(&rig->team, rig->unit, 0);
-	core_team_check(&rig->team, core_expect(core, ahead, 0), 2);
 }
 
 /* ---- Prefetch ------------------------------------------------------------------------------------------ */

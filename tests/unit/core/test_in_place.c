@@ -372,13 +372,6 @@ RIG_TEST(test_rank_leaves_with_a_grant)
 	assert_true(may_write(rig, granted));
 }
 
-RIG_TEST(test_session_ends_with_a_grant)
-{
-	(void)grant(rig);
-	publish(rig);
-	core_close(rig->core, rig->session);
-}
-
 /* ---- Other ways to hold it ----------------------------------------------------------------------------- */
 
 /* A context's leases keep the update out. */

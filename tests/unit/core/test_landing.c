@@ -335,24 +335,6 @@ static void reset_and_gather(struct core_team *team, uint32_t rank, uint64_t uni
 	core_team_check(team, core_expect(team->core, core_gather(team->core, session, unit), 0), 1);
 }
 
-/* Both ranks wait for the shard, and neither has bytes of it. Later gathers pull it again. */
-TEST(test_a_pull_fails)
-{
-	struct core_team team;
-	const struct zd_reply *replies[2];
-	uint64_t unit = start_landing(&team);
-
-	gather_both(&team, unit, replies);
-	core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
-	core_run_on(team.core, ZD_CMD_COPY, 0);
-	core_unhold(team.core, ZD_CMD_COPY);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		assert_true(is_aborted(&team, rank, replies[rank]));
-	for (uint32_t rank = 0; rank < 2; rank++)
-		reset_and_gather(&team, rank, unit);
-	core_end(team.core);
-}
-
 /* The ranks have got the chunks before the one that fails, or are getting them. */
 TEST(test_the_pull_of_a_later_chunk_fails)
 {

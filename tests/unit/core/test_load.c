@@ -92,15 +92,6 @@ static void expect_bytes(struct rig *rig)
 	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-RIG_TEST(test_bytes_on_all_shards)
-{
-	uint64_t requests[RANKS];
-	load_all(rig, requests);
-	expect_all(rig, requests, 0, NULL);
-	assert_int_equal(allocated(rig), 0);
-	expect_bytes(rig);
-}
-
 RIG_TEST(test_copies_wait_for_the_writers)
 {
 	uint64_t requests[RANKS];

@@ -94,30 +94,6 @@ RIG_TEST(test_refresh_waits_for_all_use_of_the_former_version)
 	core_team_check(&rig->team, reply, 2);
 }
 
-RIG_TEST(test_refresh_waits_for_the_former_transfer)
-{
-	struct core_driver *core = rig->core;
-	set_persistent(rig, true);
-	core_expect(core, core_update(core, rig->session, rig->unit), 0);
-	core_expect(core, core_publish(core, rig->session, rig->unit), 0);
-	core_expect(core, core_update(core, rig->team.session[1], rig->unit), 0);
-	core_expect(core, core_publish(core, rig->team.session[1], rig->unit), 0);
-	core_hold(core, ZD_CMD_COPY);
-	gather_ok(rig, rig->unit);
-	release_ok(rig, rig->unit);
-	core_run_one(core, ZD_CMD_COPY); /* rank 0's; rank 1's is still under way */
-	core_team_publish_rank(&rig->team, rig->unit, 0);
-	uint64_t fresh = core_gather(core, rig->session, rig->unit);
-	core_expect_waits(core, fresh, "rank 1 to publish version 3");
-	uint64_t update = core_update(core, rig->team.session[1], rig->unit);
-	core_expect_waits(core, update, "1 transfer that reads the shard of rank 1");
-	core_unhold(core, ZD_CMD_COPY);
-	core_expect(core, update, 0);
-	core_team_write(&rig->team, rig->unit, 1);
-	core_expect(core, core_publish(core, rig->team.session[1], rig->unit), 0);
-	core_team_check(&rig->team, core_expect(core, fresh, 0), 3);
-}
-
 RIG_TEST(test_prefetch_refreshes_a_persistent_copy)
 {
 	set_persistent(rig, true);
@@ -167,23 +143,6 @@ RIG_TEST(test_slot_waits_for_its_former_unit)
 	pass(rig, 1);
 	expect_same(core_expect(rig->core, next, 0)->place, place);
 	core_expect(rig->core, again, ZEROD_E_SLOT_CONFLICT);
-}
-
-RIG_TEST(test_two_units_of_a_slot_at_once_conflict)
-{
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
-	gather_ok(rig, a);
-	core_expect_error(rig->core, core_gather(rig->core, rig->session, b), ZEROD_E_SLOT_CONFLICT,
-	                  "slot 2 holds unit 'a', which rank 0 has not released");
-	/* each rank has a slot of its own */
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], b), 0);
-	core_expect(rig->core, core_set_persistent(rig->core, rig->session, a, true), 0);
-	release_ok(rig, a);
-	core_expect_error(rig->core, core_gather(rig->core, rig->session, b), ZEROD_E_SLOT_CONFLICT,
-	                  "slot 2 holds unit 'a', which rank 0 keeps persistent");
-	core_expect(rig->core, core_set_persistent(rig->core, rig->session, a, false), 0);
-	gather_ok(rig, b);
 }
 
 RIG_TEST(test_prefetch_and_slots)

@@ -7,23 +7,6 @@
 
 /* ---- Moves --------------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_a_unit_moves_down_and_up)
-{
-	expect_place(rig, false);
-	for (uint32_t round = 0; round < 2; round++) {
-		move(rig, true);
-		expect_place(rig, true);
-		expect_version(rig, 1 + 2 * round);
-		core_team_publish(&rig->team, rig->unit);
-		expect_version(rig, 2 + 2 * round);
-		move(rig, false);
-		expect_place(rig, false);
-		expect_version(rig, 2 + 2 * round);
-		core_team_publish(&rig->team, rig->unit);
-		expect_version(rig, 3 + 2 * round);
-	}
-}
-
 /* One copy of each shard, by the rank's device in both directions, and the shard's new location. */
 RIG_TEST(test_each_shard_is_copied_once)
 {
@@ -51,27 +34,6 @@ RIG_TEST(test_the_same_place_moves_nothing)
 	core_expect(rig->core, first, 0);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
 	expect_place(rig, false);
-}
-
-/* Gathered copies, their leases and persistence. */
-RIG_TEST(test_gathered_copies_stay)
-{
-	const struct zd_reply *before, *after;
-	uint32_t copies;
-	core_expect(rig->core, core_set_persistent(rig->core, rig->team.session[1], rig->unit, true), 0);
-	expect_version(rig, 1);
-	before = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
-	move(rig, true);
-	copies = core_count(rig->core, ZD_CMD_COPY);
-	after = core_expect(rig->core, core_gather(rig->core, rig->team.session[0], rig->unit), 0);
-	assert_int_equal(after->place.offset, before->place.offset);
-	assert_int_equal(after->u.gather.transfer, before->u.gather.transfer);
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
-	core_team_check(&rig->team, after, 1);
-	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
-	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
-	core_expect(rig->core, core_release(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
 RIG_TEST(test_gathers_and_updates_wait)

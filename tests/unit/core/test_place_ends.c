@@ -29,23 +29,6 @@ RIG_TEST(test_a_rank_dies_while_shards_are_read)
 	core_unhold(rig->core, ZD_CMD_COPY);
 }
 
-/* The new shards are uncharged at once, and are free behind the copies. */
-RIG_TEST(test_a_rank_dies_while_copying)
-{
-	uint64_t requests[CORE_TEAM];
-	core_hold(rig->core, ZD_CMD_COPY);
-	place_all(rig, true, requests);
-	core_close(rig->core, rig->team.session[1]);
-	core_expect_waits(rig->core, requests[0], "unit 'w' to be moved");
-	assert_int_equal(shard_bytes(rig, HOST), 0);
-	assert_int_equal(core_quarantine(rig->core, HOST), 2 * BYTES);
-	assert_int_equal(core_quarantine(rig->core, 1), BYTES);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect_error(rig->core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
-	for (uint32_t device = 0; device <= HOST; device++)
-		assert_int_equal(core_quarantine(rig->core, device), 0);
-}
-
 RIG_TEST(test_all_ranks_die_while_copying)
 {
 	uint64_t requests[CORE_TEAM];

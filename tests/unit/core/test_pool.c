@@ -28,21 +28,6 @@ static uint64_t gather(struct rig *rig, uint64_t unit)
 
 /* ---- The budget ---------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_deadline_gives_the_turn_away, .gather_budget_bytes = LARGE + SMALL)
-{
-	uint64_t held = core_team_unit(&rig->team, "held", LARGE);
-	uint64_t large = core_team_unit(&rig->team, "large", LARGE);
-	uint64_t small = core_team_unit(&rig->team, "small", SMALL);
-	struct zd_args args = {.kind = ZD_REQ_GATHER, .u.gather = {.unit = large, .tag = (char *)CORE_TAG}};
-	core_expect(rig->core, gather(rig, held), 0);
-	uint64_t first = core_send_until(rig->core, rig->session, 7000000, &args);
-	uint64_t second = gather(rig, small);
-	core_tick(rig->core, 7000000);
-	core_expect_error(rig->core, first, ZEROD_E_DEADLINE,
-	                  "gather: waited 7 ms for 4096 bytes of device 0's gather budget (4096 live)");
-	core_expect(rig->core, second, 0);
-}
-
 RIG_TEST(test_what_never_fits_fails_at_once, .gather_budget_bytes = SMALL)
 {
 	uint64_t large = core_team_unit(&rig->team, "large", LARGE);
@@ -95,20 +80,6 @@ RIG_TEST(test_prefetches_yield_to_demand, .gather_budget_bytes = 2 * SMALL)
 	core_expect(rig->core, demand, 0);
 	core_expect(rig->core, stands_back, 0);
 	assert_int_equal(core_usage(rig->core).peak_gathered_bytes, 2 * SMALL);
-}
-
-RIG_TEST(test_revoked_prefetch_is_gathered_again, .gather_budget_bytes = SMALL)
-{
-	uint64_t a = core_team_unit(&rig->team, "a", SMALL), b = core_team_unit(&rig->team, "b", SMALL);
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, a), 0);
-	const struct zd_reply *demand = core_expect(rig->core, gather(rig, b), 0);
-	assert_int_equal(gathered_bytes(rig), SMALL);
-	assert_int_equal(core_quarantine(rig->core, 0), SMALL); /* still written */
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_team_check(&rig->team, demand, 1);
-	release_ok(rig, b);
-	core_team_check(&rig->team, core_expect(rig->core, gather(rig, a), 0), 1);
 }
 
 RIG_TEST(test_holders_that_all_wait_are_named, .ndevices = 1, .gather_budget_bytes = 2 * SMALL)

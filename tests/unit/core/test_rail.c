@@ -141,23 +141,6 @@ RIG_TEST(test_joins_are_in_no_order)
 	(void)expect_bytes(rig, 0, request[0], 2);
 }
 
-/* Ranks of a daemon are on rails of their own: each has an order of its own. */
-RIG_TEST(test_crossing_orders_inside_a_daemon)
-{
-	uint64_t u[4], v[4];
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		if (rank % 2 == 0)
-			u[rank] = gather(rig, rig->u, rank);
-		v[rank] = gather(rig, rig->v, rank);
-		if (rank % 2 == 1)
-			u[rank] = gather(rig, rig->u, rank);
-	}
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		(void)expect_bytes(rig, rank, u[rank], 1);
-		(void)expect_bytes(rig, rank, v[rank], 1);
-	}
-}
-
 /* An exchange that landed first waits for the exchange that was requested first: its fence implies both. */
 RIG_TEST(test_relays_in_the_order_of_fences)
 {
@@ -208,27 +191,6 @@ RIG_TEST(test_versions_differ_inside_a_daemon)
 
 /* ---- Relay sources ------------------------------------------------------------------------------------- */
 
-/* A rank's copy is kept until the others have what came for it. */
-RIG_TEST(test_slow_local_rank)
-{
-	uint64_t request[4];
-	for (uint32_t rank = 0; rank < 4; rank += 2) {
-		request[rank] = gather(rig, rig->u, rank);
-		core_expect(core_of(rig, rank), request[rank], 0);
-		release(rig, rig->u, rank);
-		assert_int_equal(core_quarantine(core_of(rig, rank), 0), UNIT_BYTES);
-		assert_int_equal(core_usage(core_of(rig, rank)).gathered_bytes, 0);
-	}
-	for (uint32_t rank = 1; rank < 4; rank += 2)
-		request[rank] = gather(rig, rig->u, rank);
-	for (uint32_t rank = 1; rank < 4; rank += 2) {
-		(void)expect_bytes(rig, rank, request[rank], 1);
-		release(rig, rig->u, rank);
-		assert_int_equal(core_quarantine(core_of(rig, rank), 0), 0);
-		assert_int_equal(core_quarantine(core_of(rig, rank), 1), 0);
-	}
-}
-
 RIG_TEST(test_rank_far_ahead)
 {
 	uint64_t request[4];
@@ -273,28 +235,6 @@ static void set_persistent(struct rig *rig, const uint64_t unit[CORE_NODES], boo
 		            core_set_persistent(core_of(rig, rank), session_of(rig, rank),
 		                                on(rig, unit, rank), persistent),
 		            0);
-}
-
-RIG_TEST(test_persistent_over_versions)
-{
-	struct zd_location at[4];
-	uint64_t request[4];
-	set_persistent(rig, rig->u, true);
-	for (uint64_t version = 1; version < 5; version++) {
-		for (uint32_t rank = 0; rank < 4; rank++)
-			request[rank] = gather(rig, rig->u, rank);
-		for (uint32_t rank = 0; rank < 4; rank++) {
-			struct zd_location now = expect_bytes(rig, rank, request[rank], version)->place;
-			assert_true(version == 1 || now.offset == at[rank].offset);
-			at[rank] = now;
-		}
-		for (uint32_t rank = 0; rank < 4; rank++)
-			release(rig, rig->u, rank);
-		core_nodes_publish(&rig->nodes, rig->u);
-	}
-	set_persistent(rig, rig->u, false);
-	assert_int_equal(core_usage(core_of(rig, 0)).gathered_bytes, 0);
-	pass(rig, rig->u, 5);
 }
 
 /* A copy is not written again while another rank takes from it. */

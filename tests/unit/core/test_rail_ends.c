@@ -76,33 +76,6 @@ RIG_TEST(test_rank_is_killed)
 	expect_freed(rig, 3, RELAYS(0));
 }
 
-/* A release is sent before its streams have come to the gather that it is for: they wait all the same. */
-RIG_TEST(test_released_copy_frees_its_streams)
-{
-	struct zd_fence later = {3, 1};
-	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
-	core_expect(core_of(rig, 1),
-	            core_release_tag(core_of(rig, 1), session_of(rig, 1), rig->u[0], CORE_TAG, &later, 1), 0);
-	core_close(core_of(rig, 0), session_of(rig, 0));
-	expect_freed(rig, 1, RELAYS(0));
-	core_pass(core_of(rig, 1), session_of(rig, 1), 3, 1);
-}
-
-/* And its timeline works again when the session has been reset. */
-RIG_TEST(test_released_exchange_fails)
-{
-	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), 0);
-	core_expect(core_of(rig, 2), gather(rig, rig->u, 2), 0);
-	release(rig, rig->u, 0);
-	core_fail_next(core_of(rig, 0), ZD_CMD_EXCHANGE, ZEROD_E_DEVICE, "a link is down");
-	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	expect_freed(rig, 0, EXCHANGE(0));
-	core_expect(core_of(rig, 0),
-	            core_simple(core_of(rig, 0), session_of(rig, 0), ZD_REQ_SESSION_RESET, 0), 0);
-	expect_not_freed(rig, 0, EXCHANGE(0));
-}
-
 /* ---- Leaving ------------------------------------------------------------------------------------------- */
 
 /* In order: what others are to have of it reaches them. */
@@ -118,28 +91,6 @@ RIG_TEST(test_leave_while_others_take)
 	for (uint32_t rank = 1; rank < 4; rank++)
 		(void)expect_bytes(rig, rank, request[rank], 1);
 	expect_not_freed(rig, 1, RELAYS(0));
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
-}
-
-/* It leaves without a gather that another one waits for. */
-RIG_TEST(test_leave_before_a_gather)
-{
-	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
-	expect_not_freed(rig, 1, RELAYS(0));
-	leave(rig, 0);
-	expect_freed(rig, 1, RELAYS(0));
-}
-
-/* An exchange that is under way when a rank leaves in order may still fail. */
-RIG_TEST(test_exchange_fails_after_leave)
-{
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
-	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
-	leave(rig, 0);
-	expect_not_freed(rig, 1, RELAYS(0));
-	core_net_expire(rig->nodes.net); /* rank 2 never came */
-	expect_freed(rig, 1, RELAYS(0));
 	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
@@ -361,41 +312,6 @@ RIG_TEST(test_unit_is_freed_with_its_last_relay)
 	core_close(core_of(rig, 0), session_of(rig, 0));
 	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
 	expect_freed(rig, 1, RELAYS(0));
-}
-
-/* The last that a unit is kept for is what one rank never took. */
-RIG_TEST(test_unit_is_freed_with_its_relay_source)
-{
-	for (uint32_t rank = 0; rank < 4; rank += 2)
-		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
-	release(rig, rig->u, 0);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core_of(rig, rank),
-		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
-		                        rig->u[0]),
-		            0);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
-	leave(rig, 0);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
-}
-
-/* A relay fails after the group has ended and the session was reset. The executor has aborted its timeline,
- * so the session is poisoned once more. */
-RIG_TEST(test_relay_fails_after_a_reset)
-{
-	uint64_t request[4];
-	gather_up_to_relays(rig, request);
-	leave(rig, 0);
-	core_expect(core_of(rig, 1),
-	            core_simple(core_of(rig, 1), session_of(rig, 1), ZD_REQ_SESSION_RESET, 0), 0);
-	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
-	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
-	expect_freed(rig, 1, RELAYS(0));
-	core_expect(core_of(rig, 1),
-	            core_simple(core_of(rig, 1), session_of(rig, 1), ZD_REQ_SESSION_RESET, 0), 0);
-	expect_not_freed(rig, 1, RELAYS(0));
-	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
 }
 
 /* ---- Joined again -------------------------------------------------------------------------------------- */

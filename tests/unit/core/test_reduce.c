@@ -381,19 +381,6 @@ TEST(test_peer_dies_during_sums)
 	peer_dies(ZD_CMD_REDUCE);
 }
 
-/* The group goes, and its reduction when the last operation has ended. */
-ENGINE_TEST(test_all_die_during_sums)
-{
-	struct core_reducers g;
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
-	core_hold(core, ZD_CMD_REDUCE);
-	core_reduce(&g, 0, unit, 1.0f);
-	core_reduce(&g, 1, unit, 1.0f);
-	core_close(core, g.team.session[0]);
-	core_close(core, g.team.session[1]);
-	core_unhold(core, ZD_CMD_REDUCE);
-}
-
 ENGINE_TEST(test_abort)
 {
 	struct core_reducers g;
@@ -412,28 +399,4 @@ ENGINE_TEST(test_abort)
 	assert_int_equal(core_quarantine(core, 0), 0);
 	core_expect(core, core_backward(&g.team, 0, 3, true), ZEROD_E_ABORTED);
 	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), 0);
-}
-
-/* A reduction names its unit: it stays until it is over. */
-ENGINE_TEST(test_unit_stays_while_it_is_reduced)
-{
-	struct core_reducers g;
-	const struct zd_reply *replies[CORE_TEAM];
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
-	core_reduce(&g, 0, unit, 1.0f);
-	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
-	uint64_t entry = core_put(&g, 1, unit, 1.0f);
-	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
-	struct core_commit commit = {.bucket = g.bucket[1], .entry = entry};
-	core_expect(core, core_bucket_submit(&g.team, 1, &commit), 0);
-	/* and its place in the target until the step has ended */
-	core_expect_error(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
-	                  ZEROD_E_BUSY, "a place in the target that rank 0 bound in backward 1");
-	core_reducers_end(&g);
-	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
-	core_reducers_step(&g, replies);
-	core_expect(core, core_simple(core, g.team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), ZEROD_E_BUSY);
-	core_reducers_step_end(&g);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
 }

@@ -391,19 +391,6 @@ DURABLE_TEST(test_a_commit_mends_a_torn_group)
 	expect_commit(d, 2);
 }
 
-DURABLE_TEST(test_a_group_outside_updates_is_not_torn)
-{
-	/* an update that waits for a reader has changed nothing */
-	core_hold(d->core, ZD_CMD_COPY);
-	(void)core_gather(d->core, d->team.session[1], d->unit[0]);
-	core_expect_waits(d->core, update(d, 0, 0), "");
-	core_restart(d->core);
-	core_unhold(d->core, ZD_CMD_COPY);
-	expect_group(d, "PARKED", 1, false);
-	come_back(d, 1, false);
-	expect_commit(d, 1);
-}
-
 /* ---- Limits -------------------------------------------------------------------------------------------- */
 
 TEST(test_quotas_count_restored_bytes)

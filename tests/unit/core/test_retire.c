@@ -220,26 +220,6 @@ RIG_TEST(test_end_of_the_session_is_its_answer, 2)
 	core_expect(rig->core, request, 0);
 }
 
-TEST(test_process_that_lingers_keeps_it)
-{
-	struct core_options options = {
-	        .ndevices = 1, .arena_bytes = 2 * SEGMENT, .sessions_map = true, .sessions_linger = true};
-	struct rig rig = {.core = core_new(&options)};
-	rig.other = core_open(rig.core, CORE_ALICE);
-	core_expect(rig.core, core_alloc(rig.core, core_open(rig.core, CORE_ALICE), "alloc", 0, CORE_KIB), 0);
-	uint64_t mate = core_open(rig.core, CORE_BOB);
-	uint64_t large = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
-	free_behind(&rig, large, NULL);
-	uint64_t request = core_alloc(rig.core, mate, "theirs", 0, SEGMENT);
-	uint32_t segment = core_told(rig.core, rig.other);
-	core_close(rig.core, rig.other);
-	expect_waits_for(&rig, request, rig.other, segment);
-	assert_true(core_segment_exists(rig.core, segment));
-	core_gone(rig.core, rig.other);
-	core_expect(rig.core, request, 0);
-	core_end(rig.core);
-}
-
 /* So does the process of a reader whose session has ended before the shards that it mapped. */
 TEST(test_reader_that_lingers_keeps_what_it_mapped)
 {

@@ -8,40 +8,6 @@
 
 /* ---- What holds ---------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_touched_in_forward_needed_in_backward)
-{
-	char tag[32];
-	uint64_t scope = begin(rig, 0);
-	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
-	expect_row(rig, scope, tag, "OPEN", 0);
-	struct zd_location where = touch(rig, rig->a, scope)->place;
-	expect_row(rig, scope, tag, "OPEN", 1);
-	forward_end(rig, scope, true);
-	(void)snprintf(tag, sizeof(tag), "@claim %llu", ZD_ID_NUMBER(scope));
-	expect_row(rig, scope, tag, "CLAIMED", 1);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	/* the backward finds it where it was: no second transfer */
-	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
-	assert_int_equal(touch(rig, rig->a, scope)->place.offset, where.offset);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
-	const struct zd_reply *reply = end(rig, ZD_REQ_CLAIM_END, scope);
-	assert_int_equal(reply->u.scope.n_ended, 1);
-	assert_true(reply->u.scope.ended[0] == scope);
-	assert_int_equal(gathered_bytes(rig), 0);
-	assert_int_equal(nscopes(rig), 0);
-}
-
-RIG_TEST(test_forward_without_a_gradient_gives_back)
-{
-	uint64_t scope = begin(rig, 0);
-	touch(rig, rig->a, scope);
-	touch(rig, rig->b, scope);
-	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
-	forward_end(rig, scope, false);
-	assert_int_equal(gathered_bytes(rig), 0);
-	assert_int_equal(nscopes(rig), 0);
-}
-
 RIG_TEST(test_unit_is_held_once_however_often_it_is_touched)
 {
 	struct core_row buffer;
@@ -73,40 +39,6 @@ RIG_TEST(test_fallbacks_are_counted_apart)
 	assert_int_equal(devices[0].row->device->fallback_gathers, 3);
 	assert_int_equal(devices[0].row->device->gathers, 3); /* transfers, of a, b and c */
 	assert_int_equal(devices[1].row->device->fallback_gathers, 0);
-}
-
-RIG_TEST(test_tied_unit_of_a_planned_and_an_eager_frame)
-{
-	uint64_t scope = begin(rig, 0);
-	touch(rig, rig->a, scope);
-	core_expect(rig->core, core_gather(rig->core, rig->session, rig->a), 0);
-	/* the plan's release does not touch the eager frame's lease */
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), 0);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), ZEROD_E_NOT_HELD);
-	touch(rig, rig->a, scope);
-	/* nor does the scope's end touch the plan's */
-	core_expect(rig->core, core_gather(rig->core, rig->session, rig->a), 0);
-	forward_end(rig, scope, true);
-	end(rig, ZD_REQ_CLAIM_END, scope);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->a), 0);
-	assert_int_equal(gathered_bytes(rig), 0);
-}
-
-RIG_TEST(test_frozen_unit_is_claimed_like_any_other)
-{
-	uint64_t frozen = core_team_register(
-	        &rig->team, &(struct core_unit){.name = "embedding", .numel = 128, .frozen = true});
-	core_team_publish(&rig->team, frozen);
-	uint64_t scope = begin(rig, 0);
-	touch(rig, frozen, scope);
-	forward_end(rig, scope, true);
-	/* what flows through it to trained ones below needs it in backward */
-	touch(rig, frozen, scope);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	end(rig, ZD_REQ_CLAIM_END, scope);
-	assert_int_equal(gathered_bytes(rig), 0);
 }
 
 RIG_TEST(test_fallback_beside_set_persistent)
@@ -170,32 +102,6 @@ RIG_TEST(test_abandoned_forward_is_dropped_with_what_is_open_inside)
 	end(rig, ZD_REQ_SCOPE_ABANDON, ended);
 	end(rig, ZD_REQ_CLAIM_END, before);
 	assert_int_equal(gathered_bytes(rig), 0);
-}
-
-RIG_TEST(test_abandoned_forward_is_swept_by_the_next_outermost_one)
-{
-	uint64_t left = begin(rig, 0);
-	touch(rig, rig->a, left);
-	uint64_t inside = begin(rig, left);
-	touch(rig, rig->b, inside);
-	const uint64_t units[] = {rig->c};
-	uint64_t kept = context(rig, units, 1);
-	/* a nested forward sweeps nothing */
-	uint64_t nested = begin(rig, left);
-	assert_int_equal(nscopes(rig), 4);
-	const struct zd_reply *reply = core_expect(
-	        rig->core, core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0), 0);
-	uint64_t next = reply->u.scope.scope;
-	assert_int_equal(reply->u.scope.n_ended, 3);
-	assert_true(reply->u.scope.ended[0] == left && reply->u.scope.ended[1] == inside &&
-	            reply->u.scope.ended[2] == nested);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES); /* the context's */
-	expect_end_fails(rig, ZD_REQ_CLAIM_END, left, ZEROD_E_NOT_FOUND, "or it has ended");
-	core_expect_error(rig->core, core_gather_in(rig->core, rig->session, rig->a, inside),
-	                  ZEROD_E_NOT_FOUND, "or it has ended");
-	end(rig, ZD_REQ_CONTEXT_END, kept);
-	forward_end(rig, next, false);
-	assert_int_equal(nscopes(rig), 0);
 }
 
 RIG_TEST(test_scopes_of_another_rank_are_not_swept)
@@ -443,20 +349,6 @@ RIG_TEST(test_bad_gathers_in_a_scope)
 	args.u.gather.prefetch = true;
 	core_expect_error(rig->core, core_send(rig->core, rig->session, &args), ZEROD_E_INVALID, "prefetch");
 	assert_int_equal(gathered_bytes(rig), 0);
-}
-
-RIG_TEST(test_tags_of_scopes_cannot_be_named)
-{
-	char tag[32];
-	uint64_t scope = begin(rig, 0);
-	touch(rig, rig->a, scope);
-	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
-	core_expect_error(rig->core, core_release_tag(rig->core, rig->session, rig->a, tag, NULL, 0),
-	                  ZEROD_E_INVALID, "the daemon's");
-	core_expect_error(rig->core, core_gather_tag(rig->core, rig->session, rig->a, tag, 1),
-	                  ZEROD_E_INVALID, "the daemon's");
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	forward_end(rig, scope, false);
 }
 
 RIG_TEST(test_scopes_of_another_group)

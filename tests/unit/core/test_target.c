@@ -121,16 +121,6 @@ TEST(test_zeros_in_steps)
 	core_end(s.core);
 }
 
-SCENE_TEST(test_what_all_skip_is_zeros)
-{
-	core_reducers_begin(&s->g, 3, true);
-	core_reduce_all(&s->g, s->units[0], 1.0f);
-	core_reduce_all(&s->g, s->units[2], 1.0f);
-	core_skip_all(&s->g, s->units[1]);
-	core_reducers_end(&s->g);
-	take_step(s, (const float[]){1, 0, 1});
-}
-
 /* It leaves a gap, which the flat target holds. */
 SCENE_TEST(test_the_place_of_a_unit_that_is_gone)
 {

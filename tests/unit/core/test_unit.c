@@ -49,24 +49,6 @@ TEST(test_shards_are_padded_and_split_evenly)
 	}
 }
 
-ENGINE_TEST(test_views_have_true_shapes)
-{
-	static const struct core_view views[] = {
-	        {"matrix", 0, 2, {4, 8}},        {"bias", 32, 1, {5}},
-	        {"empty", 37, 2, {0, 9}},        {"scalar", 36, 0, {0}},
-	        {"none at the end", 37, 1, {0}}, {"overlap", 3, 3, {2, 3, 5}},
-	};
-	struct core_row row;
-	struct core_team team = core_team_new(core, "job", 2, false);
-	uint64_t id = core_team_register(
-	        &team, &(struct core_unit){.name = "layer", .numel = 37, .nviews = 6, .views = views});
-	core_row(core, ZD__TABLE__UNITS, id, &row);
-	assert_int_equal(row.row->unit->views, 6);
-	assert_int_equal(row.row->unit->numel, 37);
-	assert_int_equal(row.row->unit->padded_bytes, 512);
-	assert_int_equal(row.row->unit->registered, 2);
-}
-
 ENGINE_TEST(test_bad_descriptions)
 {
 	static const char name128[] = "0123456789012345678901234567890123456789012345678901234567890123"
@@ -185,24 +167,6 @@ ENGINE_TEST(test_mismatch_names_both_ranks)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
 		                  ZEROD_E_MISMATCH, cases[i].text);
-}
-
-/* Nobody hangs: the others' gathers are told until the rank agrees or goes. */
-ENGINE_TEST(test_mismatch_ends_gathers_until_the_rank_agrees)
-{
-	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
-	struct core_team team = core_team_new(core, "job", 2, false);
-	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
-	                      ->u.unit_register.unit;
-	core_team_publish_rank(&team, id, 0);
-	uint64_t gather = core_gather(core, team.session[0], id);
-	core_expect_waits(core, gather, "rank 1 to register unit 'w'");
-	core_expect(core, core_register(core, team.session[1], team.group, &other), ZEROD_E_MISMATCH);
-	core_expect_error(core, gather, ZEROD_E_MISMATCH, "rank 1 says float32, 64 elements");
-	core_expect(core, core_gather(core, team.session[0], id), ZEROD_E_MISMATCH);
-	core_expect(core, core_register(core, team.session[1], team.group, &unit), 0);
-	core_team_publish_rank(&team, id, 1);
-	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], id), 0), 1);
 }
 
 ENGINE_TEST(test_mismatch_is_forgotten_when_the_rank_goes)

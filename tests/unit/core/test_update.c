@@ -30,13 +30,6 @@ static uint64_t publish_fences(struct rig *rig, uint32_t rank, const struct zd_f
 	return core_send(rig->core, rig->team.session[rank], &args);
 }
 
-static uint64_t publish_force(struct rig *rig, uint32_t rank)
-{
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
-	return core_send(rig->core, rig->team.session[rank], &args);
-}
-
 static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uint64_t highest)
 {
 	struct core_row row;
@@ -46,29 +39,6 @@ static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uin
 }
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
-
-RIG_TEST(test_update_waits_for_pushes_and_gathers_wait_for_it)
-{
-	core_hold(rig->core, ZD_CMD_COPY);
-	const struct zd_reply *before =
-	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	uint64_t update = core_update(rig->core, rig->team.session[0], rig->unit);
-	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 0 of unit 'w'");
-	/* asked for later: the new version, although the update is not granted yet */
-	uint64_t after = core_gather(rig->core, rig->team.session[0], rig->unit);
-	core_expect_waits(rig->core, after, "rank 0 to publish version 2 of unit 'w' (has 1)");
-	assert_int_equal(core_pending(rig->core, ZD_CMD_COPY), 2);
-	core_run_one(rig->core, ZD_CMD_COPY); /* rank 0's shard */
-	core_expect(rig->core, update, 0);
-	core_team_write(&rig->team, rig->unit, 0);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_team_check(&rig->team, before, 1);
-	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
-	core_expect_waits(rig->core, after, "rank 1 to publish version 2 of unit 'w' (has 1)");
-	core_expect(rig->core, core_release(rig->core, rig->team.session[1], rig->unit), 0);
-	core_team_publish_rank(&rig->team, rig->unit, 1);
-	core_team_check(&rig->team, core_expect(rig->core, after, 0), 2);
-}
 
 RIG_TEST(test_update_that_ends_early_lets_gathers_go_on)
 {
@@ -205,14 +175,6 @@ static void unregister_on(struct rig *rig, uint32_t rank)
 	            core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->other), 0);
 }
 
-RIG_TEST(test_found_shard_is_not_registered)
-{
-	struct zd_found found;
-	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, &rig->other, 1, &found);
-	unregister_on(rig, 0);
-	send_found(rig, &args, ZEROD_E_NOT_FOUND);
-}
-
 /* Its memory is another unit's by then. */
 RIG_TEST(test_found_unit_is_freed)
 {
@@ -241,25 +203,6 @@ RIG_TEST(test_found_shards_are_of_another_session)
 }
 
 /* ---- publish ------------------------------------------------------------------------------------------- */
-
-RIG_TEST(test_publish_waits_for_its_streams)
-{
-	static const struct zd_fence fences[] = {{3, 10}, {4, 20}};
-	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
-	uint64_t publish = publish_fences(rig, 0, fences, 2);
-	core_expect_waits(rig->core, publish, "publish: the caller's own streams");
-	core_pass(rig->core, rig->team.session[0], 3, 11);
-	core_expect_waits(rig->core, publish, "the caller's own streams");
-	expect_versions(rig, rig->unit, 1, 1);
-	core_pass(rig->core, rig->team.session[0], 4, 20);
-	core_expect(rig->core, publish, 0);
-	expect_versions(rig, rig->unit, 1, 2);
-	/* nothing to watch once they have passed */
-	uint32_t watches = core_count(rig->core, ZD_CMD_WATCH);
-	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
-	core_expect(rig->core, publish_fences(rig, 0, fences, 2), 0);
-	assert_int_equal(core_count(rig->core, ZD_CMD_WATCH), watches);
-}
 
 RIG_TEST(test_publish_that_ends_early_leaves_the_update_open)
 {
@@ -297,26 +240,6 @@ RIG_TEST(test_publish_refuses_bad_fences)
 	core_expect(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), 0);
 }
 
-RIG_TEST(test_publish_with_leases_is_busy_unless_forced)
-{
-	uint64_t session = rig->team.session[0];
-	const struct zd_reply *old =
-	        core_expect(rig->core, core_gather_tag(rig->core, session, rig->unit, "eager", 1), 0);
-	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
-	core_expect_error(rig->core, core_publish(rig->core, session, rig->unit), ZEROD_E_BUSY,
-	                  "unit 'w' is held on rank 0 by 'eager'");
-	expect_versions(rig, rig->unit, 1, 1);
-	core_team_write(&rig->team, rig->unit, 0);
-	core_expect(rig->core, publish_force(rig, 0), 0);
-	/* another rank's leases are no matter */
-	core_team_publish_rank(&rig->team, rig->unit, 1);
-	core_team_check(&rig->team, old, 1); /* what is held stays as it is */
-	uint64_t fresh = core_gather(rig->core, session, rig->unit);
-	core_expect_waits(rig->core, fresh, "leases on version 1 of unit 'w'");
-	core_expect(rig->core, core_release_tag(rig->core, session, rig->unit, "eager", NULL, 0), 0);
-	core_team_check(&rig->team, core_expect(rig->core, fresh, 0), 2);
-}
-
 RIG_TEST(test_publish_drops_a_copy_that_nobody_holds)
 {
 	uint64_t session = rig->team.session[0];
@@ -325,16 +248,6 @@ RIG_TEST(test_publish_drops_a_copy_that_nobody_holds)
 	core_team_publish(&rig->team, rig->unit);
 	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
 	core_team_check(&rig->team, core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0), 2);
-}
-
-RIG_TEST(test_rank_without_bytes_publishes_too)
-{
-	uint64_t unit = core_team_register(&rig->team, &(struct core_unit){.name = "one", .numel = 1});
-	core_team_publish_rank(&rig->team, unit, 0);
-	uint64_t gather = core_gather(rig->core, rig->team.session[0], unit);
-	core_expect_waits(rig->core, gather, "rank 1 to publish version 1 of unit 'one' (has 0)");
-	core_team_publish_rank(&rig->team, unit, 1);
-	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 1);
 }
 
 /* ---- Poisoned sessions --------------------------------------------------------------------------------- */

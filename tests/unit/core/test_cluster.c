@@ -278,23 +278,6 @@ NODES_TEST(test_torn_everywhere, .durable = true)
 
 /* ---- Never met ----------------------------------------------------------------------------------------- */
 
-OPEN_NODES_TEST(test_ids_of_daemons_differ)
-{
-	uint64_t request[WORLD];
-	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		if (rank == 2)
-			core_nodes_new_ids(nodes);
-		request[rank] = send_join(nodes, NULL, rank);
-	}
-	expect_state(nodes, 0, "CONNECTING");
-	expect_state(nodes, 1, "CONNECTING");
-	core_net_expire(nodes->net);
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		core_expect(core_nodes_core(nodes, rank), request[rank], ZEROD_E_DEADLINE);
-	core_nodes_new_ids(nodes);
-	core_nodes_join_all(nodes, NULL);
-}
-
 /* The ids of a group that has connected serve no other one, until the driver rejects them for their age. */
 OPEN_NODES_TEST(test_ids_are_used_once)
 {

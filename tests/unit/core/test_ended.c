@@ -145,16 +145,6 @@ SCENE_TEST(test_its_last_publish_is_complete)
 	expect_version(s, 0, 2);
 }
 
-SCENE_TEST(test_a_copy_from_its_shard_is_under_way)
-{
-	core_hold(s->core, ZD_CMD_COPY);
-	const struct zd_reply *reply = core_expect(s->core, gather(s, 0), 0);
-	end(s, 1);
-	core_unhold(s->core, ZD_CMD_COPY);
-	core_team_check(&s->team, reply, 1);
-	expect_version(s, 2, 1);
-}
-
 /* ---- How long shards are kept -------------------------------------------------------------------------- */
 
 /* Nobody could gather it: a rank that registers it anew has no version of it. */

@@ -373,22 +373,6 @@ ENGINE_TEST(test_silent_member_is_told_once)
 	core_expect(core, core_backward(&team, 0, 3, true), 0);
 }
 
-/* The second death is told as well, also when the first was, and both ranks have been replaced since. */
-ENGINE_TEST(test_each_death_is_told)
-{
-	struct core_team team = core_team_new(core, "job", 3, false);
-	core_close(core, team.session[1]);
-	core_expect_told(core, team.session[0], team.group, "rank 1");
-	core_close(core, team.session[2]);
-	for (uint32_t rank = 1; rank < 3; rank++) {
-		team.session[rank] = core_open(core, CORE_ALICE);
-		(void)core_join(core, team.session[rank], &(struct core_join){.world_size = 3, .rank = rank});
-	}
-	expect_group(core, team.group, "READY", 3);
-	core_expect_told(core, team.session[0], team.group, "rank 2");
-	core_expect(core, core_backward(&team, 0, 3, true), 0);
-}
-
 /* The failure of a request that waited tells; that of a prefetch, whose ticket nobody waits for, does not. */
 ENGINE_TEST(test_failed_gathers_tell)
 {

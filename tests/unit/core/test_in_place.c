@@ -334,19 +334,6 @@ RIG_TEST(test_step_ahead_of_its_streams)
 	core_expect(rig->core, begun, 0);
 }
 
-/* A publish completes when no consumer reads the former version any more. */
-RIG_TEST(test_publish_behind_a_grant)
-{
-	assert_int_equal(core_expect(rig->core, update_ahead(rig, 0), 0)->fence.value, 0);
-	core_expect(rig->core, publish(rig), 0);
-	const struct zd_reply *granted = grant(rig);
-	uint64_t published = publish(rig);
-	core_expect_waits(rig->core, published, "1 consumer that reads the shard of rank 0 of unit 'w'");
-	core_pass(rig->core, rig->session, STREAM, 1);
-	assert_true(may_write(rig, granted));
-	core_expect(rig->core, published, 0);
-}
-
 /* So it is with bytes that are loaded. */
 RIG_TEST(test_load_behind_a_grant)
 {

@@ -89,24 +89,6 @@ RIG_TEST(test_block_is_quarantined_until_filled)
 	assert_int_equal(core_quarantine(rig->core, 0), 0);
 }
 
-/* A scope's end is a release like any other. */
-RIG_TEST(test_end_of_a_scope)
-{
-	uint64_t request = core_forward_begin(rig->core, rig->session, rig->team.group, 0, NULL, 0);
-	uint64_t scope = core_expect(rig->core, request, 0)->u.scope.scope;
-	const struct zd_reply *reply =
-	        core_expect(rig->core, core_gather_in(rig->core, rig->session, rig->unit, scope), 0);
-	core_expect(rig->core, core_forward_end(rig->core, rig->session, scope, true), 0);
-	expect_fills(rig, 0); /* the claim holds it */
-	const struct zd_fence fence = {.timeline = 3, .value = 1};
-	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, scope, &fence, 1),
-	            0);
-	expect_fills(rig, 0);
-	pass(rig, 1);
-	expect_fills(rig, 1);
-	assert_true(is_filled(rig, reply->place));
-}
-
 /* It is its rank's own memory that goes, though the session stays. */
 RIG_TEST(test_what_a_rank_leaves_behind)
 {
@@ -116,29 +98,6 @@ RIG_TEST(test_what_a_rank_leaves_behind)
 }
 
 /* ---- What comes behind --------------------------------------------------------------------------------- */
-
-/* The address is given ahead; the next unit's copies come behind the fill, which comes behind the readers. */
-RIG_TEST(test_promised_slot)
-{
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	first_fill = core_count(rig->core, ZD_CMD_FILL);
-	struct zd_location at = gather_ok(rig, a)->place;
-	release_after(rig, a, 1);
-	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
-	const struct zd_reply *next = gather_ok(rig, b);
-	expect_same(next->place, at);
-	expect_fills(rig, 0);
-	core_hold(rig->core, ZD_CMD_FILL);
-	pass(rig, 1);
-	expect_fills(rig, 1);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
-	core_unhold(rig->core, ZD_CMD_FILL);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 2);
-	core_team_check(&rig->team, next, 1);
-	release_ok(rig, b);
-	assert_true(is_filled(rig, at));
-}
 
 /* A view of the slot's former unit shows NaN as long as the next one's version is still being published. */
 RIG_TEST(test_slot_before_the_next_bytes)
@@ -281,25 +240,6 @@ RIG_TEST(test_slot_that_is_left)
 }
 
 /* ---- Sessions that end --------------------------------------------------------------------------------- */
-
-TEST(test_session_ends_before_the_fill)
-{
-	for (int lingers = 0; lingers < 2; lingers++) {
-		struct rig rig;
-		start(&rig, &(struct core_options){.sessions_linger = lingers});
-		uint64_t other = core_team_unit(&rig.team, "other", UNIT_BYTES);
-		first_fill = core_count(rig.core, ZD_CMD_FILL);
-		(void)gather_ok(&rig, rig.unit);
-		(void)gather_ok(&rig, other);
-		release_after(&rig, rig.unit, 1);
-		core_close(rig.core, rig.session);
-		if (lingers)
-			core_gone(rig.core, rig.session);
-		expect_fills(&rig, 0);
-		assert_int_equal(core_quarantine(rig.core, 0), 0);
-		core_end(rig.core);
-	}
-}
 
 /* With an heir that waits for it. */
 TEST(test_session_ends_during_the_fill)

@@ -448,25 +448,6 @@ RIG_TEST(test_large_gather_behind_small_segments, .ndevices = 1, .arena_bytes = 
 	core_expect(rig->core, waits, 0);
 }
 
-/* Slots take memory of their own kind from the same segments. */
-RIG_TEST(test_slot_waits_for_memory, .ndevices = 1, .arena_bytes = 176 * CORE_KIB,
-         .segment_bytes = 32 * CORE_KIB)
-{
-	uint64_t a = core_team_unit(&rig->team, "a", 40 * CORE_KIB);
-	uint64_t c = core_team_unit(&rig->team, "c", 32 * CORE_KIB);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", 24 * CORE_KIB, 1);
-	core_expect(rig->core, gather(rig, a), 0);
-	core_expect(rig->core,
-	            core_release_tag(rig->core, rig->session, a, CORE_TAG, &(struct zd_fence){2, 1}, 1), 0);
-	core_expect(rig->core, gather(rig, b), 0);
-	release_ok(rig, b);
-	/* the slot stays, so that the unit without one fits only beside it */
-	uint64_t again = gather(rig, c);
-	core_expect_waits(rig->core, again, "32768 bytes of device 0's arena");
-	core_pass(rig->core, rig->session, 2, 1);
-	core_expect(rig->core, again, 0);
-}
-
 /* ---- Quotas -------------------------------------------------------------------------------------------- */
 
 RIG_TEST(test_quota_counts_all_of_a_uid, .uid_quota_bytes = 4 * SMALL)

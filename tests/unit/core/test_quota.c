@@ -58,28 +58,6 @@ QUOTA_TEST(test_small_jobs_pay, 1, 256 * CORE_KIB)
 	core_close_all(core);
 }
 
-/* A segment with one small block left is not free for the uid's other jobs. */
-QUOTA_TEST(test_fragments_pay, 1, 1024 * CORE_KIB)
-{
-	uint64_t alice = core_open(core, CORE_ALICE), large, got = 0;
-
-	for (uint32_t n = 0; n < 40; n++) {
-		char job[16];
-		(void)snprintf(job, sizeof(job), "job %u", n);
-		if (core_reply(core, core_alloc(core, alice, job, 0, 4 * CORE_KIB))->status != 0)
-			break; /* the job stays */
-		large = core_alloc(core, alice, job, 0, 60 * CORE_KIB);
-		if (core_reply(core, large)->status != 0)
-			break;
-		free_behind(core, alice, large, NULL);
-		core_expect(core, core_alloc(core, alice, job, 0, 28 * CORE_KIB), 0);
-		got++;
-	}
-	assert_in_range(got, 16, 17);
-	assert_true(segment_bytes(core) <= 1024 * CORE_KIB + 64 * CORE_KIB);
-	core_close_all(core);
-}
-
 /* A job's segments grow up to a sixteenth of the quota. */
 QUOTA_TEST(test_growth_ends, 1, 1024 * CORE_KIB)
 {

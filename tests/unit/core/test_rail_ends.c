@@ -78,22 +78,6 @@ RIG_TEST(test_rank_is_killed)
 
 /* ---- Leaving ------------------------------------------------------------------------------------------- */
 
-/* In order: what others are to have of it reaches them. */
-RIG_TEST(test_leave_while_others_take)
-{
-	uint64_t request[4];
-	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	for (uint32_t rank = 0; rank < 4; rank++)
-		request[rank] = gather(rig, rig->u, rank);
-	leave(rig, 0);
-	expect_state(rig, 0, "ABORTED");
-	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	for (uint32_t rank = 1; rank < 4; rank++)
-		(void)expect_bytes(rig, rank, request[rank], 1);
-	expect_not_freed(rig, 1, RELAYS(0));
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
-}
-
 /* An exchange that has landed does not wait for ever behind one that never will. */
 RIG_TEST(test_leave_between_two_gathers)
 {

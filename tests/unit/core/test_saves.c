@@ -122,21 +122,6 @@ READ_TEST(test_update_ahead_of_its_save)
 	expect_bytes(rig, 1);
 }
 
-READ_TEST(test_update_waits_for_its_save)
-{
-	pin(rig, rig->reader);
-	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
-	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
-	core_expect_waits(rig->core, update, "rank 1's shard of unit 'w' to be saved");
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
-	core_expect_waits(rig->core, update, "rank 1's shard of unit 'w' to be saved");
-	core_close(rig->core, rig->reader);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, update, 0);
-	assert_int_equal(count_saves(rig), 0);
-}
-
 /* A rank's streams may write from then on, before the copy has ended. */
 READ_TEST(test_rank_ends_during_its_save)
 {

@@ -31,22 +31,6 @@ static struct core_driver *open_ahead(struct core_reducers *g, uint64_t *unit, b
 	return core;
 }
 
-TEST(test_own_slice_is_enough)
-{
-	struct core_reducers g;
-	uint64_t unit;
-	struct core_driver *core = open_held(&g, &unit, true);
-	uint64_t ends[] = {core_backward_end(&g.team, 0), core_backward_end(&g.team, 1)};
-	core_expect_waits(core, ends[0], "1 reduction, first unit 'w'");
-	core_run_on(core, ZD_CMD_REDUCE, 0);
-	core_expect(core, ends[0], 0);
-	core_expect_waits(core, ends[1], "1 reduction, first unit 'w'");
-	core_unhold(core, ZD_CMD_REDUCE);
-	core_expect(core, ends[1], 0);
-	core_check_step(&g, 1, 1, 1.0f);
-	core_end(core);
-}
-
 /* Its target is written from all owners' slices. */
 ENGINE_TEST(test_all_reduce_needs_all)
 {

@@ -203,26 +203,6 @@ ENGINE_TEST(test_mismatch_beside_a_shard_that_goes)
 	core_unhold(core, ZD_CMD_COPY);
 }
 
-/* Registered again as persistent while the former shard is still being read. */
-ENGINE_TEST(test_persistent_behind_a_shard_that_goes)
-{
-	struct core_unit persistent = {.name = "w", .numel = 128, .persistent = true};
-	struct core_team team = core_team_new(core, "job", 2, false);
-	uint64_t unit = core_team_unit(&team, "w", 512);
-	core_hold(core, ZD_CMD_COPY);
-	core_expect(core, core_gather(core, team.session[0], unit), 0);
-	core_expect(core, core_release(core, team.session[0], unit), 0);
-	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
-	uint64_t again = core_register(core, team.session[1], team.group, &persistent);
-	core_expect_waits(core, again, "unit_register: 1 transfer");
-	core_unhold(core, ZD_CMD_COPY);
-	core_expect(core, again, 0);
-	core_team_publish_rank(&team, unit, 1);
-	core_expect(core, core_gather(core, team.session[1], unit), 0);
-	core_expect(core, core_release(core, team.session[1], unit), 0);
-	assert_int_equal(core_usage(core).gathered_bytes, 512);
-}
-
 ENGINE_TEST(test_registering_twice)
 {
 	struct core_unit unit = {.name = "w", .numel = 128};

@@ -4,22 +4,6 @@
 
 /* ---- Meeting ------------------------------------------------------------------------------------------- */
 
-CONNECTED_TEST(test_all_ranks_meet, 3, false)
-{
-	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(s->ranks[i].comm->state, ZD_CUDA_COMM_READY);
-}
-
-CONNECTED_TEST(test_one_rank_alone, 1, true)
-{
-	struct comm_op op;
-
-	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_TO_ALL, 10));
-	comm_give(s, 0, &op);
-	COMM_AWAIT(s, op.taken);
-	assert_int_equal(op.op.err.status, 0);
-}
-
 /* However often NCCL says that it is not done. */
 COMM_TEST(test_ready_only_when_nccl_says_so, 1)
 {
@@ -358,16 +342,6 @@ COMM_TEST(test_end_of_one_that_connects, 1)
 	zd_cuda_comm_end(s->ranks[0].comm);
 	assert_string_equal(zd_cuda_comm_state_name(s->ranks[0].comm), "ABORTED");
 	zd_cuda_comm_end(s->ranks[0].comm); /* nothing more happens */
-}
-
-CONNECTED_TEST(test_order_at_the_end, 2, false)
-{
-	for (uint32_t i = 0; i < 2; i++)
-		zd_cuda_comm_end(s->ranks[i].comm);
-	for (uint32_t i = 0; i < 2; i++) {
-		COMM_AWAIT(s, zd_cuda_comm_is_over(s->ranks[i].comm));
-		assert_string_equal(zd_cuda_comm_state_name(s->ranks[i].comm), "ENDED");
-	}
 }
 
 int main(int argc, char **argv)

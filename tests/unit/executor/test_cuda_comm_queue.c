@@ -18,15 +18,6 @@ CONNECTED_TEST(test_data, 3, false)
 		}
 }
 
-CONNECTED_TEST(test_data_in_checking_mode, 4, true)
-{
-	for (int kind = 1; kind <= COLLECTIVE_KINDS; kind++) {
-		struct zd_cuda_comm_call call = collective_call(kind, 1000, 4);
-
-		comm_expect_right(s, &call, 4);
-	}
-}
-
 CONNECTED_TEST(test_dtypes, 2, false)
 {
 	for (int dtype = ZEROD_FLOAT32; dtype <= ZEROD_BOOL; dtype++)
@@ -51,40 +42,6 @@ CONNECTED_TEST(test_calls_that_are_long_in_progress, 2, true)
 
 		s->control->polls(polls[i]);
 		comm_expect_right(s, &call, 2);
-	}
-}
-
-CONNECTED_TEST(test_many_at_once, 2, false)
-{
-	struct comm_op ops[2][20];
-
-	for (uint32_t i = 0; i < 2; i++)
-		for (int j = 0; j < 20; j++) {
-			ops[i][j] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-			comm_give(s, i, &ops[i][j]);
-		}
-	for (uint32_t i = 0; i < 2; i++)
-		for (int j = 0; j < 20; j++) {
-			COMM_AWAIT(s, ops[i][j].taken);
-			assert_int_equal(ops[i][j].op.err.status, 0);
-		}
-}
-
-/* Given before the ranks have met: they run when they have. */
-COMM_TEST(test_given_while_connecting, 2)
-{
-	struct comm_op ops[2];
-
-	for (uint32_t i = 0; i < 2; i++) {
-		struct zd_cuda_comm_config config = comm_config(s, i);
-
-		s->ranks[i].comm = comm_add(s, i, &config);
-		ops[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-		comm_give(s, i, &ops[i]);
-	}
-	for (uint32_t i = 0; i < 2; i++) {
-		COMM_AWAIT(s, ops[i].taken);
-		assert_int_equal(ops[i].op.err.status, 0);
 	}
 }
 
@@ -257,29 +214,6 @@ TEST(test_the_order_is_that_of_giving)
 	close_pair(&s, &pair);
 }
 
-CONNECTED_TEST(test_who_has_not_met_holds_up_nobody, 2, false)
-{
-	struct zd_cuda_comm_config config;
-	struct zd_cuda_comm *lonely;
-	struct comm_op waiting, ops[2];
-	struct zd_err err;
-
-	config = comm_config(s, 0);
-	comm_make_id(s, &config.id);
-	lonely = comm_add(s, 0, &config);
-	waiting = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-	comm_must(zd_cuda_comm_queue_give(&s->ranks[0].queue, lonely, &waiting.op, &err), &err);
-	for (uint32_t i = 0; i < 2; i++) {
-		ops[i] = comm_op(s, i, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 100));
-		comm_give(s, i, &ops[i]);
-	}
-	COMM_AWAIT(s, ops[0].taken && ops[1].taken);
-	assert_int_equal(waiting.op.phase, ZD_CUDA_COMM_WAITING);
-	zd_cuda_comm_abort(lonely, "the test is over");
-	COMM_AWAIT(s, waiting.taken);
-	comm_remove(s, 0, lonely);
-}
-
 /* One that is aborted while it is launched lets the next go. */
 TEST(test_the_next_goes_on)
 {
@@ -438,26 +372,6 @@ COMM_TEST(test_a_rank_that_does_not_check, 2)
 	assert_string_equal(ops[0].op.err.text, "group 'world': rank 1 did not describe its operation: set "
 	                                        "checking mode on all ranks or on none");
 	COMM_AWAIT(s, ops[1].taken);
-}
-
-/* Others that do not part hold it up for a second, and no longer. */
-TEST(test_parting_that_does_not_end)
-{
-	struct comm_scene s;
-	struct comm_op ops[3];
-
-	connect_checked(&s);
-	three_calls[2].numel = 1;
-	for (uint32_t i = 0; i < 3; i++) {
-		ops[i] = comm_op(&s, i, three_calls[i]);
-		comm_give(&s, i, &ops[i]);
-	}
-	for (uint32_t i = 0; i < 3; i++)
-		COMM_AWAIT(&s, ops[i].op.phase == ZD_CUDA_COMM_COMPARING || ops[i].taken);
-	s.control->polls(UINT_MAX);
-	for (uint32_t i = 0; i < 3; i++)
-		COMM_AWAIT(&s, ops[i].taken);
-	comm_close(&s);
 }
 
 TEST(test_ordinals)
@@ -644,24 +558,6 @@ CONNECTED_TEST(test_progress_of_a_broken_communicator, 2, false)
 	COMM_AWAIT(s, ops[0].taken);
 	assert_int_equal(ops[0].op.err.status, ZEROD_E_SYSTEM);
 	COMM_AWAIT(s, zd_cuda_comm_queue_take(&s->ranks[1].queue) || ops[1].taken);
-	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
-}
-
-/* A GPU that has failed takes its communicators along, and no other's. */
-CONNECTED_TEST(test_a_device_that_fails, 2, false)
-{
-	struct comm_op op;
-
-	op = comm_op(s, 0, comm_bytes(ZD_CUDA_COMM_ALL_GATHER, 10));
-	comm_give(s, 0, &op);
-	COMM_AWAIT(s, op.op.phase == ZD_CUDA_COMM_FLYING);
-	zd_cuda_comm_queue_check(&s->ranks[0].queue);
-	assert_false(zd_cuda_device_failed(&s->ranks[0].device));
-	zd_cuda_device_fail(&s->ranks[0].device, "it fell off the bus");
-	COMM_AWAIT(s, op.taken);
-	assert_int_equal(op.op.err.status, ZEROD_E_DEVICE);
-	assert_string_equal(op.op.err.text, "GPU-0 has failed: it fell off the bus");
-	assert_int_equal(s->ranks[1].comm->state, ZD_CUDA_COMM_READY);
 	zd_cuda_comm_abort(s->ranks[1].comm, "its peer was");
 }
 

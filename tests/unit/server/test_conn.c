@@ -250,22 +250,6 @@ SCENE_TEST(test_announced_alone)
 	}
 }
 
-SCENE_TEST(test_collected)
-{
-	Zd__DaemonPacket *packet;
-
-	for (uint64_t id = 1; id <= 3; id++)
-		send_reply(scene, id, 10);
-	assert_null(receive(scene, NULL));
-	zd_conns_flush(&scene->conns);
-	packet = receive(scene, NULL);
-	assert_int_equal(packet->n_replies, 3);
-	for (uint64_t i = 0; i < 3; i++)
-		assert_int_equal(packet->replies[i]->id, i + 1);
-	zd__daemon_packet__free_unpacked(packet, NULL);
-	assert_null(receive(scene, NULL));
-}
-
 SCENE_TEST(test_as_few_packets_as_fit)
 {
 	Zd__DaemonPacket *packet;
@@ -298,42 +282,6 @@ SCENE_TEST(test_full_packet)
 	zd__daemon_packet__free_unpacked(packet, NULL);
 }
 
-SCENE_TEST(test_packet_arrives)
-{
-	assert_int_equal(zd_frame_send(scene->peer, "abc", 3, NULL, 0, NULL), 0);
-	pump(scene);
-	assert_int_equal(scene->packets, 1);
-	assert_int_equal(scene->last_bytes, 3);
-}
-
-SCENE_TEST(test_backlog)
-{
-	Zd__DaemonPacket *packet;
-	uint64_t sent = 0, received = 0;
-
-	for (; sent < 100; sent++) {
-		send_reply(scene, sent + 1, 20000);
-		zd_conns_flush(&scene->conns);
-	}
-	/* Not read from while it does not read. */
-	assert_int_equal(zd_frame_send(scene->peer, "abc", 3, NULL, 0, NULL), 0);
-	pump(scene);
-	assert_int_equal(scene->packets, 0);
-	assert_non_null(scene->conn);
-	while (received < sent) {
-		packet = receive(scene, NULL);
-		if (!packet) {
-			pump(scene);
-			continue;
-		}
-		for (size_t i = 0; i < packet->n_replies; i++)
-			assert_int_equal(packet->replies[i]->id, ++received);
-		zd__daemon_packet__free_unpacked(packet, NULL);
-	}
-	pump(scene);
-	assert_int_equal(scene->packets, 1);
-}
-
 /* A client that makes no call for long loses nothing. */
 SCENE_TEST(test_a_long_backlog_is_kept)
 {
@@ -356,22 +304,6 @@ SCENE_TEST(test_a_long_backlog_is_kept)
 		zd__daemon_packet__free_unpacked(packet, NULL);
 	}
 	assert_non_null(scene->conn);
-}
-
-SCENE_TEST(test_descriptors_travel_with_their_reply)
-{
-	Zd__DaemonPacket *packet;
-	unsigned nfds;
-
-	send_reply(scene, 1, 10);
-	send_fds(scene, 2);
-	zd_conns_flush(&scene->conns);
-	packet = receive(scene, &nfds);
-	assert_int_equal(nfds, 2);
-	assert_int_equal(packet->n_replies, 2);
-	assert_int_equal(packet->n_segments, 1);
-	assert_int_equal(packet->segments[0]->bytes, UINT64_MAX);
-	zd__daemon_packet__free_unpacked(packet, NULL);
 }
 
 /* Five packets of two descriptors: the fifth waits until the client has read the others. */
@@ -467,15 +399,6 @@ SCENE_TEST(test_oversize_packet)
 	pump(scene);
 	assert_int_equal(scene->packets, 0);
 	expect_refusal(scene, ZEROD_E_LIMIT);
-}
-
-SCENE_TEST(test_peer_closes)
-{
-	(void)close(scene->peer);
-	scene->peer = -1;
-	pump(scene);
-	assert_null(scene->conn);
-	assert_int_equal(scene->why.status, ZEROD_E_DISCONNECTED);
 }
 
 /* A client that ends with replies unread resets the socket; its last packets count all the same. */

@@ -279,6 +279,14 @@ uint64_t core_free(struct core_driver *core, uint64_t session, uint64_t allocati
 /* A request whose first field is an id, and whose other fields are 0. Of a reset the id is 0, too. */
 uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
 
+/* The same requests, which must get 0 at once. They return the group, the unit, and the allocation. */
+void core_do(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id);
+uint64_t core_join_ok(struct core_driver *core, uint64_t session, const struct core_join *join);
+uint64_t core_register_ok(struct core_driver *core, uint64_t session, uint64_t group,
+                          const struct core_unit *unit);
+uint64_t core_alloc_ok(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
+                       uint64_t bytes);
+
 /* ---- A team: all ranks of one group -------------------------------------------------------------------- */
 
 #define CORE_TEAM 8

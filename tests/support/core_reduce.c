@@ -97,6 +97,13 @@ uint64_t core_bucket(struct core_team *team, uint32_t rank, uint32_t dtype, uint
 	return core_send(team->core, team->session[rank], &args);
 }
 
+uint64_t core_bucket_ok(struct core_team *team, uint32_t rank, uint32_t dtype, uint64_t slot_bytes,
+                        uint32_t nslots)
+{
+	return core_expect(team->core, core_bucket(team, rank, dtype, slot_bytes, nslots), 0)
+	        ->u.bucket_create.bucket;
+}
+
 uint64_t core_bucket_destroy(struct core_team *team, uint32_t rank, uint64_t bucket)
 {
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_DESTROY, .u.bucket_destroy.bucket = bucket};

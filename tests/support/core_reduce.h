@@ -23,6 +23,9 @@ uint64_t core_backward_into(struct core_team *team, uint32_t rank, uint32_t stag
 uint64_t core_backward_end(struct core_team *team, uint32_t rank);
 uint64_t core_bucket(struct core_team *team, uint32_t rank, uint32_t dtype, uint64_t slot_bytes,
                      uint32_t nslots);
+/* The same, which must get 0 at once. Returns the bucket. */
+uint64_t core_bucket_ok(struct core_team *team, uint32_t rank, uint32_t dtype, uint64_t slot_bytes,
+                        uint32_t nslots);
 uint64_t core_bucket_destroy(struct core_team *team, uint32_t rank, uint64_t bucket);
 uint64_t core_reserve(struct core_team *team, uint32_t rank, uint64_t bucket, uint64_t unit);
 uint64_t core_skip(struct core_team *team, uint32_t rank, uint64_t unit);

@@ -170,6 +170,28 @@ uint64_t core_simple(struct core_driver *core, uint64_t session, enum zd_request
 	return core_send(core, session, &args);
 }
 
+void core_do(struct core_driver *core, uint64_t session, enum zd_request_kind kind, uint64_t id)
+{
+	core_expect(core, core_simple(core, session, kind, id), 0);
+}
+
+uint64_t core_join_ok(struct core_driver *core, uint64_t session, const struct core_join *join)
+{
+	return core_expect(core, core_join(core, session, join), 0)->u.group_join.group;
+}
+
+uint64_t core_register_ok(struct core_driver *core, uint64_t session, uint64_t group,
+                          const struct core_unit *unit)
+{
+	return core_expect(core, core_register(core, session, group, unit), 0)->u.unit_register.unit;
+}
+
+uint64_t core_alloc_ok(struct core_driver *core, uint64_t session, const char *job, uint32_t device,
+                       uint64_t bytes)
+{
+	return core_expect(core, core_alloc(core, session, job, device, bytes), 0)->u.alloc.allocation;
+}
+
 uint64_t core_publish_after(struct core_driver *core, uint64_t session, uint64_t unit, struct zd_fence fence)
 {
 	struct zd_args args = {

@@ -97,10 +97,8 @@ static inline void pass(struct rig *rig, const uint64_t unit[CORE_NODES], uint64
 
 static inline void leave(struct rig *rig, uint32_t rank)
 {
-	core_expect(core_of(rig, rank),
-	            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_GROUP_LEAVE,
-	                        core_nodes_team(&rig->nodes, rank)->group),
-	            0);
+	core_do(core_of(rig, rank), session_of(rig, rank), ZD_REQ_GROUP_LEAVE,
+	        core_nodes_team(&rig->nodes, rank)->group);
 }
 
 static inline uint64_t send_commit(struct rig *rig, uint32_t rank, uint64_t step)

@@ -80,11 +80,9 @@ static inline void replace(struct rig *rig)
 {
 	const struct core_join again = {.world_size = RANKS, .rank = 1, .device = 1};
 	rig->team.session[1] = core_open(rig->core, CORE_ALICE);
-	core_expect(rig->core, core_join(rig->core, rig->team.session[1], &again), 0);
-	core_expect(rig->core,
-	            core_register(rig->core, rig->team.session[1], rig->team.group,
-	                          &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4}),
-	            0);
+	core_join_ok(rig->core, rig->team.session[1], &again);
+	core_register_ok(rig->core, rig->team.session[1], rig->team.group,
+	                 &(struct core_unit){.name = "w", .numel = UNIT_BYTES / 4});
 }
 
 #endif

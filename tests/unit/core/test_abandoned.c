@@ -71,10 +71,10 @@ static void replace_peer(struct scene *s)
 {
 	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
 	s->g.team.session[1] = core_open(s->core, CORE_ALICE);
-	core_expect(s->core, core_join(s->core, s->g.team.session[1], &join), 0);
+	core_join_ok(s->core, s->g.team.session[1], &join);
 	for (uint32_t i = 0; i < 2; i++) {
 		struct core_unit unit = {.name = i ? "b" : "a", .numel = NUMEL};
-		core_expect(s->core, core_register(s->core, s->g.team.session[1], s->g.team.group, &unit), 0);
+		core_register_ok(s->core, s->g.team.session[1], s->g.team.group, &unit);
 	}
 }
 
@@ -108,12 +108,10 @@ static void expect_not_handed_out(struct scene *s, struct zd_location kept)
 	struct core_team other = {.core = core, .world_size = 1};
 	other.session[0] = core_open(core, CORE_ALICE);
 	struct core_join join = {.group = "other", .world_size = 1};
-	other.group = core_expect(core, core_join(core, other.session[0], &join), 0)->u.group_join.group;
-	uint64_t request = core_register(core, other.session[0], other.group,
+	other.group = core_join_ok(core, other.session[0], &join);
+	uint64_t unit = core_register_ok(core, other.session[0], other.group,
 	                                 &(struct core_unit){.name = "x", .numel = NUMEL});
-	uint64_t unit = core_expect(core, request, 0)->u.unit_register.unit;
-	request = core_bucket(&other, 0, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t bucket = core_expect(core, request, 0)->u.bucket_create.bucket;
+	uint64_t bucket = core_bucket_ok(&other, 0, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	core_expect(core, core_backward(&other, 0, 3, true), 0);
 	const struct zd_reply *reply = core_expect(core, core_reserve(&other, 0, bucket, unit), 0);
 	assert_false(overlap(reply->place, kept));
@@ -166,8 +164,7 @@ SCENE_TEST(test_commit_after_the_replacement)
 	            ZEROD_E_BUSY);
 	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_PEER_LOST,
 	                  "was gone meanwhile");
-	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
-	            0);
+	core_do(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]);
 	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[1], &fence), ZEROD_E_PEER_LOST,
 	                  "was gone meanwhile");
 	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
@@ -177,8 +174,7 @@ SCENE_TEST(test_commit_after_the_replacement)
 
 SCENE_TEST(test_commit_after_an_abort)
 {
-	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
-	            0);
+	core_do(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group);
 	assert_int_equal(buckets(s), SLOT_BYTES);
 	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_ABORTED);
 	core_expect(s->core, core_submit(&s->g, 0, s->entry[1], NULL), ZEROD_E_ABORTED);
@@ -233,10 +229,8 @@ TEST(test_reserve_under_way)
 	lose_peer(&s);
 	replace_peer(&s);
 	core_expect_told(s.core, s.g.team.session[0], s.g.team.group, "rank 1");
-	core_expect(s.core,
-	            core_register(s.core, s.g.team.session[1], s.g.team.group,
-	                          &(struct core_unit){.name = "odd", .numel = NUMEL - 1}),
-	            0);
+	core_register_ok(s.core, s.g.team.session[1], s.g.team.group,
+	                 &(struct core_unit){.name = "odd", .numel = NUMEL - 1});
 	core_reducers_begin(&s.g, 3, true);
 	reserve(&s, 0);
 	core_hold(s.core, ZD_CMD_FILL);
@@ -299,8 +293,7 @@ STEP_TEST(test_step_end_after_the_replacement)
 
 STEP_TEST(test_step_end_after_an_abort)
 {
-	core_expect(s->core, core_simple(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group),
-	            0);
+	core_do(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group);
 	assert_int_equal(targets(s), 2 * TARGET_BYTES); /* both ranks are there */
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		core_check_target(&s->g, rank, s->step[rank], 0, 1.0f);
@@ -332,14 +325,11 @@ STEP_TEST(test_units_beside_an_abandoned_target)
 	replace_peer(s);
 	core_expect_told(s->core, s->g.team.session[0], s->g.team.group, "rank 1");
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(s->core,
-		            core_simple(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->unit[1]),
-		            0);
+		core_do(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->unit[1]);
 	uint64_t late = core_reducers_unit(&s->g, "c", 512);
 	core_reducers_begin(&s->g, 3, true);
 	assert_int_equal(targets(s), 2 * (TARGET_BYTES + 512));
-	uint64_t request = core_bucket(&s->g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s->g.bucket[1] = core_expect(s->core, request, 0)->u.bucket_create.bucket;
+	s->g.bucket[1] = core_bucket_ok(&s->g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	core_reduce_all(&s->g, late, 1.0f);
 	core_reducers_end(&s->g);
 }
@@ -381,8 +371,7 @@ TEST(test_bucket_destroy_gives_up)
 	begin(&s);
 	reserve(&s, 0);
 	uint64_t first = s.g.bucket[0];
-	s.g.bucket[0] = core_expect(s.core, core_bucket(&s.g.team, 0, ZEROD_FLOAT32, SLOT_BYTES, 2), 0)
-	                        ->u.bucket_create.bucket;
+	s.g.bucket[0] = core_bucket_ok(&s.g.team, 0, ZEROD_FLOAT32, SLOT_BYTES, 2);
 	reserve(&s, 1);
 	lose_peer(&s);
 	assert_int_equal(buckets(&s), 2 * SLOT_BYTES);
@@ -398,18 +387,18 @@ TEST(test_reset_gives_up)
 {
 	struct scene s;
 	begin_reserved(&s);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0);
 	assert_int_equal(buckets(&s), SLOT_BYTES); /* that backward is alive */
 	lose_peer(&s);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0);
 	expect_nothing_left(&s);
 	core_end(s.core);
 
 	begin_step(&s);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0);
 	assert_int_equal(targets(&s), 2 * TARGET_BYTES);
 	lose_peer(&s);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0);
 	expect_nothing_left(&s);
 	core_expect(s.core, core_step_end(&s.g.team, 0, NULL, 0), ZEROD_E_PEER_LOST);
 	core_end(s.core);
@@ -428,10 +417,7 @@ TEST(test_leave_and_end_give_up)
 		if (i % 2 == 0)
 			core_close(s.core, s.g.team.session[0]);
 		else
-			core_expect(
-			        s.core,
-			        core_simple(s.core, s.g.team.session[0], ZD_REQ_GROUP_LEAVE, s.g.team.group),
-			        0);
+			core_do(s.core, s.g.team.session[0], ZD_REQ_GROUP_LEAVE, s.g.team.group);
 		expect_nothing_left(&s);
 		core_end(s.core);
 	}

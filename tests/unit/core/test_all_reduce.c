@@ -107,7 +107,7 @@ ENGINE_TEST(test_ranks_must_agree)
 {
 	struct core_team team = core_team_new(core, "job", 2, false);
 	struct core_unit unit = {.name = "w", .numel = 10, .all_reduce = true};
-	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
+	core_register_ok(core, team.session[0], team.group, &unit);
 	unit.all_reduce = false;
 	core_expect_error(core, core_register(core, team.session[1], team.group, &unit), ZEROD_E_MISMATCH,
 	                  "rank 0 registered float32, 10 elements, all-reduced; rank 1 says");

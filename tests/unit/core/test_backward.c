@@ -29,7 +29,7 @@ ENGINE_TEST(test_unit_that_is_registered_after_the_target_was_bound)
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], late), ZEROD_E_STATE,
 	                  "unit 'v' was registered after the target of backward 1 was bound");
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, late), 0);
+		core_do(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, late);
 		core_expect(core, core_simple(core, g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, unit),
 		            ZEROD_E_BUSY);
 	}
@@ -313,11 +313,10 @@ static void replace(struct core_reducers *g, uint32_t rank)
 	struct core_driver *core = g->team.core;
 	struct core_join join = {.world_size = g->team.world_size, .rank = rank, .device = rank};
 	g->team.session[rank] = core_open(core, CORE_ALICE);
-	core_expect(core, core_join(core, g->team.session[rank], &join), 0);
+	core_join_ok(core, g->team.session[rank], &join);
 	struct core_unit unit = {.name = "w", .numel = NUMEL};
-	core_expect(core, core_register(core, g->team.session[rank], g->team.group, &unit), 0);
-	uint64_t request = core_bucket(&g->team, rank, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	g->bucket[rank] = core_expect(core, request, 0)->u.bucket_create.bucket;
+	core_register_ok(core, g->team.session[rank], g->team.group, &unit);
+	g->bucket[rank] = core_bucket_ok(&g->team, rank, ZEROD_FLOAT32, SLOT_BYTES, 2);
 }
 
 /* Steps are counted on; what was under way is gone on all ranks. */
@@ -366,7 +365,7 @@ ENGINE_TEST(test_requests_that_slept_through_a_failure)
 	core_close(core, g.team.session[1]);
 	g.team.session[1] = core_open(core, CORE_ALICE);
 	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
-	core_expect(core, core_join(core, g.team.session[1], &join), 0);
+	core_join_ok(core, g.team.session[1], &join);
 	core_expect_waits(core, step, "memory to be zeroed");
 	core_unhold(core, ZD_CMD_FILL);
 	core_expect_error(core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
@@ -396,7 +395,7 @@ ENGINE_TEST(test_leave_in_a_backward)
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	uint64_t end = core_backward_end(&g.team, 0);
-	core_expect(core, core_simple(core, g.team.session[1], ZD_REQ_GROUP_LEAVE, g.team.group), 0);
+	core_do(core, g.team.session[1], ZD_REQ_GROUP_LEAVE, g.team.group);
 	core_expect(core, end, ZEROD_E_PEER_LOST);
 	core_expect(core, core_bucket_destroy(&g.team, 1, g.bucket[1]), ZEROD_E_NOT_FOUND);
 }

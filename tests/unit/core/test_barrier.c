@@ -77,10 +77,8 @@ TEAM_TEST(test_a_lost_rank)
 	core_expect_error(team->core, first, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
 	core_expect_error(team->core, reach(team, 2), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
 	team->session[1] = core_open(team->core, CORE_ALICE);
-	core_expect(team->core,
-	            core_join(team->core, team->session[1],
-	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
-	            0);
+	core_join_ok(team->core, team->session[1],
+	             &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1});
 	first = reach(team, 0);
 	uint64_t last = reach(team, 2);
 	core_expect_waits(team->core, first, "rank 1 to reach the barrier");
@@ -94,10 +92,8 @@ TEAM_TEST(test_a_silent_rank_is_told)
 {
 	core_close(team->core, team->session[1]);
 	team->session[1] = core_open(team->core, CORE_ALICE);
-	core_expect(team->core,
-	            core_join(team->core, team->session[1],
-	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
-	            0);
+	core_join_ok(team->core, team->session[1],
+	             &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1});
 	core_expect_error(team->core, reach(team, 0), ZEROD_E_PEER_LOST,
 	                  "another session may have its place");
 	core_expect_waits(team->core, reach(team, 0), "rank 1 to reach the barrier");
@@ -106,8 +102,7 @@ TEAM_TEST(test_a_silent_rank_is_told)
 TEAM_TEST(test_an_abort_ends_it)
 {
 	uint64_t first = reach(team, 0);
-	core_expect(team->core, core_simple(team->core, team->session[1], ZD_REQ_ABORT_GROUP, team->group),
-	            0);
+	core_do(team->core, team->session[1], ZD_REQ_ABORT_GROUP, team->group);
 	core_expect_error(team->core, first, ZEROD_E_ABORTED, "was aborted");
 }
 

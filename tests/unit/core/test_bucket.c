@@ -30,8 +30,7 @@ ENGINE_TEST(test_create)
 	core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, 0, 17), ZEROD_E_LIMIT);
 	struct zd_args args = {.kind = ZD_REQ_BUCKET_CREATE, .u.bucket_create = {.group = 12345, .dtype = 1}};
 	core_call(core, team.session[0], &args, ZEROD_E_NOT_FOUND);
-	uint64_t bucket =
-	        core_expect(core, core_bucket(&team, 1, ZEROD_FLOAT16, 1000, 0), 0)->u.bucket_create.bucket;
+	uint64_t bucket = core_bucket_ok(&team, 1, ZEROD_FLOAT16, 1000, 0);
 	core_row(core, ZD__TABLE__BUCKETS, bucket, &row);
 	assert_string_equal(row.job, "job");
 	assert_string_equal(row.group, "world");
@@ -89,10 +88,9 @@ ENGINE_TEST(test_reserve_arguments)
 
 	/* a unit of another group of the same session */
 	struct core_join other = {.group = "other", .world_size = 1};
-	uint64_t group = core_expect(core, core_join(core, g.team.session[0], &other), 0)->u.group_join.group;
-	uint64_t request = core_register(core, g.team.session[0], group,
-	                                 &(struct core_unit){.name = "x", .numel = 8});
-	uint64_t foreign = core_expect(core, request, 0)->u.unit_register.unit;
+	uint64_t group = core_join_ok(core, g.team.session[0], &other);
+	uint64_t foreign = core_register_ok(core, g.team.session[0], group,
+	                                    &(struct core_unit){.name = "x", .numel = 8});
 	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], foreign), ZEROD_E_INVALID,
 	                  "different groups");
 }
@@ -136,8 +134,7 @@ ENGINE_TEST(test_ring)
 	core_reducers_units(&g, units, 6, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
 	for (uint32_t i = 0; i < 4; i++) { /* rank 1 is far ahead, by buckets of its own */
-		g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 4096, 1), 0)
-		                      ->u.bucket_create.bucket;
+		g.bucket[1] = core_bucket_ok(&g.team, 1, ZEROD_FLOAT32, 4096, 1);
 		core_reduce(&g, 1, units[i], 1.0f);
 	}
 	expect_slots(core, g.bucket[0], "FREE", "FREE");
@@ -173,8 +170,7 @@ ENGINE_TEST(test_slot_out_of_turn)
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
 	core_reducers_units(&g, units, 3, ENTRY_NUMEL);
 	core_reducers_begin(&g, 3, true);
-	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1), 0)
-	                      ->u.bucket_create.bucket;
+	g.bucket[1] = core_bucket_ok(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1);
 	for (uint32_t i = 0; i < 3; i++)
 		core_reduce(&g, 1, units[i], 1.0f);
 	core_expect(core, core_submit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence), 0);

@@ -43,9 +43,7 @@ static void expect_ended(struct core_nodes *nodes, uint32_t rank, int status, co
 static void leave(struct core_nodes *nodes, uint32_t rank)
 {
 	struct core_team *team = core_nodes_team(nodes, rank);
-	core_expect(team->core,
-	            core_simple(team->core, core_nodes_session(nodes, rank), ZD_REQ_GROUP_LEAVE, team->group),
-	            0);
+	core_do(team->core, core_nodes_session(nodes, rank), ZD_REQ_GROUP_LEAVE, team->group);
 }
 
 /* Its process is gone; there is another session in its place, which is in no group. */
@@ -243,7 +241,7 @@ NODES_TEST(test_committed_steps_differ, .durable = true)
 	leave_all(nodes);
 	uint64_t admin = core_open_admin(nodes->node[1].core);
 	assert_int_equal(core_rows(nodes->node[1].core, ZD__TABLE__JOBS, &job, 1), 1);
-	core_expect(nodes->node[1].core, core_simple(nodes->node[1].core, admin, ZD_REQ_END_JOB, job.id), 0);
+	core_do(nodes->node[1].core, admin, ZD_REQ_END_JOB, job.id);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		request[rank] = send_join(nodes, &durable, rank);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
@@ -449,7 +447,7 @@ static void abort_group(struct core_nodes *nodes)
 {
 	struct core_driver *core = nodes->node[0].core;
 	uint64_t admin = core_open_admin(core);
-	core_expect(core, core_simple(core, admin, ZD_REQ_ABORT_GROUP, nodes->node[0].group), 0);
+	core_do(core, admin, ZD_REQ_ABORT_GROUP, nodes->node[0].group);
 	core_close(core, admin);
 }
 

@@ -411,8 +411,8 @@ static void run_begin(struct run *run)
 		new_unit(run, i);
 	for (uint32_t rank = 0; rank < run->world; rank++) {
 		struct core_team *team = core_nodes_team(&run->nodes, rank);
-		uint64_t request = core_bucket(team, rank % team->nranks, ZEROD_FLOAT32, 4 * CORE_KIB, 2);
-		run->runners[rank].bucket = core_expect(team->core, request, 0)->u.bucket_create.bucket;
+		run->runners[rank].bucket = core_bucket_ok(team, rank % team->nranks, ZEROD_FLOAT32,
+		                                           4 * CORE_KIB, 2);
 	}
 	run->program.random = &run->random;
 	run->program.world = run->world;
@@ -528,7 +528,7 @@ static void abort_group(struct run *run, uint32_t node)
 {
 	struct core_team *team = &run->nodes.node[node];
 	uint64_t admin = core_open_admin(team->core);
-	core_expect(team->core, core_simple(team->core, admin, ZD_REQ_ABORT_GROUP, team->group), 0);
+	core_do(team->core, admin, ZD_REQ_ABORT_GROUP, team->group);
 	core_close(team->core, admin);
 }
 

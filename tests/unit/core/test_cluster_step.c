@@ -198,10 +198,7 @@ static void run_backward(struct rig *rig, uint32_t large_rank, float large)
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		struct core_team *team = team_of(rig, rank);
 		if (!rig->bucket[rank])
-			rig->bucket[rank] = core_expect(team->core,
-			                                core_bucket(team, rank % 2, ZEROD_FLOAT32, 4096, 1),
-			                                0)
-			                            ->u.bucket_create.bucket;
+			rig->bucket[rank] = core_bucket_ok(team, rank % 2, ZEROD_FLOAT32, 4096, 1);
 		core_expect(team->core, core_backward(team, rank % 2, 3, true), 0);
 	}
 	for (uint32_t rank = 0; rank < WORLD; rank++) {

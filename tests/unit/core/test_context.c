@@ -168,10 +168,8 @@ RIG_TEST(test_bad_sets_of_units)
 {
 	struct core_join alone = {.group = "alone", .world_size = 1};
 	const struct core_unit shape = {.name = "x", .numel = 1};
-	uint64_t request = core_join(rig->core, rig->session, &alone);
-	uint64_t group = core_expect(rig->core, request, 0)->u.group_join.group;
-	request = core_register(rig->core, rig->session, group, &shape);
-	const uint64_t other[] = {rig->a, core_expect(rig->core, request, 0)->u.unit_register.unit};
+	uint64_t group = core_join_ok(rig->core, rig->session, &alone);
+	const uint64_t other[] = {rig->a, core_register_ok(rig->core, rig->session, group, &shape)};
 	const uint64_t twice[] = {rig->a, rig->b, rig->a}, unknown[] = {rig->a, 123456789};
 	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, other, 2), ZEROD_E_INVALID,
 	                  "unit 'x' is of another group");

@@ -249,7 +249,7 @@ RIG_TEST(test_publisher_dies)
 	core_expect(rig->core, core_update(rig->core, rig->session, other), ZEROD_E_POISONED);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
 	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	assert_false(is_aborted(rig, reply));
 }
 
@@ -308,7 +308,7 @@ RIG_TEST(test_failed_copy_breaks_what_follows)
 	pass(rig, 1);
 	assert_true(is_aborted(rig, second));
 	core_expect(rig->core, core_release(rig->core, rig->session, a), 0);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	for (uint32_t i = 0; i < second->fences.count; i++)
 		assert_int_equal(core_timeline(rig->core, rig->session, second->fences.fences[i].timeline),
 		                 second->fences.fences[i].value);
@@ -386,7 +386,7 @@ static void refresh_after_a_failed_publish(bool poison)
 	core_expect(rig.core, fails, ZEROD_E_DEADLINE);
 	assert_true(is_aborted(&rig, promised));
 	core_expect(rig.core, core_release(rig.core, rig.session, unit), 0);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig.core, rig.session, ZD_REQ_SESSION_RESET, 0);
 
 	publish_after(&rig, unit, 0, 2);
 	const struct zd_reply *again = gather_second(&rig, unit);
@@ -418,14 +418,14 @@ RIG_TEST(test_copy_fails_after_a_reset)
 	core_hold(rig->core, ZD_CMD_COPY);
 	gather_ok(rig, unit);
 	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	gather_ok(rig, unit);
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
 	core_run_on(rig->core, ZD_CMD_COPY, 1);
 	core_expect(rig->core, core_release(rig->core, rig->session, unit), 0);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	core_expect(rig->core, core_commit(rig->core, rig->session, rig->team.group, 1), ZEROD_E_POISONED);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	const struct zd_reply *reply = gather_ok(rig, unit);
 	assert_true(is_there(rig, reply));
 	core_team_check(&rig->team, reply, 1);
@@ -451,6 +451,6 @@ RIG_TEST(test_failed_copy_ends_its_heir)
 	assert_true(is_aborted(rig, first));
 	core_unhold(rig->core, ZD_CMD_COPY);
 	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2 * NRANKS);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	core_team_check(&rig->team, gather_ok(rig, b), 1);
 }

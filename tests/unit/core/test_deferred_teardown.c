@@ -114,7 +114,7 @@ TEST(test_nothing_held_nothing_kept)
 	struct core_driver *core = core_new(&lingering);
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_team_unit(&team, "w", UNIT_BYTES);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group);
 	core_close(core, team.session[0]);
 	expect_no_session(core, team.session[0]);
 	assert_int_equal(core_quarantine(core, 0), 0);
@@ -135,8 +135,8 @@ TEST(test_durable_shard_has_one_writer)
 	core_close(core, old);
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
 	team.session[0] = core_open(core, CORE_ALICE);
-	core_expect(core, core_join(core, team.session[0], &join), 0);
-	core_expect(core, core_register(core, team.session[0], team.group, &again), 0);
+	core_join_ok(core, team.session[0], &join);
+	core_register_ok(core, team.session[0], team.group, &again);
 	uint64_t update = core_update(core, team.session[0], unit);
 	core_expect_waits(core, update, "1 transfer that reads the shard of rank 0 of unit 'w'");
 	core_gone(core, old);

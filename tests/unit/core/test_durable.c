@@ -131,7 +131,7 @@ ENGINE_TEST(test_allocations_end_with_their_job)
 	                  "allocation 'adam' is held by session");
 	core_close(core, session);
 	assert_int_equal(core_usage(core).allocation_bytes, STATE_BYTES);
-	core_expect(core, core_simple(core, other, ZD_REQ_END_JOB, row.id), 0);
+	core_do(core, other, ZD_REQ_END_JOB, row.id);
 	assert_int_equal(core_usage(core).allocation_bytes, 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
@@ -159,7 +159,7 @@ ENGINE_TEST(test_shards_outlive_their_sessions)
 	uint64_t gather = core_gather(core, team.session[0], unit);
 	core_expect_waits(core, gather, "rank 1 to register unit 'w'");
 	core_expect(core, core_update(core, team.session[1], unit), ZEROD_E_NOT_FOUND);
-	core_expect(core, core_register(core, team.session[1], team.group, &unit_again), 0);
+	core_register_ok(core, team.session[1], team.group, &unit_again);
 	core_team_check(&team, core_expect(core, gather, 0), 1);
 }
 
@@ -205,7 +205,7 @@ ENGINE_TEST(test_aborted_group_keeps_its_shards)
 {
 	struct core_team team;
 	uint64_t unit = start(core, &team);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group);
 	core_close(core, team.session[0]);
 	core_expect(core,
 	            core_join(core, core_open(core, CORE_ALICE),
@@ -214,7 +214,7 @@ ENGINE_TEST(test_aborted_group_keeps_its_shards)
 	core_close(core, team.session[1]);
 	rejoin(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_register(core, team.session[rank], team.group, &unit_again), 0);
+		core_register_ok(core, team.session[rank], team.group, &unit_again);
 	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
 }
 
@@ -262,8 +262,7 @@ TEST(test_death_between_update_and_commit_is_torn)
 		assert_int_equal(reply->u.group_join.torn, torn[point]);
 		assert_int_equal(reply->u.group_join.committed_step, point == COMMITTED ? 2 : 1);
 		for (uint32_t rank = 0; rank < 2; rank++)
-			core_expect(core, core_register(core, team.session[rank], team.group, &unit_again),
-			            0);
+			core_register_ok(core, team.session[rank], team.group, &unit_again);
 		uint64_t gather = core_gather(core, team.session[0], unit);
 		if (torn[point])
 			core_expect_error(core, gather, ZEROD_E_TORN, "died inside an update after step 1");
@@ -284,7 +283,7 @@ ENGINE_TEST(test_torn_group_is_restored_and_committed)
 	close_all(core, &team);
 	rejoin(core, &team);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_register(core, team.session[rank], team.group, &unit_again), 0);
+		core_register_ok(core, team.session[rank], team.group, &unit_again);
 	core_team_publish(&team, unit);
 	uint64_t commit = core_commit(core, team.session[0], team.group, 2);
 	core_expect_error(core, core_commit(core, team.session[1], team.group, 2), ZEROD_E_STATE,
@@ -307,7 +306,7 @@ ENGINE_TEST(test_commit_needs_every_shard_registered)
 	start(core, &team);
 	close_all(core, &team);
 	rejoin(core, &team);
-	core_expect(core, core_register(core, team.session[0], team.group, &unit_again), 0);
+	core_register_ok(core, team.session[0], team.group, &unit_again);
 	(void)core_commit(core, team.session[0], team.group, 2);
 	core_expect_error(core, core_commit(core, team.session[1], team.group, 2), ZEROD_E_STATE,
 	                  "unit 'w' is DETACHED on rank 1");
@@ -323,7 +322,7 @@ static void give_the_unit_back(struct core_driver *core, struct core_team *team)
 	core_expect(core, core_gather(core, team->session[0], unit), 0);
 	core_expect(core, core_release(core, team->session[0], unit), 0);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_simple(core, team->session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+		core_do(core, team->session[rank], ZD_REQ_UNIT_UNREGISTER, unit);
 }
 
 /* Whether transfers are through with it makes no difference. */
@@ -365,7 +364,7 @@ ENGINE_TEST(test_end_job)
 	            ZEROD_E_NOT_FOUND);
 	core_expect(core, core_simple(core, owner, ZD_REQ_END_JOB, job + 1000), ZEROD_E_NOT_FOUND);
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
-	core_expect(core, core_simple(core, owner, ZD_REQ_END_JOB, job), 0);
+	core_do(core, owner, ZD_REQ_END_JOB, job);
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
@@ -383,7 +382,7 @@ ENGINE_TEST(test_kill_job)
 	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_KILL_JOB, job), ZEROD_E_INVALID,
 	                  "which asks, is one of job 'job'");
 	assert_true(core_is_open(core, team.session[0]) && core_is_open(core, team.session[1]));
-	core_expect(core, core_simple(core, owner, ZD_REQ_KILL_JOB, job), 0);
+	core_do(core, owner, ZD_REQ_KILL_JOB, job);
 	(void)snprintf(text, sizeof(text), "job 'job' was killed by session %llu (pid %u, uid %u)",
 	               ZD_ID_NUMBER(owner), CORE_ALICE + 1, CORE_ALICE);
 	for (unsigned rank = 0; rank < 2; rank++) {
@@ -407,14 +406,14 @@ ENGINE_TEST(test_kill_job_of_any_sort)
 	(void)core_join(core, joins, &(struct core_join){.world_size = 2});
 	struct core_row rows[2];
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, rows, 2), 2);
-	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, rows[0].id), 0);
+	core_do(core, admin, ZD_REQ_KILL_JOB, rows[0].id);
 	assert_false(core_is_open(core, joins) || core_is_open(core, holds));
 	assert_true(core_is_open(core, other));
 	core_close(core, other);
 	start(core, &team);
 	close_all(core, &team);
 	assert_int_equal(core_usage(core).shard_bytes, UNIT_BYTES);
-	core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, only_job(core)), 0);
+	core_do(core, admin, ZD_REQ_KILL_JOB, only_job(core));
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
@@ -424,7 +423,7 @@ ENGINE_TEST(test_kill_job_waits_for_processes, .sessions_linger = true)
 {
 	struct core_team team;
 	start(core, &team);
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core)), 0);
+	core_do(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core));
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
 	core_gone(core, team.session[0]);
 	core_gone(core, team.session[1]);
@@ -445,7 +444,7 @@ ENGINE_TEST(test_end_job_waits_for_what_still_reads)
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	close_all(core, &team);
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_END_JOB, only_job(core)), 0);
+	core_do(core, core_open_admin(core), ZD_REQ_END_JOB, only_job(core));
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_quarantine(core, 0), UNIT_BYTES / 2 + UNIT_BYTES);
 	assert_int_equal(core_quarantine(core, 1), UNIT_BYTES / 2);
@@ -465,17 +464,17 @@ static void join_after_the_end(bool durable)
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	close_all(core, &team);
-	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, only_job(core)), 0);
+	core_do(core, admin, ZD_REQ_END_JOB, only_job(core));
 
 	uint64_t session = core_open(core, CORE_ALICE);
 	const struct zd_reply *reply = core_expect(core, core_join(core, session, &join), 0);
 	assert_true(reply->u.group_join.group != team.group);
 	assert_int_equal(reply->u.group_join.committed_step, 0);
-	core_expect(core, core_register(core, session, reply->u.group_join.group, &unit_again), 0);
+	core_register_ok(core, session, reply->u.group_join.group, &unit_again);
 	core_close(core, session);
 	assert_int_equal(core_usage(core).shard_bytes, durable ? UNIT_BYTES : 0);
 	if (durable)
-		core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, only_job(core)), 0);
+		core_do(core, admin, ZD_REQ_END_JOB, only_job(core));
 	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, NULL, 0), 1);
 	core_unhold(core, ZD_CMD_COPY);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
@@ -496,5 +495,5 @@ ENGINE_TEST(test_job_that_all_have_left_may_be_durable_next_time)
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[0]);
-	core_expect(core, core_join(core, session, &(struct core_join){.world_size = 1, .durable = true}), 0);
+	core_join_ok(core, session, &(struct core_join){.world_size = 1, .durable = true});
 }

@@ -44,8 +44,8 @@ static void replace(struct rig *s, uint32_t rank)
 	struct core_join join = {.world_size = RANKS, .rank = rank, .device = (rank + 1) % RANKS};
 	struct core_unit unit = {.name = "w", .numel = BYTES / 4};
 	s->team.session[rank] = core_open(s->core, CORE_ALICE);
-	core_expect(s->core, core_join(s->core, s->team.session[rank], &join), 0);
-	core_expect(s->core, core_register(s->core, s->team.session[rank], s->team.group, &unit), 0);
+	core_join_ok(s->core, s->team.session[rank], &join);
+	core_register_ok(s->core, s->team.session[rank], s->team.group, &unit);
 }
 
 /* ---- Gathers go on ------------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ SCENE_TEST(test_the_last_rank_gathers_on)
 	end(s, 1);
 	expect_version(s, 0, 1);
 	expect_version(s, 2, 1);
-	core_expect(s->core, core_simple(s->core, s->team.session[2], ZD_REQ_GROUP_LEAVE, s->team.group), 0);
+	core_do(s->core, s->team.session[2], ZD_REQ_GROUP_LEAVE, s->team.group);
 	expect_state(s, "LEFT");
 	assert_int_equal(core_usage(s->core).shard_bytes, BYTES);
 	uint64_t scope =
@@ -151,13 +151,13 @@ SCENE_TEST(test_its_last_publish_is_complete)
 SCENE_TEST(test_shards_go_with_the_last_registration)
 {
 	end(s, 1);
-	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit), 0);
+	core_do(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit);
 	assert_int_equal(core_usage(s->core).shard_bytes, 512);
 	expect_state(s, "LEFT");
-	core_expect(s->core, core_simple(s->core, s->team.session[2], ZD_REQ_UNIT_UNREGISTER, s->unit), 0);
+	core_do(s->core, s->team.session[2], ZD_REQ_UNIT_UNREGISTER, s->unit);
 	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 	const struct core_unit other = {.name = "w", .numel = 2 * BYTES};
-	core_expect(s->core, core_register(s->core, s->team.session[0], s->team.group, &other), 0);
+	core_register_ok(s->core, s->team.session[0], s->team.group, &other);
 }
 
 SCENE_TEST(test_a_copy_outlives_all_ranks)

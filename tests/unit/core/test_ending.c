@@ -19,7 +19,7 @@ static const struct core_options lingering = {.end_step_objects = STEP, .session
 static uint64_t join(struct core_driver *core, uint64_t session, const char *group, bool durable)
 {
 	struct core_join args = {.group = group, .world_size = 1, .durable = durable};
-	return core_expect(core, core_join(core, session, &args), 0)->u.group_join.group;
+	return core_join_ok(core, session, &args);
 }
 
 static void register_units(struct core_driver *core, uint64_t session, uint64_t group, uint32_t nunits)
@@ -28,7 +28,7 @@ static void register_units(struct core_driver *core, uint64_t session, uint64_t 
 		char name[16];
 		(void)snprintf(name, sizeof(name), "u%u", i);
 		struct core_unit unit = {.name = name, .numel = 16};
-		core_expect(core, core_register(core, session, group, &unit), 0);
+		core_register_ok(core, session, group, &unit);
 	}
 }
 
@@ -287,7 +287,7 @@ TEST(test_a_restart_between_two_steps_of_holds)
 static uint64_t publish_after_commit(struct core_driver *core, uint64_t session, uint64_t unit[NUNITS])
 {
 	struct core_join args = {.world_size = 1, .durable = true, .shadow = true};
-	uint64_t group = core_expect(core, core_join(core, session, &args), 0)->u.group_join.group;
+	uint64_t group = core_join_ok(core, session, &args);
 	register_units(core, session, group, NUNITS);
 	struct core_row rows[NUNITS];
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, rows, NUNITS), NUNITS);
@@ -384,7 +384,7 @@ STEPS_TEST(test_a_durable_job_ends_in_steps)
 	core_close(core, session);
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(count_objects(core), 2 * NUNITS);
-	core_expect(core, core_simple(core, admin, ZD_REQ_END_JOB, core_engine(core)->jobs->id), 0);
+	core_do(core, admin, ZD_REQ_END_JOB, core_engine(core)->jobs->id);
 	assert_int_equal(count_objects(core), 2 * NUNITS - STEP);
 	(void)make_steps(core, CORE_ALICE);
 	assert_int_equal(count_objects(core), 0);
@@ -398,7 +398,7 @@ STEPS_TEST(test_a_killed_job_ends_after_its_sessions)
 	for (uint32_t round = 0; round < 2; round++) {
 		uint64_t session = core_open(core, CORE_ALICE);
 		register_units(core, session, join(core, session, "world", true), NUNITS);
-		core_expect(core, core_simple(core, admin, ZD_REQ_KILL_JOB, core_engine(core)->jobs->id), 0);
+		core_do(core, admin, ZD_REQ_KILL_JOB, core_engine(core)->jobs->id);
 		assert_int_equal(count_endings(core), 2);
 		assert_int_equal(count_objects(core), NUNITS + 1);
 		if (round == 0)
@@ -416,9 +416,7 @@ STEPS_TEST(test_a_restart_between_two_steps_of_a_job)
 	uint64_t session = core_open(core, CORE_ALICE);
 	core_journal(core);
 	register_units(core, session, join(core, session, "world", true), NUNITS);
-	core_expect(core,
-	            core_simple(core, core_open_admin(core), ZD_REQ_KILL_JOB, core_engine(core)->jobs->id),
-	            0);
+	core_do(core, core_open_admin(core), ZD_REQ_KILL_JOB, core_engine(core)->jobs->id);
 	assert_int_equal(count_endings(core), 2);
 	core_restart(core);
 	assert_null(core_engine(core)->jobs);

@@ -46,9 +46,7 @@ static struct core_reducers begin(struct core_driver *core, uint32_t nranks, uin
 /* A rank's bucket with room for all. */
 static void roomy(struct core_reducers *g, uint32_t rank)
 {
-	g->bucket[rank] = core_expect(g->team.core,
-	                              core_bucket(&g->team, rank, ZEROD_FLOAT32, 8 * ENTRY_BYTES, 1), 0)
-	                          ->u.bucket_create.bucket;
+	g->bucket[rank] = core_bucket_ok(&g->team, rank, ZEROD_FLOAT32, 8 * ENTRY_BYTES, 1);
 }
 
 /* The slot is given out again while its former entry is still read, and its fence passes when it is not. */

@@ -20,22 +20,18 @@ static void user_start(struct core_driver *core, uint32_t uid, struct user *user
 	struct core_row row;
 	struct core_team team = {.core = core, .world_size = 1, .nranks = 1};
 	uint64_t session = team.session[0] = user->session = user->ids[CORE_SESSION] = core_open(core, uid);
-	uint64_t group = core_expect(core, core_join(core, session, &(struct core_join){.world_size = 1}), 0)
-	                         ->u.group_join.group;
+	uint64_t group = core_join_ok(core, session, &(struct core_join){.world_size = 1});
 	team.group = user->ids[CORE_GROUP] = group;
 	const struct core_unit unit = {.name = "w", .numel = 300};
-	user->ids[CORE_UNIT] =
-	        core_expect(core, core_register(core, session, group, &unit), 0)->u.unit_register.unit;
-	user->ids[CORE_BUCKET] = core_expect(core, core_bucket(&team, 0, ZEROD_FLOAT32, 16 * CORE_KIB, 2), 0)
-	                                 ->u.bucket_create.bucket;
+	user->ids[CORE_UNIT] = core_register_ok(core, session, group, &unit);
+	user->ids[CORE_BUCKET] = core_bucket_ok(&team, 0, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	core_expect(core, core_backward(&team, 0, 3, true), 0);
 	user->ids[CORE_ENTRY] =
 	        core_expect(core, core_reserve(&team, 0, user->ids[CORE_BUCKET], user->ids[CORE_UNIT]), 0)
 	                ->u.bucket_reserve.entry;
 	user->ids[CORE_SCOPE] =
 	        core_expect(core, core_forward_begin(core, session, group, 0, NULL, 0), 0)->u.scope.scope;
-	user->ids[CORE_ALLOCATION] =
-	        core_expect(core, core_alloc(core, session, "job", 0, 2 * CORE_KIB), 0)->u.alloc.allocation;
+	user->ids[CORE_ALLOCATION] = core_alloc_ok(core, session, "job", 0, 2 * CORE_KIB);
 	assert_int_equal(core_rows_for(core, session, ZD__TABLE__JOBS, NULL, &row, 1), 1);
 	user->ids[CORE_JOB] = row.id;
 }

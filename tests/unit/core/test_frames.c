@@ -182,7 +182,7 @@ RIG_TEST(test_publish_under_a_lease)
 	gather(rig, 0);
 	core_tick(rig->core, 100);
 	core_expect(rig->core, failed, ZEROD_E_DEADLINE);
-	core_expect(rig->core, core_simple(rig->core, rig->team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->team.session[0], ZD_REQ_SESSION_RESET, 0);
 	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
 	                       .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
 	core_expect_error(rig->core, core_send(rig->core, rig->team.session[0], &args), ZEROD_E_BUSY,
@@ -467,8 +467,7 @@ RIG_TEST(test_peer_is_lost_while_it_is_read)
 	assert_true(is_there(rig, reply));
 	core_team_check(&rig->team, reply, 1);
 	release(rig, 1, 1);
-	core_expect(rig->core,
-	            core_simple(rig->core, rig->team.session[1], ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+	core_do(rig->core, rig->team.session[1], ZD_REQ_UNIT_UNREGISTER, rig->unit);
 	assert_int_equal(core_quarantine(rig->core, 1), RANKS * SLICE);
 	core_pass(rig->core, rig->team.session[1], STREAM, 1);
 	assert_int_equal(core_quarantine(rig->core, 1), 0);

@@ -228,7 +228,7 @@ RIG_TEST(test_release_of_a_gather_that_fails)
 	                  "gather: waited 0 ms for rank 1 to publish version 2 of unit 'w' (has 1)");
 	core_expect(rig->core, second, ZEROD_E_NOT_HELD);
 	/* no effect is left: nobody uses the unit */
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+	core_do(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit);
 }
 
 /* ---- Versions ------------------------------------------------------------------------------------------ */
@@ -313,8 +313,7 @@ RIG_TEST(test_world_of_one_needs_no_transfer)
 	struct core_row row;
 	uint64_t join = core_join(core, session, &(struct core_join){.group = "one", .world_size = 1});
 	uint64_t group = core_expect(core, join, 0)->u.group_join.group;
-	uint64_t request = core_register(core, session, group, &(struct core_unit){.name = "x", .numel = 64});
-	uint64_t unit = core_expect(core, request, 0)->u.unit_register.unit;
+	uint64_t unit = core_register_ok(core, session, group, &(struct core_unit){.name = "x", .numel = 64});
 	core_expect(core, core_update(core, session, unit), 0);
 	core_expect(core, core_publish(core, session, unit), 0);
 	core_hold(core, ZD_CMD_COPY);

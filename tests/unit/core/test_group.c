@@ -84,7 +84,7 @@ ENGINE_TEST(test_drain_lets_nobody_in)
 	core_expect(core, core_join(core, late, &alone), ZEROD_E_SHUTDOWN);
 	zd_engine_undrain(core_engine(core));
 	alone = (struct core_join){.job = "late", .world_size = 1};
-	core_expect(core, core_join(core, late, &alone), 0);
+	core_join_ok(core, late, &alone);
 	core_expect(core, core_alloc(core, core_open(core, CORE_BOB), "late", 0, 4096), 0);
 }
 
@@ -110,8 +110,7 @@ ENGINE_TEST(test_join_arguments)
 		core_expect_error(core, core_join(core, session, &cases[i].join), cases[i].status,
 		                  cases[i].text);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
-	core_expect(core,
-	            core_join(core, session, &(struct core_join){.world_size = 1, .job = long_name + 1}), 0);
+	core_join_ok(core, session, &(struct core_join){.world_size = 1, .job = long_name + 1});
 }
 
 ENGINE_TEST(test_join_that_differs_names_both)
@@ -138,8 +137,8 @@ ENGINE_TEST(test_job_belongs_to_its_uid)
 {
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	struct core_join join = {.world_size = 1};
-	uint64_t first = core_expect(core, core_join(core, alice, &join), 0)->u.group_join.group;
-	uint64_t second = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
+	uint64_t first = core_join_ok(core, alice, &join);
+	uint64_t second = core_join_ok(core, bob, &join);
 	assert_true(first != second);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 2);
 }
@@ -164,10 +163,7 @@ ENGINE_TEST(test_join_that_ends_early_frees_its_rank)
 	core_close(core, late);
 	request = core_send(core, other, &args);
 	core_expect_waits(core, request, "rank 1 first");
-	core_expect(
-	        core,
-	        core_join(core, core_open(core, CORE_ALICE), &(struct core_join){.world_size = 2, .rank = 1}),
-	        0);
+	core_join_ok(core, core_open(core, CORE_ALICE), &(struct core_join){.world_size = 2, .rank = 1});
 	core_expect(core, request, 0);
 }
 
@@ -260,7 +256,7 @@ ENGINE_TEST(test_leave_gives_all_back_and_answers_what_waits)
 	core_expect(core, core_update(core, team.session[1], late), 0);
 	uint64_t waiting = core_gather(core, team.session[0], late);
 	core_expect_waits(core, waiting, "rank 0 to publish version 2 of unit 'late'");
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group);
 	core_expect_error(core, waiting, ZEROD_E_STATE, "rank 0 left group 'world'");
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
 	assert_int_equal(core_usage(core).shard_bytes, 1024); /* those that the other rank can gather stay */
@@ -269,7 +265,7 @@ ENGINE_TEST(test_leave_gives_all_back_and_answers_what_waits)
 	            ZEROD_E_NOT_FOUND);
 	core_expect(core, core_gather(core, team.session[0], unit), ZEROD_E_NOT_FOUND);
 	/* the last one takes the group with it */
-	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_do(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group);
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
@@ -277,17 +273,11 @@ ENGINE_TEST(test_leaving_one_group_leaves_the_other)
 {
 	uint64_t session = core_open(core, CORE_ALICE);
 	struct core_unit unit = {.name = "w", .numel = 64};
-	uint64_t a = core_expect(core,
-	                         core_join(core, session, &(struct core_join){.group = "a", .world_size = 1}),
-	                         0)
-	                     ->u.group_join.group;
-	uint64_t b = core_expect(core,
-	                         core_join(core, session, &(struct core_join){.group = "b", .world_size = 1}),
-	                         0)
-	                     ->u.group_join.group;
-	core_expect(core, core_register(core, session, a, &unit), 0);
-	uint64_t kept = core_expect(core, core_register(core, session, b, &unit), 0)->u.unit_register.unit;
-	core_expect(core, core_simple(core, session, ZD_REQ_GROUP_LEAVE, a), 0);
+	uint64_t a = core_join_ok(core, session, &(struct core_join){.group = "a", .world_size = 1});
+	uint64_t b = core_join_ok(core, session, &(struct core_join){.group = "b", .world_size = 1});
+	core_register_ok(core, session, a, &unit);
+	uint64_t kept = core_register_ok(core, session, b, &unit);
+	core_do(core, session, ZD_REQ_GROUP_LEAVE, a);
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 	core_expect(core, core_update(core, session, kept), 0);
 }
@@ -337,7 +327,7 @@ ENGINE_TEST(test_replacements_one_after_the_other)
 		core_close(core, team.session[rank]);
 		team.session[rank] = core_open(core, CORE_ALICE);
 		struct core_join join = {.world_size = 2, .rank = rank};
-		core_expect(core, core_join(core, team.session[rank], &join), 0);
+		core_join_ok(core, team.session[rank], &join);
 		uint64_t request = core_register(core, team.session[rank], team.group,
 		                                 &(struct core_unit){.name = "w", .numel = 128});
 		assert_int_equal(core_expect(core, request, 0)->u.unit_register.version, 1);
@@ -362,8 +352,7 @@ ENGINE_TEST(test_silent_member_is_told_once)
 	uint64_t unit = core_team_unit(&team, "w", 512);
 	core_close(core, team.session[1]);
 	team.session[1] = core_open(core, CORE_ALICE);
-	core_expect(core, core_join(core, team.session[1], &(struct core_join){.world_size = 2, .rank = 1}),
-	            0);
+	core_join_ok(core, team.session[1], &(struct core_join){.world_size = 2, .rank = 1});
 	core_expect_error(core, core_update(core, team.session[0], unit), ZEROD_E_PEER_LOST,
 	                  "rank 1 (pid 1001) of group 'world' is gone; another session may have its place");
 	core_expect(core, core_update(core, team.session[0], unit), 0);
@@ -391,8 +380,7 @@ ENGINE_TEST(test_failed_gathers_tell)
 	core_expect(core, demand, ZEROD_E_PEER_LOST);
 	core_expect(core, early, ZEROD_E_PEER_LOST);
 	team.session[2] = core_open(core, CORE_ALICE);
-	core_expect(core, core_join(core, team.session[2], &(struct core_join){.world_size = 3, .rank = 2}),
-	            0);
+	core_join_ok(core, team.session[2], &(struct core_join){.world_size = 3, .rank = 2});
 	core_expect(core, core_backward(&team, 0, 3, true), 0);
 	core_expect(core, core_backward(&team, 1, 3, true), ZEROD_E_PEER_LOST);
 	core_expect(core, core_backward(&team, 1, 3, true), 0);
@@ -410,10 +398,7 @@ ENGINE_TEST(test_replacement_on_another_device)
 	core_close(core, team.session[0]);
 	assert_int_equal(core_quarantine(core, 0), 256);
 	team.session[0] = core_open(core, CORE_ALICE);
-	core_expect(core,
-	            core_join(core, team.session[0],
-	                      &(struct core_join){.world_size = 2, .rank = 0, .device = 1}),
-	            0);
+	core_join_ok(core, team.session[0], &(struct core_join){.world_size = 2, .rank = 0, .device = 1});
 	/* and registers again: waits until nobody reads the old shard */
 	uint64_t request = core_register(core, team.session[0], team.group,
 	                                 &(struct core_unit){.name = "w", .numel = 128});
@@ -435,7 +420,7 @@ ENGINE_TEST(test_abort_ends_joins)
 	uint64_t request = core_join(core, session, &(struct core_join){.world_size = 2});
 	struct core_row row;
 	assert_int_equal(core_rows(core, ZD__TABLE__GROUPS, &row, 1), 1);
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, row.id), 0);
+	core_do(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, row.id);
 	core_expect_error(core, request, ZEROD_E_ABORTED, "group 'world' was aborted");
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
@@ -452,7 +437,7 @@ ENGINE_TEST(test_abort_ends_what_waits)
 	core_expect(core, core_gather(core, team.session[1], busy), 0);
 	uint64_t update = core_update(core, team.session[0], busy);
 	core_expect_waits(core, update, "1 transfer that reads the shard of rank 0 of unit 'busy'");
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group);
 	core_expect(core, gather, ZEROD_E_ABORTED);
 	core_expect(core, commit, ZEROD_E_ABORTED);
 	core_expect(core, update, ZEROD_E_ABORTED);
@@ -471,14 +456,14 @@ ENGINE_TEST(test_aborted_group_is_formed_anew_when_all_have_left)
 {
 	struct core_join join = {.world_size = 2, .rank = 0};
 	struct core_team team = core_team_new(core, "job", 2, false);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group);
+	core_do(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group);
 	core_expect(core, core_join(core, team.session[0], &join), ZEROD_E_ABORTED);
 	core_close(core, team.session[1]);
 	uint64_t request = core_join(core, team.session[0], &join);
 	core_expect_waits(core, request, "rank 1 first");
 	join.rank = 1;
-	core_expect(core, core_join(core, core_open(core, CORE_ALICE), &join), 0);
+	core_join_ok(core, core_open(core, CORE_ALICE), &join);
 	assert_true(core_expect(core, request, 0)->u.group_join.group != team.group);
 }
 
@@ -522,5 +507,5 @@ ENGINE_TEST(test_only_owner_and_administrator_abort)
 	expect_group(core, team.group, "READY", 1);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group + 1000),
 	            ZEROD_E_NOT_FOUND);
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_do(core, core_open_admin(core), ZD_REQ_ABORT_GROUP, team.group);
 }

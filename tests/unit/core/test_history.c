@@ -223,7 +223,7 @@ ENGINE_TEST(test_a_wait_has_a_begin_an_end_and_its_reason)
 	uint64_t before = newest(core), request = core_join(core, first, &join);
 	core_tick(core, 8 * MS);
 	join.rank = 1;
-	core_expect(core, core_join(core, second, &join), 0);
+	core_join_ok(core, second, &join);
 	core_expect(core, request, 0);
 	read_after(core, before, &events);
 	expect_kinds(&events, "job_begin wait_begin/ranks group_begin wait_end/ranks ");
@@ -265,7 +265,7 @@ ENGINE_TEST(test_sessions_and_groups_end_for_a_reason)
 	assert_string_equal(events.all[1].group, "world");
 	team = core_team_new(core, "aborted", 2, false);
 	before = newest(core);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group);
 	core_close(core, core_open(core, CORE_ALICE));
 	read_after(core, before, &events);
 	expect_kinds(&events, "group_fail/aborted session_begin session_end/closed ");
@@ -409,7 +409,7 @@ static void read_old(struct core_driver *core, struct events *events)
 
 static uint64_t alloc(struct core_driver *core, uint64_t session)
 {
-	return core_expect(core, core_alloc(core, session, "job", 0, 512), 0)->u.alloc.allocation;
+	return core_alloc_ok(core, session, "job", 0, 512);
 }
 
 static void free_allocation(struct core_driver *core, uint64_t session, uint64_t allocation)

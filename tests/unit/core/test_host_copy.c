@@ -211,10 +211,7 @@ HOST_TEST(test_unit_is_registered_anew)
 	core_expect(rig->core, save(rig, 0, 1), 0);
 	core_expect(rig->core, await_saved(rig, 0), 0);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		core_expect(
-		        rig->core,
-		        core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit),
-		        0);
+		core_do(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit);
 	core_expect_error(rig->core, read_it(rig, "w", 1), ZEROD_E_NOT_FOUND, "has no unit 'w'");
 	(void)core_team_register(&rig->team, &(struct core_unit){.name = "w", .numel = UNIT_BYTES});
 	core_expect_error(rig->core, read_it(rig, "w", 1), ZEROD_E_STALE_VERSION, "registered anew since");
@@ -257,11 +254,9 @@ HOST_TEST(test_ranks_end_meanwhile)
 	core_expect_error(rig->core, first, ZEROD_E_PEER_LOST, "rank 1");
 	assert_int_equal(copied_bytes(rig), 0);
 	rig->team.session[1] = core_open(rig->core, CORE_ALICE);
-	core_expect(rig->core,
-	            core_join(rig->core, rig->team.session[1],
-	                      &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1}),
-	            0);
-	core_expect(rig->core, core_register(rig->core, rig->team.session[1], rig->team.group, &unit_w), 0);
+	core_join_ok(rig->core, rig->team.session[1],
+	             &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1});
+	core_register_ok(rig->core, rig->team.session[1], rig->team.group, &unit_w);
 	core_expect_error(rig->core, save(rig, 0, 1), ZEROD_E_STALE_VERSION,
 	                  "rank 1 has joined after step 1");
 }

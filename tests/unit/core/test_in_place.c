@@ -212,7 +212,7 @@ RIG_TEST(test_publish_fails)
 	core_expect(rig->core, published, ZEROD_E_DEADLINE);
 	assert_true(is_aborted(rig, reply));
 	core_expect(rig->core, publish(rig), ZEROD_E_POISONED);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	core_expect_error(rig->core, publish(rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
 	uint64_t behind = core_gather_tag(rig->core, rig->session, rig->unit, "other", 1);
 	core_expect_waits(rig->core, behind, "rank 0 to publish version 2");
@@ -234,7 +234,7 @@ RIG_TEST(test_reset_before_a_publish)
 	core_expect(rig->core, core_gather(rig->core, rig->session, other), 0);
 	core_tick(rig->core, 100);
 	core_expect(rig->core, failed, ZEROD_E_DEADLINE);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	uint64_t again = core_gather(rig->core, rig->session, other);
 	core_expect_waits(rig->core, again, "leases on version 2");
 	core_pass(rig->core, rig->session, PUBLISHER, 2);
@@ -353,9 +353,9 @@ RIG_TEST(test_rank_leaves_with_a_grant)
 {
 	const struct zd_reply *granted = grant(rig);
 	publish(rig);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	core_do(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group);
 	assert_true(counter_of(rig, granted) == (uint64_t)ZD_FENCE_ABORTED);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
 	assert_true(may_write(rig, granted));
 }
 
@@ -382,7 +382,7 @@ RIG_TEST(test_unregistered_under_a_consumer)
 {
 	core_expect(rig->core, gather(rig), 0);
 	core_expect(rig->core, release(rig, 1), 0);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+	core_do(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, rig->unit);
 	assert_int_equal(core_usage(rig->core).shard_bytes, 0);
 	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
 	core_pass(rig->core, rig->session, STREAM, 1);
@@ -447,8 +447,7 @@ TEST(test_copies_where_they_are_needed)
 		const struct core_join join = {.world_size = 1, .durable = i == 2, .shadow = i == 2};
 		team.core = core;
 		team.session[0] = i == 1 ? core_open_strict(core, CORE_ALICE) : core_open(core, CORE_ALICE);
-		team.group =
-		        core_expect(core, core_join(core, team.session[0], &join), 0)->u.group_join.group;
+		team.group = core_join_ok(core, team.session[0], &join);
 		uint64_t unit = core_team_unit(&team, "w", UNIT_BYTES);
 		uint32_t saved = core_count(core, ZD_CMD_COPY);
 		core_expect(core, core_gather(core, team.session[0], unit), 0);

@@ -78,9 +78,9 @@ static void replace_rank_1(struct core_team *team, const char *name)
 	const struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
 	struct core_driver *core = team->core;
 	const struct zd_reply *reply;
-	core_expect(core, core_simple(core, team->session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(core, team->session[0], ZD_REQ_SESSION_RESET, 0);
 	team->session[1] = core_open(core, CORE_ALICE);
-	core_expect(core, core_join(core, team->session[1], &join), 0);
+	core_join_ok(core, team->session[1], &join);
 	reply = core_expect(core, core_register(core, team->session[1], team->group, &args), 0);
 	core_expect(core, core_update(core, team->session[1], reply->u.unit_register.unit), 0);
 	memset(core_bytes(core, reply->place), OTHER, UNIT_BYTES / 2);
@@ -205,7 +205,7 @@ TEST(test_a_rank_joins_again_on_another_device)
 	run_pulls(&team);
 	core_close(core, team.session[1]);
 	team.session[1] = core_open(core, CORE_ALICE);
-	core_expect(core, core_join(core, team.session[1], &join), 0);
+	core_join_ok(core, team.session[1], &join);
 	for (uint32_t i = 0; i < 2 * CHUNKS - 1; i++) {
 		core_run_on(core, ZD_CMD_COPY, 0);
 		core_run_on(core, ZD_CMD_COPY, 1);
@@ -314,8 +314,7 @@ TEST(test_a_rank_leaves_while_its_transfer_waits)
 		core_team_publish(&other, next);
 		core_hold(team.core, ZD_CMD_COPY);
 		gather_ok(&team, 0, unit);
-		core_expect(team.core,
-		            core_simple(team.core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group), 0);
+		core_do(team.core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group);
 		reply = core_expect(team.core, core_gather(team.core, team.session[0], next), 0);
 		if (fails)
 			core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
@@ -331,7 +330,7 @@ static void reset_and_gather(struct core_team *team, uint32_t rank, uint64_t uni
 {
 	uint64_t session = team->session[rank];
 	release_ok(team, rank, unit);
-	core_expect(team->core, core_simple(team->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(team->core, session, ZD_REQ_SESSION_RESET, 0);
 	core_team_check(team, core_expect(team->core, core_gather(team->core, session, unit), 0), 1);
 }
 

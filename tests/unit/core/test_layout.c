@@ -233,11 +233,8 @@ ENGINE_TEST(test_rank_that_is_replaced)
 	set_frozen_all(&g, w, true);
 	core_close(core, g.team.session[1]);
 	g.team.session[1] = core_open(core, CORE_ALICE);
-	core_expect(core,
-	            core_join(core, g.team.session[1],
-	                      &(struct core_join){.world_size = 2, .rank = 1, .device = 1}),
-	            0);
-	core_expect(core, core_register(core, g.team.session[1], g.team.group, &unit), 0);
+	core_join_ok(core, g.team.session[1], &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
+	core_register_ok(core, g.team.session[1], g.team.group, &unit);
 	core_expect_told(core, g.team.session[0], g.team.group, "rank 1");
 	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
 	core_expect_error(core, core_backward(&g.team, 1, 3, true), ZEROD_E_MISMATCH,

@@ -87,8 +87,7 @@ SCENE_TEST(test_a_place_of_an_abandoned_window)
 	core_reducers_end(&s->g);
 	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
 	uint64_t target_bytes = core_usage(s->core).target_bytes;
-	core_expect(s->core,
-	            core_simple(s->core, s->g.team.session[1], ZD_REQ_BACKWARD_ABANDON, s->g.team.group), 0);
+	core_do(s->core, s->g.team.session[1], ZD_REQ_BACKWARD_ABANDON, s->g.team.group);
 	assert_int_equal(core_usage(s->core).target_bytes, target_bytes / NRANKS);
 	core_expect(s->core, core_return_sum(&s->g.team, 0, s->unit, &reader), 0);
 	assert_int_equal(core_usage(s->core).target_bytes, 0);
@@ -205,8 +204,7 @@ SCENE_TEST(test_no_sum_of_an_abandoned_step)
 	core_reduce_all(&s->g, s->unit, 1.0f);
 	end_backward(s);
 	uint64_t step = begin_step(s, 0), waits = core_wait_sum(&s->g.team, 0, s->unit, false);
-	core_expect(s->core,
-	            core_simple(s->core, s->g.team.session[1], ZD_REQ_BACKWARD_ABANDON, s->g.team.group), 0);
+	core_do(s->core, s->g.team.session[1], ZD_REQ_BACKWARD_ABANDON, s->g.team.group);
 	core_expect_error(s->core, waits, ZEROD_E_STATE, "rank 1 has abandoned");
 	assert_true(core_expect(s->core, step, 0)->u.step_begin.abandoned);
 	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_STATE,

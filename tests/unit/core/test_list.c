@@ -52,8 +52,7 @@ RIG_TEST(test_device_rows)
 	struct core_row row[2];
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	core_expect(rig->core, core_gather_tag(rig->core, rig->session, rig->unit, "eager", 1), 0);
-	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
-	                      ->u.alloc.allocation;
+	uint64_t id = core_alloc_ok(rig->core, rig->session, "job", 0, 768);
 	core_expect(rig->core, core_free(rig->core, rig->session, id, &slow), 0);
 	(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__DEVICES, row, 2), 2);
@@ -80,8 +79,7 @@ RIG_TEST(test_job_and_session_rows)
 	struct core_row row[3];
 	core_tick(rig->core, 5 * SECOND);
 	uint64_t idle = core_open(rig->core, CORE_BOB);
-	core_expect(rig->core, core_join(rig->core, idle, &(struct core_join){.job = "own", .world_size = 1}),
-	            0);
+	core_join_ok(rig->core, idle, &(struct core_join){.job = "own", .world_size = 1});
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__JOBS, row, 3), 2);
 	assert_string_equal(row[0].job, "job");
 	assert_int_equal(row[0].row->job->uid, CORE_ALICE);
@@ -125,7 +123,7 @@ RIG_TEST(test_group_and_unit_rows)
 	                         .views = views,
 	                         .slot = 4,
 	                         .frozen = true};
-	core_expect(rig->core, core_register(rig->core, rig->team.session[1], rig->team.group, &half), 0);
+	core_register_ok(rig->core, rig->team.session[1], rig->team.group, &half);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	core_team_publish_rank(&rig->team, rig->unit, 1);
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__GROUPS, row, 1), 1);
@@ -159,10 +157,7 @@ RIG_TEST(test_unit_row_when_no_rank_has_it_any_more)
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
 	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(
-		        rig->core,
-		        core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit),
-		        0);
+		core_do(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->unit);
 	core_row(rig->core, ZD__TABLE__UNITS, rig->unit, &row); /* pushes still read it */
 	assert_int_equal(row.row->unit->registered, 0);
 	assert_int_equal(row.row->unit->version_min, 0);
@@ -388,8 +383,7 @@ RIG_TEST(test_blocks_tile_segments_and_name_owners)
 	static const struct zd_fence slow = {1, 1};
 	bob_starts(rig);
 	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
-	uint64_t id = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 768), 0)
-	                      ->u.alloc.allocation;
+	uint64_t id = core_alloc_ok(rig->core, rig->session, "job", 0, 768);
 	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 512), 0);
 	core_expect(rig->core, core_free(rig->core, rig->session, id, &slow), 0);
 	struct map all = map_for(rig, 0, 0), own = map_for(rig, rig->session, 0);
@@ -512,8 +506,7 @@ RIG_TEST(test_pages)
 	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	uint64_t ids[7], last = 0, seen = 0;
 	for (int i = 0; i < 7; i++)
-		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
-		                 ->u.alloc.allocation;
+		ids[i] = core_alloc_ok(rig->core, rig->session, "job", 0, 256);
 	do {
 		struct page page = {.n = 0};
 		last = zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page);
@@ -549,8 +542,7 @@ RIG_TEST(test_page_visits_its_rows_only)
 	static uint64_t ids[ROWS];
 	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
 	for (int i = 0; i < ROWS; i++)
-		ids[i] = core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 256), 0)
-		                 ->u.alloc.allocation;
+		ids[i] = core_alloc_ok(rig->core, rig->session, "job", 0, 256);
 	core_expect(rig->core, core_free(rig->core, rig->session, ids[ROWS / 2], NULL), 0);
 	for (int i = 0; i < ROWS; i += 50) {
 		struct page page = {.n = 0};

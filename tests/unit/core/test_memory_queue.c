@@ -27,7 +27,7 @@ static struct user join(struct core_driver *core, uint32_t uid)
 	struct user user = {.core = core, .session = core_open(core, uid)};
 	const struct core_join args = {.world_size = 1};
 
-	user.group = core_expect(core, core_join(core, user.session, &args), 0)->u.group_join.group;
+	user.group = core_join_ok(core, user.session, &args);
 	return user;
 }
 
@@ -50,9 +50,7 @@ static void release_ok(const struct user *user, uint64_t unit)
 static uint64_t publish_unit(const struct user *user, const char *name, uint64_t bytes)
 {
 	const struct core_unit args = {.name = name, .numel = bytes / 4};
-	uint64_t unit = core_expect(user->core, core_register(user->core, user->session, user->group, &args),
-	                            0)
-	                        ->u.unit_register.unit;
+	uint64_t unit = core_register_ok(user->core, user->session, user->group, &args);
 
 	core_expect(user->core, core_update(user->core, user->session, unit), 0);
 	core_expect(user->core, core_publish(user->core, user->session, unit), 0);
@@ -247,8 +245,7 @@ static void bobs_reducers(struct core_reducers *g, struct core_driver *core)
 	for (uint32_t rank = 0; rank < 2; rank++)
 		g->team.group = core_expect(core, request[rank], 0)->u.group_join.group;
 	for (uint32_t rank = 0; rank < 2; rank++)
-		g->bucket[rank] = core_expect(core, core_bucket(&g->team, rank, g->dtype, 32 * SMALL, 2), 0)
-		                          ->u.bucket_create.bucket;
+		g->bucket[rank] = core_bucket_ok(&g->team, rank, g->dtype, 32 * SMALL, 2);
 }
 
 static uint64_t staged(struct core_driver *core)

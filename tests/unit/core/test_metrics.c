@@ -102,7 +102,7 @@ ENGINE_TEST(test_a_join_waits_for_ranks)
 	core_tick(core, 8 * MS);
 	assert_int_equal(observed(waits_for(core, "ranks")), 0); /* it still waits */
 	join.rank = 1;
-	core_expect(core, core_join(core, second, &join), 0);
+	core_join_ok(core, second, &join);
 	core_expect(core, request, 0);
 	expect_one(waits_for(core, "ranks"), 3 * MS);
 }
@@ -111,18 +111,12 @@ ENGINE_TEST(test_a_wait_is_split_by_reason)
 {
 	struct core_team team = core_team_new(core, "job", 2, false);
 	core_tick(core, 1 * MS);
-	uint64_t unit = core_expect(core,
-	                            core_register(core, team.session[0], team.group,
-	                                          &(struct core_unit){.name = "w", .numel = 128}),
-	                            0)
-	                        ->u.unit_register.unit;
+	uint64_t unit = core_register_ok(core, team.session[0], team.group,
+	                                 &(struct core_unit){.name = "w", .numel = 128});
 	core_team_publish_rank(&team, unit, 0);
 	uint64_t request = core_gather(core, team.session[0], unit);
 	core_tick(core, 3 * MS);
-	core_expect(core,
-	            core_register(core, team.session[1], team.group,
-	                          &(struct core_unit){.name = "w", .numel = 128}),
-	            0);
+	core_register_ok(core, team.session[1], team.group, &(struct core_unit){.name = "w", .numel = 128});
 	core_tick(core, 8 * MS);
 	core_team_publish_rank(&team, unit, 1);
 	core_expect(core, request, 0);
@@ -236,7 +230,7 @@ ENGINE_TEST(test_lost_sessions_and_groups)
 	team = core_team_new(core, "left", 2, false);
 	zd_engine_session_goodbye(core_engine(core), team.session[0]);
 	core_close(core, team.session[0]);
-	core_expect(core, core_simple(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group), 0);
+	core_do(core, team.session[1], ZD_REQ_GROUP_LEAVE, team.group);
 	expect_count(core, ZD_COUNT_SESSIONS_OPENED, 2);
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 0);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 0);
@@ -247,7 +241,7 @@ ENGINE_TEST(test_lost_sessions_and_groups)
 	expect_count(core, ZD_COUNT_SESSIONS_LOST, 2);
 	expect_count(core, ZD_COUNT_GROUPS_RANK_LOST, 1);
 	team = core_team_new(core, "aborted", 2, false);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group), 0);
+	core_do(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group);
 	expect_count(core, ZD_COUNT_GROUPS_ABORTED, 1);
 }
 

@@ -127,8 +127,7 @@ RIG_TEST(test_slot_waits_for_its_former_unit)
 	struct core_team strict = {.core = rig->core, .world_size = 1, .nranks = 1};
 	struct core_join join = {.job = "strict", .world_size = 1};
 	rig->session = strict.session[0] = core_open_strict(rig->core, CORE_ALICE);
-	strict.group =
-	        core_expect(rig->core, core_join(rig->core, rig->session, &join), 0)->u.group_join.group;
+	strict.group = core_join_ok(rig->core, rig->session, &join);
 	rig->team = strict;
 	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
 	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);

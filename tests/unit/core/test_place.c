@@ -203,10 +203,8 @@ TEST(test_too_little_memory)
 	start_with(&rig, 2,
 	           (struct core_options){
 	                   .host_arena_bytes = 4096, .segment_align_bytes = 4096, .segment_bytes = 4096});
-	core_expect(rig.core,
-	            core_register(rig.core, rig.team.session[0], rig.team.group,
-	                          &(struct core_unit){.name = "v", .numel = 512, .on_host = true}),
-	            0);
+	core_register_ok(rig.core, rig.team.session[0], rig.team.group,
+	                 &(struct core_unit){.name = "v", .numel = 512, .on_host = true});
 	uint64_t requests[CORE_TEAM];
 	place_all(&rig, true, requests);
 	expect_all(&rig, requests, ZEROD_E_NO_MEMORY, "unit 'w': rank ");
@@ -254,8 +252,7 @@ RIG_TEST(test_a_unit_in_use_is_not_unregistered)
 	            ZEROD_E_BUSY);
 	core_expect(rig->core, place(rig, 1, true), 0);
 	core_expect(rig->core, request, 0);
-	core_expect(rig->core,
-	            core_simple(rig->core, rig->team.session[0], ZD_REQ_UNIT_UNREGISTER, rig->unit), 0);
+	core_do(rig->core, rig->team.session[0], ZD_REQ_UNIT_UNREGISTER, rig->unit);
 }
 
 /* ---- Deadlines ----------------------------------------------------------------------------------------- */

@@ -55,9 +55,7 @@ RIG_TEST(test_the_group_is_aborted)
 	uint64_t requests[CORE_TEAM];
 	core_hold(rig->core, ZD_CMD_COPY);
 	place_all(rig, true, requests);
-	core_expect(rig->core,
-	            core_simple(rig->core, core_open_admin(rig->core), ZD_REQ_ABORT_GROUP, rig->team.group),
-	            0);
+	core_do(rig->core, core_open_admin(rig->core), ZD_REQ_ABORT_GROUP, rig->team.group);
 	core_unhold(rig->core, ZD_CMD_COPY);
 	expect_all(rig, requests, ZEROD_E_ABORTED, "group 'world' was aborted");
 	expect_place(rig, false);
@@ -74,8 +72,7 @@ TEST(test_a_unit_that_all_ranks_have_left)
 	core_hold(rig.core, ZD_CMD_COPY);
 	core_expect(rig.core, core_gather(rig.core, rig.team.session[0], rig.unit), 0);
 	core_expect(rig.core, core_release(rig.core, rig.team.session[0], rig.unit), 0);
-	core_expect(rig.core, core_simple(rig.core, rig.team.session[0], ZD_REQ_UNIT_UNREGISTER, rig.unit),
-	            0);
+	core_do(rig.core, rig.team.session[0], ZD_REQ_UNIT_UNREGISTER, rig.unit);
 	again = core_register(rig.core, rig.team.session[0], rig.team.group, &unit_w);
 	core_expect_waits(rig.core, again, "the end of the work on the former unit 'w'");
 	core_unhold(rig.core, ZD_CMD_COPY);
@@ -170,8 +167,7 @@ TEST(test_a_restart_after_the_change)
 		core_restart(rig.core);
 		join_all(&rig, false);
 		register_all(&rig, back ? ZD__PLACED__ON_DEVICE : ZD__PLACED__ON_HOST);
-		core_expect(rig.core, core_register(rig.core, rig.team.session[0], rig.team.group, &there),
-		            0);
+		core_register_ok(rig.core, rig.team.session[0], rig.team.group, &there);
 		expect_place(&rig, !back);
 		expect_version(&rig, 1);
 		move(&rig, back);
@@ -222,7 +218,7 @@ TEST(test_a_rank_comes_back_while_copying)
 	request = core_join(rig.core, rig.team.session[1],
 	                    &(struct core_join){.world_size = 2, .rank = 1, .device = 1, .durable = true});
 	core_expect(rig.core, request, 0);
-	core_expect(rig.core, core_register(rig.core, rig.team.session[1], rig.team.group, &unit_w), 0);
+	core_register_ok(rig.core, rig.team.session[1], rig.team.group, &unit_w);
 	again[1] = place(&rig, 1, true);
 	core_expect_waits(rig.core, again[1], "unit 'w' to be moved");
 	core_unhold(rig.core, ZD_CMD_COPY);
@@ -249,7 +245,7 @@ TEST(test_a_move_waits_for_a_former_process)
 	request = core_join(rig.core, rig.team.session[1],
 	                    &(struct core_join){.world_size = 2, .rank = 1, .device = 1, .durable = true});
 	core_expect(rig.core, request, 0);
-	core_expect(rig.core, core_register(rig.core, rig.team.session[1], rig.team.group, &unit_w), 0);
+	core_register_ok(rig.core, rig.team.session[1], rig.team.group, &unit_w);
 	place_all(&rig, true, requests);
 	core_expect_waits(rig.core, requests[0], "reads the shard of rank 1");
 	core_gone(rig.core, former);

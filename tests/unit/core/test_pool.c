@@ -144,7 +144,7 @@ RIG_TEST(test_segments_are_mapped_by_their_job_alone)
 	uint64_t unit = core_team_unit(&rig->team, "w", SMALL);
 	uint32_t segment = core_expect(rig->core, gather(rig, unit), 0)->place.segment;
 	uint64_t bob = core_open(rig->core, CORE_BOB);
-	core_expect(rig->core, core_join(rig->core, bob, &(struct core_join){.world_size = 1}), 0);
+	core_join_ok(rig->core, bob, &(struct core_join){.world_size = 1});
 	assert_true(zd_engine_may_map(engine, rig->session, segment));
 	assert_false(zd_engine_may_map(engine, other.session[0], segment)); /* another job */
 	assert_false(zd_engine_may_map(engine, bob, segment)); /* another uid's, of the same name */

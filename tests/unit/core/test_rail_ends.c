@@ -139,7 +139,7 @@ static void rig_over_devices(struct rig *rig, struct core_nodes *second, uint64_
 static void abort_team(const struct core_team *team)
 {
 	uint64_t admin = core_open_admin(team->core);
-	core_expect(team->core, core_simple(team->core, admin, ZD_REQ_ABORT_GROUP, team->group), 0);
+	core_do(team->core, admin, ZD_REQ_ABORT_GROUP, team->group);
 	core_close(team->core, admin);
 }
 
@@ -223,10 +223,7 @@ TEST(test_reset_behind_a_group_that_was_left)
 		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
 	}
 	uint64_t reset = core_simple(core_of(&rig, 0), session_of(&rig, 0), ZD_REQ_SESSION_RESET, 0);
-	core_expect(
-	        core_of(&rig, 0),
-	        core_simple(core_of(&rig, 0), session_of(&rig, 0), ZD_REQ_GROUP_LEAVE, second.node[0].group),
-	        0);
+	core_do(core_of(&rig, 0), session_of(&rig, 0), ZD_REQ_GROUP_LEAVE, second.node[0].group);
 	core_expect_waits(core_of(&rig, 0), reset, "transfers of rank 0");
 	core_unhold(core_of(&rig, 0), ZD_CMD_COPY);
 	core_expect(core_of(&rig, 0), reset, 0);
@@ -288,10 +285,7 @@ RIG_TEST(test_unit_is_freed_with_its_last_relay)
 		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
 	release(rig, rig->u, 1);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core_of(rig, rank),
-		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER,
-		                        rig->u[0]),
-		            0);
+		core_do(core_of(rig, rank), session_of(rig, rank), ZD_REQ_UNIT_UNREGISTER, rig->u[0]);
 	assert_int_equal(core_quarantine(core_of(rig, 0), 1), UNIT_BYTES);
 	core_close(core_of(rig, 0), session_of(rig, 0));
 	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
@@ -303,9 +297,7 @@ RIG_TEST(test_unit_is_freed_with_its_last_relay)
 static void join_again(struct rig *rig)
 {
 	for (uint32_t rank = 0; rank < 4; rank++) {
-		core_expect(core_of(rig, rank),
-		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0),
-		            0);
+		core_do(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0);
 		leave(rig, rank);
 	}
 	core_nodes_new_ids(&rig->nodes);
@@ -369,9 +361,7 @@ RIG_TEST(test_late_end_of_a_former_relay, .durable = true)
 	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
 	pass(rig, rig->u, 1);
 	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(rig, rank),
-		            core_simple(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0),
-		            0);
+		core_do(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0);
 }
 
 /* An engine is freed with everything under way. */
@@ -413,7 +403,7 @@ TEST(test_prefetched_in_an_ended_group)
 	struct core_driver *core = core_of(&rig, 0);
 	struct core_team own = {.core = core, .world_size = 1, .nranks = 1, .session = {session_of(&rig, 0)}};
 	struct core_join join = {.group = "own", .world_size = 1};
-	own.group = core_expect(core, core_join(core, own.session[0], &join), 0)->u.group_join.group;
+	own.group = core_join_ok(core, own.session[0], &join);
 	uint64_t unit = core_team_unit(&own, "w", UNIT_BYTES);
 	prefetch_all(&rig);
 	uint64_t request = core_gather(core, own.session[0], unit);

@@ -413,9 +413,8 @@ RIG_TEST(test_daemons_mean_different_kinds)
 		struct core_team *team = team_of(rig, rank);
 		struct core_unit unit = {
 		        .name = "w", .numel = 70, .slot = ZEROD_NO_SLOT, .all_reduce = rank < 2};
-		uint64_t request = core_register(team->core, team->session[local(rig, rank)], team->group,
-		                                 &unit);
-		rig->unit[1][rank / 2] = core_expect(team->core, request, 0)->u.unit_register.unit;
+		rig->unit[1][rank / 2] = core_register_ok(team->core, team->session[local(rig, rank)],
+		                                          team->group, &unit);
 	}
 	begin(rig, 3, true);
 	for (uint32_t rank = 0; rank < 4; rank++)

@@ -220,8 +220,7 @@ ENGINE_TEST(test_dtypes_must_agree)
 {
 	struct core_reducers g;
 	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 100);
-	uint64_t narrow = core_expect(core, core_bucket(&g.team, 1, ZEROD_BFLOAT16, SLOT_BYTES, 0), 0)
-	                          ->u.bucket_create.bucket;
+	uint64_t narrow = core_bucket_ok(&g.team, 1, ZEROD_BFLOAT16, SLOT_BYTES, 0);
 	core_reduce(&g, 0, unit, 1.0f);
 	const struct zd_reply *reply = core_expect(core, core_reserve(&g.team, 1, narrow, unit), 0);
 	struct core_commit commit = {.bucket = narrow, .entry = reply->u.bucket_reserve.entry};
@@ -292,7 +291,7 @@ static void device_fails(enum zd_command_kind kind, const char *text)
 	assert_int_equal(core_usage(core).bucket_bytes + core_usage(core).staging_bytes, 0);
 	core_expect_error(core, core_step(&g.team, 1 - owner), ZEROD_E_DEVICE, "the device broke");
 	core_expect(core, core_step(&g.team, owner), ZEROD_E_POISONED);
-	core_expect(core, core_simple(core, g.team.session[owner], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(core, g.team.session[owner], ZD_REQ_SESSION_RESET, 0);
 	core_expect_error(core, core_step(&g.team, owner), ZEROD_E_DEVICE, "the device broke");
 	assert_int_equal(core_usage(core).target_bytes, 0);
 
@@ -353,16 +352,10 @@ static void peer_dies(enum zd_command_kind held)
 
 	/* a replacement: the group goes on where it was */
 	g.team.session[1] = core_open(core, CORE_ALICE);
-	core_expect(core,
-	            core_join(core, g.team.session[1],
-	                      &(struct core_join){.world_size = 2, .rank = 1, .device = 1}),
-	            0);
-	core_expect(core,
-	            core_register(core, g.team.session[1], g.team.group,
-	                          &(struct core_unit){.name = "w", .numel = 200}),
-	            0);
-	g.bucket[1] = core_expect(core, core_bucket(&g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 0), 0)
-	                      ->u.bucket_create.bucket;
+	core_join_ok(core, g.team.session[1], &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
+	core_register_ok(core, g.team.session[1], g.team.group,
+	                 &(struct core_unit){.name = "w", .numel = 200});
+	g.bucket[1] = core_bucket_ok(&g.team, 1, ZEROD_FLOAT32, SLOT_BYTES, 0);
 	core_reducers_begin(&g, 3, true);
 	core_reduce(&g, 0, unit, 1.0f);
 	core_reduce(&g, 1, unit, 1.0f);
@@ -391,7 +384,7 @@ ENGINE_TEST(test_abort)
 	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
 	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
 	uint64_t end = core_backward_end(&g.team, 0);
-	core_expect(core, core_simple(core, admin, ZD_REQ_ABORT_GROUP, g.team.group), 0);
+	core_do(core, admin, ZD_REQ_ABORT_GROUP, g.team.group);
 	core_expect(core, end, ZEROD_E_ABORTED);
 	assert_int_equal(core_usage(core).bucket_bytes, 0);
 	assert_int_not_equal(core_quarantine(core, 0), 0); /* rank 0's streams write it */

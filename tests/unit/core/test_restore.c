@@ -82,9 +82,8 @@ DURABLE_TEST(test_a_durable_job_survives)
 	struct zd_args alloc;
 	struct core_join second = {.group = "second", .world_size = 1, .device = 1, .durable = true};
 	uint64_t lone = core_open(d->core, CORE_ALICE);
-	uint64_t second_group =
-	        core_expect(d->core, core_join(d->core, lone, &second), 0)->u.group_join.group;
-	core_expect(d->core, core_register(d->core, lone, second_group, &frozen_unit), 0);
+	uint64_t second_group = core_join_ok(d->core, lone, &second);
+	core_register_ok(d->core, lone, second_group, &frozen_unit);
 	uint64_t odd = core_team_register(&d->team, &odd_unit);
 	const struct zd_reply *reply = core_expect(d->core, keep(d, lone, "adam"), 0);
 	uint64_t kept = reply->u.alloc.allocation;
@@ -115,7 +114,7 @@ DURABLE_TEST(test_a_durable_job_survives)
 	lone = core_open(d->core, CORE_ALICE);
 	reply = core_expect(d->core, core_join(d->core, lone, &second), 0);
 	assert_true(reply->u.group_join.group == second_group);
-	core_expect(d->core, core_register(d->core, lone, second_group, &frozen_unit), 0);
+	core_register_ok(d->core, lone, second_group, &frozen_unit);
 	reply = core_expect(d->core, keep(d, lone, "adam"), 0);
 	assert_true(reply->u.alloc.allocation == kept);
 	expect_location(reply->place, at);
@@ -133,7 +132,7 @@ DURABLE_TEST(test_a_restored_unit_has_its_description)
 	(void)core_team_register(&d->team, &odd_unit);
 	core_restart(d->core);
 	join_all(d, 1, false);
-	core_expect(d->core, core_register(d->core, d->team.session[0], d->team.group, &odd_unit), 0);
+	core_register_ok(d->core, d->team.session[0], d->team.group, &odd_unit);
 	other_views[1].shape[0] = 4;
 	wrong.views = other_views;
 	core_expect_error(d->core, core_register(d->core, d->team.session[1], d->team.group, &wrong),
@@ -191,8 +190,7 @@ DURABLE_TEST(test_a_unit_that_is_being_filled_is_not_there)
 DURABLE_TEST(test_a_unit_of_some_ranks)
 {
 	struct core_row row;
-	uint64_t request = core_register(d->core, d->team.session[1], d->team.group, &odd_unit);
-	uint64_t odd = core_expect(d->core, request, 0)->u.unit_register.unit;
+	uint64_t odd = core_register_ok(d->core, d->team.session[1], d->team.group, &odd_unit);
 	core_hold(d->core, ZD_CMD_FILL);
 	(void)core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
 	core_restart(d->core);
@@ -209,8 +207,7 @@ DURABLE_TEST(test_an_unregistered_unit_stays_away)
 	list(d->core, "job", &before);
 	uint64_t odd = core_team_register(&d->team, &odd_unit);
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(d->core, core_simple(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, odd),
-		            0);
+		core_do(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, odd);
 	core_restart(d->core);
 	expect_same_rows(d->core, "job", &before);
 	come_back(d, 1, false);
@@ -224,9 +221,7 @@ DURABLE_TEST(test_a_unit_keeps_its_place_in_the_target)
 	uint64_t request = core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
 	uint64_t place = core_expect(d->core, request, 0)->u.unit_register.target_offset_numel;
 	for (uint32_t rank = 0; rank < 2; rank++) /* leaves a hole before the unit */
-		core_expect(d->core,
-		            core_simple(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, d->unit[1]),
-		            0);
+		core_do(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, d->unit[1]);
 	core_restart(d->core);
 	join_all(d, 1, false);
 	request = core_register(d->core, d->team.session[0], d->team.group, &odd_unit);
@@ -270,7 +265,7 @@ static void end_job(struct durable *d)
 	struct core_row row;
 	uint64_t admin = core_open_admin(d->core);
 	assert_int_equal(core_rows(d->core, ZD__TABLE__JOBS, &row, 1), 1);
-	core_expect(d->core, core_simple(d->core, admin, ZD_REQ_END_JOB, row.id), 0);
+	core_do(d->core, admin, ZD_REQ_END_JOB, row.id);
 	core_close(d->core, admin);
 }
 
@@ -302,7 +297,7 @@ TEST(test_an_incomplete_job_is_lost_alone)
 		start_with(&d, false, &options);
 		core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
 		uint64_t bob = core_open(d.core, CORE_BOB);
-		uint64_t group = core_expect(d.core, core_join(d.core, bob, &join), 0)->u.group_join.group;
+		uint64_t group = core_join_ok(d.core, bob, &join);
 		uint32_t lost =
 		        core_expect(d.core, core_register(d.core, bob, group, &unit), 0)->place.segment;
 		core_lose_segment(d.core, lost);

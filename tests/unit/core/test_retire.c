@@ -186,10 +186,8 @@ RIG_TEST(test_gathers_wait_for_their_own_blocks, 5)
 /* An earlier request, which is tried first, does not retire a segment that is being made for a later one. */
 RIG_TEST(test_segment_that_somebody_waits_for_stays, 3)
 {
-	uint64_t a = core_expect(rig->core, core_alloc(rig->core, rig->other, "a", 0, SEGMENT), 0)
-	                     ->u.alloc.allocation;
-	uint64_t d = core_expect(rig->core, core_alloc(rig->core, rig->other, "d", 0, SEGMENT), 0)
-	                     ->u.alloc.allocation;
+	uint64_t a = core_alloc_ok(rig->core, rig->other, "a", 0, SEGMENT);
+	uint64_t d = core_alloc_ok(rig->core, rig->other, "d", 0, SEGMENT);
 	free_behind(rig, a, &(struct zd_fence){1, 1});
 	free_behind(rig, d, &(struct zd_fence){1, 2});
 	uint64_t first = core_alloc(rig->core, rig->other, "b", 0, 2 * SEGMENT);
@@ -236,7 +234,7 @@ TEST(test_reader_that_lingers_keeps_what_it_mapped)
 	                .group = rig.team.group, .unit = (char *)"w", .step = 1, .map_bytes = SEGMENT}};
 	uint32_t segment = core_expect(rig.core, core_send(rig.core, rig.other, &map), 0)->place.segment;
 	core_close(rig.core, rig.other);
-	core_expect(rig.core, core_simple(rig.core, rig.session, ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_do(rig.core, rig.session, ZD_REQ_UNIT_UNREGISTER, unit);
 	uint64_t request = trim(&rig, rig.session, 0);
 	core_unmap(rig.core, rig.session);
 	expect_waits_for(&rig, request, rig.other, segment);
@@ -263,7 +261,7 @@ RIG_TEST(test_end_of_the_job, 4)
 {
 	struct core_row row;
 	uint32_t segment = leave_gathers_segment(rig, "w");
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	core_do(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group);
 	assert_int_equal(core_rows(rig->core, ZD__TABLE__JOBS, &row, 1), 0);
 	assert_int_not_equal(core_told(rig->core, rig->session), 0);
 	core_tick(rig->core, UNMAP_NS); /* no request waits for the memory */
@@ -283,7 +281,7 @@ RIG_TEST(test_job_ends_while_its_segment_retires, 4)
 	uint32_t segment = leave_gathers_segment(rig, "w");
 	uint64_t request = trim(rig, rig->other, 0);
 	expect_waits_for(rig, request, rig->session, segment);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	core_do(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group);
 	core_unmap(rig->core, rig->session);
 	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
 	assert_int_equal(segment_bytes(rig), 0);

@@ -175,9 +175,8 @@ RIG_TEST(test_session_dies_with_a_watch_under_way)
 static uint64_t send_waiting_gather(struct rig *rig, uint64_t scope, uint64_t *unit)
 {
 	const struct core_unit late = {.name = "late", .numel = 128};
-	uint64_t request = core_register(rig->core, rig->session, rig->team.group, &late);
-	*unit = core_expect(rig->core, request, 0)->u.unit_register.unit;
-	request = core_gather_in(rig->core, rig->session, *unit, scope);
+	*unit = core_register_ok(rig->core, rig->session, rig->team.group, &late);
+	uint64_t request = core_gather_in(rig->core, rig->session, *unit, scope);
 	core_expect_waits(rig->core, request, "publish version 1 of unit 'late'");
 	return request;
 }
@@ -185,7 +184,7 @@ static uint64_t send_waiting_gather(struct rig *rig, uint64_t scope, uint64_t *u
 static void register_on_rank_1(struct rig *rig, uint64_t unit)
 {
 	const struct core_unit late = {.name = "late", .numel = 128};
-	core_expect(rig->core, core_register(rig->core, rig->team.session[1], rig->team.group, &late), 0);
+	core_register_ok(rig->core, rig->team.session[1], rig->team.group, &late);
 	core_team_publish(&rig->team, unit);
 }
 
@@ -226,7 +225,7 @@ RIG_TEST(test_abandoning_ends_gathers_that_wait)
 	end(rig, ZD_REQ_SCOPE_ABANDON, scope);
 	core_expect_error(rig->core, gather, ZEROD_E_NOT_FOUND, "ended before unit 'late' came");
 	core_expect_error(rig->core, forward, ZEROD_E_NOT_FOUND, "has ended");
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_do(rig->core, rig->session, ZD_REQ_UNIT_UNREGISTER, unit);
 }
 
 RIG_TEST(test_fallback_gathers_obey_the_budget, .gather_budget_bytes = 2 * UNIT_BYTES)
@@ -254,7 +253,7 @@ RIG_TEST(test_scopes_go_with_their_rank)
 	forward_end(rig, claim, true);
 	const uint64_t units[] = {rig->c};
 	(void)context(rig, units, 1);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	core_do(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group);
 	assert_int_equal(nscopes(rig), 0);
 	assert_int_equal(gathered_bytes(rig), 0);
 	expect_end_fails(rig, ZD_REQ_CLAIM_END, claim, ZEROD_E_NOT_FOUND, "no scope, claim or context");
@@ -354,8 +353,7 @@ RIG_TEST(test_bad_gathers_in_a_scope)
 RIG_TEST(test_scopes_of_another_group)
 {
 	struct core_join alone = {.group = "alone", .world_size = 1};
-	uint64_t group =
-	        core_expect(rig->core, core_join(rig->core, rig->session, &alone), 0)->u.group_join.group;
+	uint64_t group = core_join_ok(rig->core, rig->session, &alone);
 	uint64_t scope = core_expect(rig->core,
 	                             core_forward_begin(rig->core, rig->session, group, 0, NULL, 0), 0)
 	                         ->u.scope.scope;

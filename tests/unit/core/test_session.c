@@ -175,7 +175,7 @@ static void when_poisoned(struct rig *rig)
 static void when_aborted(struct rig *rig)
 {
 	with_leases(rig);
-	core_expect(rig->core, core_simple(rig->core, rig->session, ZD_REQ_ABORT_GROUP, rig->team.group), 0);
+	core_do(rig->core, rig->session, ZD_REQ_ABORT_GROUP, rig->team.group);
 }
 
 static void when_joining(struct rig *rig)
@@ -220,10 +220,7 @@ TEST(test_end_in_every_state)
 		if (i % 2)
 			core_close(rig.core, rig.session);
 		else
-			core_expect(rig.core,
-			            core_simple(rig.core, core_open_admin(rig.core), ZD_REQ_KILL_SESSION,
-			                        rig.session),
-			            0);
+			core_do(rig.core, core_open_admin(rig.core), ZD_REQ_KILL_SESSION, rig.session);
 		Zd__Usage usage = core_usage(rig.core);
 		assert_int_equal(usage.shard_bytes, UNIT_BYTES); /* the other rank's two */
 		assert_int_equal(usage.allocation_bytes, 0);
@@ -234,10 +231,8 @@ TEST(test_end_in_every_state)
 		assert_int_equal(core_quarantine(rig.core, 0), 0);
 		assert_int_equal(core_quarantine(rig.core, 1), 0);
 		if (bring[i / 2] != when_aborted)
-			core_expect(rig.core,
-			            core_join(rig.core, core_open(rig.core, CORE_ALICE),
-			                      &(struct core_join){.world_size = 2}),
-			            0);
+			core_join_ok(rig.core, core_open(rig.core, CORE_ALICE),
+			             &(struct core_join){.world_size = 2});
 		core_end(rig.core);
 	}
 }
@@ -273,7 +268,7 @@ ENGINE_TEST(test_ids_count_the_uids_own_objects)
 		core_expect(core, core_alloc(core, bob, "job", 0, 4096), 0);
 		core_close(core, core_open(core, CORE_BOB));
 	}
-	uint64_t first = core_expect(core, core_alloc(core, alice, "job", 0, 4096), 0)->u.alloc.allocation;
+	uint64_t first = core_alloc_ok(core, alice, "job", 0, 4096);
 	assert_int_equal(ZD_ID_NUMBER(alice), 1);
 	assert_int_equal(ZD_ID_NUMBER(bob), 1);
 	assert_int_equal(ZD_ID_NUMBER(first), 1);
@@ -299,14 +294,14 @@ ENGINE_TEST(test_kill_session)
 	core_expect_error(core, core_simple(core, alice, ZD_REQ_KILL_SESSION, alice), ZEROD_E_INVALID,
 	                  "is the one that asks");
 	assert_true(core_is_open(core, team.session[0]));
-	core_expect(core, core_simple(core, alice, ZD_REQ_KILL_SESSION, team.session[0]), 0);
+	core_do(core, alice, ZD_REQ_KILL_SESSION, team.session[0]);
 	assert_false(core_is_open(core, team.session[0]));
 	(void)snprintf(text, sizeof(text), "ended by session %llu (pid %u, uid %u)", ZD_ID_NUMBER(alice),
 	               CORE_ALICE + 1, CORE_ALICE);
 	assert_string_equal(core_killed_why(core, team.session[0]), text);
 	assert_int_equal(core_usage(core).gathered_bytes, 0);
 	core_expect_error(core, waiting, ZEROD_E_PEER_LOST, "rank 0");
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, bob), 0);
+	core_do(core, core_open_admin(core), ZD_REQ_KILL_SESSION, bob);
 	assert_false(core_is_open(core, bob));
 }
 
@@ -317,12 +312,9 @@ ENGINE_TEST(test_jobs_begin_and_end)
 {
 	uint64_t alice = core_open(core, CORE_ALICE), bob = core_open(core, CORE_BOB);
 	core_tick(core, 5000);
-	core_expect(core, core_join(core, alice, &(struct core_join){.job = "lm", .world_size = 1}), 0);
+	core_join_ok(core, alice, &(struct core_join){.job = "lm", .world_size = 1});
 	assert_string_equal(core_notice(core, 0), "job 1000/lm began");
-	core_expect(
-	        core,
-	        core_join(core, alice, &(struct core_join){.job = "lm", .group = "second", .world_size = 1}),
-	        0);
+	core_join_ok(core, alice, &(struct core_join){.job = "lm", .group = "second", .world_size = 1});
 	core_expect(core, core_alloc(core, bob, "lm", 0, 4096), 0); /* a job without a group is no news */
 	core_expect(core, core_alloc(core, alice, "lm", 0, 8192), 0);
 	core_close(core, bob);
@@ -356,7 +348,7 @@ ENGINE_TEST(test_lost_ranks_are_named_once)
 	core_close(core, team.session[0]);
 	assert_string_equal(core_notice(core, 4), "");
 	team = core_team_new(core, "lm", 2, false); /* whoever kills a session is told of elsewhere */
-	core_expect(core, core_simple(core, core_open_admin(core), ZD_REQ_KILL_SESSION, team.session[0]), 0);
+	core_do(core, core_open_admin(core), ZD_REQ_KILL_SESSION, team.session[0]);
 	assert_string_equal(core_notice(core, 4), "job 1000/lm began");
 	assert_string_equal(core_notice(core, 5), "");
 }

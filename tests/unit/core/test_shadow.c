@@ -130,7 +130,7 @@ SHADOW_TEST(test_aborted_group_is_set_back)
 {
 	both_publish(s, 0);
 	core_expect(s->core, update(s, 1, 1), 0);
-	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_ABORT_GROUP, s->team.group), 0);
+	core_do(s->core, s->team.session[0], ZD_REQ_ABORT_GROUP, s->team.group);
 	close_rank(s, 0);
 	core_expect(s->core, publish(s, 1, 1), ZEROD_E_ABORTED);
 	close_rank(s, 1);
@@ -357,7 +357,7 @@ SHADOW_TEST(test_shadows_are_charged)
 {
 	struct core_row row;
 	assert_int_equal(core_usage(s->core).shard_bytes, 2 * NUNITS * UNIT_BYTES);
-	core_expect(s->core, core_simple(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[1]), 0);
+	core_do(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[1]);
 	assert_int_equal(core_usage(s->core).shard_bytes, 2 * NUNITS * UNIT_BYTES - UNIT_BYTES);
 	publish_undone(s, 0, 0);
 	core_hold(s->core, ZD_CMD_COPY);
@@ -366,7 +366,7 @@ SHADOW_TEST(test_shadows_are_charged)
 	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 1);
 	/* The job ends while a shard is set back. */
 	assert_int_equal(core_rows(s->core, ZD__TABLE__JOBS, &row, 1), 1);
-	core_expect(s->core, core_simple(s->core, core_open_admin(s->core), ZD_REQ_END_JOB, row.id), 0);
+	core_do(s->core, core_open_admin(s->core), ZD_REQ_END_JOB, row.id);
 	assert_int_equal(core_usage(s->core).shard_bytes, 0);
 	assert_int_equal(core_quarantine(s->core, 0), 2 * SHARD_BYTES);
 	core_unhold(s->core, ZD_CMD_COPY);
@@ -377,7 +377,7 @@ ENGINE_TEST(test_no_room_for_the_shadow)
 {
 	struct core_join join = {.world_size = 1, .durable = true, .shadow = true};
 	uint64_t session = core_open(core, CORE_ALICE);
-	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
+	uint64_t group = core_join_ok(core, session, &join);
 	struct core_unit huge = {.name = "huge", .dtype = ZEROD_UINT8, .numel = 1ull << 50};
 	core_expect_error(core, core_register(core, session, group, &huge), ZEROD_E_NO_MEMORY,
 	                  "unit 'huge': a shard and its shadow of 2251799813685248 bytes are more than");
@@ -401,17 +401,12 @@ ENGINE_TEST(test_copies_of_a_large_update)
 	enum { MANY = 200, MOST = 128 };
 	uint64_t units[MANY], session = core_open(core, CORE_ALICE);
 	char name[16];
-	uint64_t group =
-	        core_expect(core,
-	                    core_join(core, session,
-	                              &(struct core_join){.world_size = 1, .durable = true, .shadow = true}),
-	                    0)
-	                ->u.group_join.group;
+	uint64_t group = core_join_ok(core, session,
+	                              &(struct core_join){.world_size = 1, .durable = true, .shadow = true});
 	for (uint32_t i = 0; i < MANY; i++) {
 		(void)snprintf(name, sizeof(name), "%u", i);
 		struct core_unit options = {.name = name, .numel = 64};
-		units[i] = core_expect(core, core_register(core, session, group, &options), 0)
-		                   ->u.unit_register.unit;
+		units[i] = core_register_ok(core, session, group, &options);
 	}
 	core_hold(core, ZD_CMD_COPY);
 	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,

@@ -158,7 +158,7 @@ TEST(test_the_first_step_fails)
 	core_fail_next(s.core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
 	core_unhold(s.core, ZD_CMD_REDUCE);
 	expect_ended(&s, &first);
-	core_expect(s.core, core_simple(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(s.core, s.g.team.session[0], ZD_REQ_SESSION_RESET, 0);
 	core_expect_error(s.core, ask(&s, 0, ZD_REQ_BACKWARD_END), ZEROD_E_DEVICE, "gone");
 	core_expect_error(s.core, ask(&s, 1, ZD_REQ_STEP_GET), ZEROD_E_DEVICE, "gone");
 	core_expect(s.core, ask(&s, 1, ZD_REQ_BACKWARD_END), 0);

@@ -126,10 +126,7 @@ SCENE_TEST(test_the_place_of_a_unit_that_is_gone)
 {
 	const struct zd_reply *replies[CORE_TEAM];
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		core_expect(
-		        s->core,
-		        core_simple(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->units[1]),
-		        0);
+		core_do(s->core, s->g.team.session[rank], ZD_REQ_UNIT_UNREGISTER, s->units[1]);
 	backward(s, 5, true);
 	core_reducers_step(&s->g, replies);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
@@ -219,7 +216,7 @@ SCENE_TEST(test_a_group_that_fails_meanwhile)
 	uint64_t step = core_step(&s->g.team, 0);
 	core_close(s->core, s->g.team.session[1]);
 	s->g.team.session[1] = core_open(s->core, CORE_ALICE);
-	core_expect(s->core, core_join(s->core, s->g.team.session[1], &join), 0);
+	core_join_ok(s->core, s->g.team.session[1], &join);
 	assert_int_equal(core_usage(s->core).target_bytes, 0);
 	assert_int_not_equal(core_quarantine(s->core, 0), 0);
 	core_unhold(s->core, ZD_CMD_FILL);

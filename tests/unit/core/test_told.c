@@ -52,8 +52,7 @@ static void open_scene(struct scene *s, bool shadow)
 	s->g.dtype = ZEROD_FLOAT32;
 	core_team_join(&s->g.team, s->core, &join);
 	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		uint64_t request = core_bucket(&s->g.team, rank, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
-		s->g.bucket[rank] = core_expect(s->core, request, 0)->u.bucket_create.bucket;
+		s->g.bucket[rank] = core_bucket_ok(&s->g.team, rank, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	}
 	s->unit = core_reducers_unit(&s->g, "w", 300);
 }

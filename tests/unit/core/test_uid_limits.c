@@ -83,7 +83,7 @@ ENGINE_TEST(test_denied_devices, .ndevices = 4)
 	core_expect_error(core, core_alloc(core, session, "job", 4, 256), ZEROD_E_NOT_FOUND, "no device 4");
 	core_expect(core, core_alloc(core, session, "job", 2, 256), 0);
 	join.device = 0;
-	core_expect(core, core_join(core, session, &join), 0);
+	core_join_ok(core, session, &join);
 	peer.denied_devices = UINT64_MAX;
 	session = core_open_peer(core, &peer);
 	core_expect_error(core, core_alloc(core, session, "job", 0, 256), ZEROD_E_PERMISSION,
@@ -105,14 +105,14 @@ ENGINE_TEST(test_jobs)
 	admin = core_open_admin(core);
 	core_expect(core, core_alloc(core, alice, "first", 0, 256), 0);
 	join.job = "second";
-	core_expect(core, core_join(core, alice, &join), 0);
+	core_join_ok(core, alice, &join);
 	join.job = "third";
 	core_expect_error(core, core_join(core, alice, &join), ZEROD_E_LIMIT,
 	                  "uid 1000 has 2 jobs already: max_jobs_per_uid is 2");
 	core_expect_error(core, core_alloc(core, alice, "third", 0, 256), ZEROD_E_LIMIT,
 	                  "uid 1000 has 2 jobs already: max_jobs_per_uid is 2");
 	core_expect(core, core_alloc(core, alice, "second", 0, 256), 0);
-	core_expect(core, core_join(core, bob, &join), 0);
+	core_join_ok(core, bob, &join);
 	for (int i = 0; i < 3; i++) {
 		static const char *const names[] = {"a", "b", "c"};
 		core_expect(core, core_alloc(core, admin, names[i], 0, 256), 0);
@@ -177,12 +177,12 @@ ENGINE_TEST(test_durable_jobs_of_some)
 	core_expect_error(core, core_join(core, session, &join), ZEROD_E_PERMISSION,
 	                  "uid 1000 may keep no durable job: it is in no group of durable_groups");
 	join.durable = false;
-	core_expect(core, core_join(core, session, &join), 0);
+	core_join_ok(core, session, &join);
 	peer.admin = true;
 	session = core_open_peer(core, &peer);
 	join.job = "other";
 	join.durable = true;
-	core_expect(core, core_join(core, session, &join), 0);
+	core_join_ok(core, session, &join);
 	core_close_all(core);
 }
 
@@ -195,9 +195,9 @@ static uint64_t make_durable(struct core_driver *core)
 	        .u.alloc = {.job = (char *)"job", .name = (char *)"m", .bytes = 256, .durable = true}};
 	const struct core_unit unit = {.name = "w", .numel = UNIT_BYTES / 4};
 	uint64_t session = core_open(core, CORE_ALICE);
-	uint64_t group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
+	uint64_t group = core_join_ok(core, session, &join);
 
-	core_expect(core, core_register(core, session, group, &unit), 0);
+	core_register_ok(core, session, group, &unit);
 	core_expect(core, core_send(core, session, &alloc), 0);
 	return session;
 }
@@ -276,15 +276,15 @@ ENGINE_TEST(test_segments_that_are_kept)
 	zd_engine_set_kept_room(core_engine(core), 3);
 	alice = make_durable(core);
 	session = core_open(core, CORE_ALICE);
-	group = core_expect(core, core_join(core, session, &join), 0)->u.group_join.group;
+	group = core_join_ok(core, session, &join);
 	core_expect_error(core, core_register(core, session, group, &unit), ZEROD_E_LIMIT,
 	                  "uid 1000 has 2 segments of durable jobs and needs 1 more: "
 	                  "max_durable_segments_per_uid is 2");
 	bob = core_open(core, CORE_BOB);
-	group = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
-	core_expect(core, core_register(core, bob, group, &unit), 0);
+	group = core_join_ok(core, bob, &join);
+	core_register_ok(core, bob, group, &unit);
 	join.job = "one more";
-	group = core_expect(core, core_join(core, bob, &join), 0)->u.group_join.group;
+	group = core_join_ok(core, bob, &join);
 	core_expect_error(core, core_register(core, bob, group, &unit), ZEROD_E_LIMIT,
 	                  "the store of durable jobs has room for 3 segments, and keeps 3 already");
 	/* Room is free behind the end of a job. */
@@ -292,6 +292,6 @@ ENGINE_TEST(test_segments_that_are_kept)
 	core_tick(core, TTL_NS);
 	set_limits(core, (struct zd_uid_limits){.max_kept = 2, .durable_ttl_ns = 1});
 	core_tick(core, 2 * TTL_NS);
-	core_expect(core, core_register(core, bob, group, &unit), 0);
+	core_register_ok(core, bob, group, &unit);
 	core_close_all(core);
 }

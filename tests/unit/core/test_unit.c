@@ -99,10 +99,8 @@ ENGINE_TEST(test_bad_descriptions)
 	                          &(struct core_unit){.name = "w", .numel = 1}),
 	            ZEROD_E_NOT_FOUND);
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
-	core_expect(core,
-	            core_register(core, team.session[0], team.group,
-	                          &(struct core_unit){.name = name128 + 1, .numel = 1}),
-	            0);
+	core_register_ok(core, team.session[0], team.group,
+	                 &(struct core_unit){.name = name128 + 1, .numel = 1});
 }
 
 /* Elements that are within the limit and are not any more once they are padded. */
@@ -131,7 +129,7 @@ ENGINE_TEST(test_targets_are_laid_out_in_order)
 	uint64_t request = core_register(core, team.session[0], team.group, &unit);
 	assert_int_equal(core_expect(core, request, 0)->u.unit_register.target_offset_numel, 0);
 	unit = (struct core_unit){.name = "frozen", .numel = 64, .frozen = true};
-	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
+	core_register_ok(core, team.session[0], team.group, &unit);
 	unit = (struct core_unit){.name = "b", .numel = 64};
 	request = core_register(core, team.session[0], team.group, &unit);
 	assert_int_equal(core_expect(core, request, 0)->u.unit_register.target_offset_numel, 128);
@@ -163,7 +161,7 @@ ENGINE_TEST(test_mismatch_names_both_ranks)
 	        {{.name = "layer", .numel = 40, .nviews = 2, .views = views, .frozen = true}, "frozen"},
 	};
 	struct core_team team = core_team_new(core, "job", 2, false);
-	core_expect(core, core_register(core, team.session[1], team.group, &first), 0);
+	core_register_ok(core, team.session[1], team.group, &first);
 	for (size_t i = 0; i < ZD_ARRAY_LEN(cases); i++)
 		core_expect_error(core, core_register(core, team.session[0], team.group, &cases[i].unit),
 		                  ZEROD_E_MISMATCH, cases[i].text);
@@ -173,16 +171,12 @@ ENGINE_TEST(test_mismatch_is_forgotten_when_the_rank_goes)
 {
 	struct core_unit unit = {.name = "w", .numel = 128}, other = {.name = "w", .numel = 64};
 	struct core_team team = core_team_new(core, "job", 2, false);
-	uint64_t id = core_expect(core, core_register(core, team.session[0], team.group, &unit), 0)
-	                      ->u.unit_register.unit;
+	uint64_t id = core_register_ok(core, team.session[0], team.group, &unit);
 	core_team_publish_rank(&team, id, 0);
 	core_expect(core, core_register(core, team.session[1], team.group, &other), ZEROD_E_MISMATCH);
 	core_close(core, team.session[1]);
 	team.session[1] = core_open(core, CORE_ALICE);
-	core_expect(core,
-	            core_join(core, team.session[1],
-	                      &(struct core_join){.world_size = 2, .rank = 1, .device = 1}),
-	            0);
+	core_join_ok(core, team.session[1], &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
 	core_expect_told(core, team.session[0], team.group, "rank 1");
 	core_expect_waits(core, core_gather(core, team.session[0], id), "rank 1 to register");
 }
@@ -196,7 +190,7 @@ ENGINE_TEST(test_mismatch_beside_a_shard_that_goes)
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_expect(core, core_release(core, team.session[0], unit), 0);
-	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_do(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit);
 	core_expect(core, core_register(core, team.session[1], team.group, &other), ZEROD_E_MISMATCH);
 	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_MISMATCH,
 	                  "rank 1 says float32, 64 elements");
@@ -240,7 +234,7 @@ ENGINE_TEST(test_fill_that_fails_leaves_nothing)
 	core_expect_error(core, second, ZEROD_E_DEVICE, "ECC error");
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
-	core_expect(core, core_register(core, team.session[0], team.group, &unit), 0);
+	core_register_ok(core, team.session[0], team.group, &unit);
 }
 
 ENGINE_TEST(test_session_ends_while_its_shard_is_filled)
@@ -300,11 +294,11 @@ ENGINE_TEST(test_unregister_is_refused_while_in_use)
 	                  ZEROD_E_BUSY, "unit 'w' is in use by 1 gather or reduction");
 	core_team_publish_rank(&team, unit, 1);
 	core_expect(core, core_release(core, team.session[0], unit), 0);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_do(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit);
 	core_expect(core, core_simple(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit),
 	            ZEROD_E_NOT_FOUND);
 	assert_int_equal(core_usage(core).shard_bytes, 256);
-	core_expect(core, core_simple(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_do(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit);
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 }
 
@@ -319,7 +313,7 @@ ENGINE_TEST(test_unregister_while_others_read)
 	core_hold(core, ZD_CMD_COPY);
 	core_expect(core, core_gather(core, team.session[1], unit), 0);
 	assert_int_equal(core_usage(core).gathered_bytes, 1024);
-	core_expect(core, core_simple(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+	core_do(core, team.session[0], ZD_REQ_UNIT_UNREGISTER, unit);
 	assert_int_equal(core_usage(core).gathered_bytes, 512);
 	assert_int_equal(core_usage(core).shard_bytes, 256);
 	assert_int_equal(core_quarantine(core, 0), 256);
@@ -337,10 +331,7 @@ ENGINE_TEST(test_copy_of_a_shard_that_is_gone_is_not_joined)
 	const struct zd_reply *old = core_expect(core, core_gather(core, team.session[0], unit), 0);
 	core_close(core, team.session[1]);
 	team.session[1] = core_open(core, CORE_ALICE);
-	core_expect(core,
-	            core_join(core, team.session[1],
-	                      &(struct core_join){.world_size = 2, .rank = 1, .device = 1}),
-	            0);
+	core_join_ok(core, team.session[1], &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
 	uint64_t request = core_register(core, team.session[1], team.group, &again);
 	const struct zd_reply *shard = core_expect(core, request, 0);
 	assert_int_equal(shard->u.unit_register.version, 0);
@@ -369,7 +360,7 @@ static void leave_a_unit_behind(struct core_driver *core, struct core_team *team
 		core_expect(core, core_release(core, team->session[rank], unit), 0);
 	}
 	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_simple(core, team->session[rank], ZD_REQ_UNIT_UNREGISTER, unit), 0);
+		core_do(core, team->session[rank], ZD_REQ_UNIT_UNREGISTER, unit);
 }
 
 /* Nobody is left to disagree with: the new unit takes the old one's place as soon as that has gone. */

@@ -163,16 +163,13 @@ RIG_TEST(test_found_ahead)
 
 static void register_on(struct rig *rig, uint64_t session, const char *name)
 {
-	core_expect(rig->core,
-	            core_register(rig->core, session, rig->team.group,
-	                          &(struct core_unit){.name = name, .numel = UNIT_BYTES / 4}),
-	            0);
+	core_register_ok(rig->core, session, rig->team.group,
+	                 &(struct core_unit){.name = name, .numel = UNIT_BYTES / 4});
 }
 
 static void unregister_on(struct rig *rig, uint32_t rank)
 {
-	core_expect(rig->core,
-	            core_simple(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->other), 0);
+	core_do(rig->core, rig->team.session[rank], ZD_REQ_UNIT_UNREGISTER, rig->other);
 }
 
 /* Its memory is another unit's by then. */
@@ -193,10 +190,9 @@ RIG_TEST(test_found_shards_are_of_another_session)
 {
 	struct zd_found found;
 	struct zd_args args = find_ahead(rig, ZD_REQ_UPDATE_BEGIN, &rig->unit, 1, &found);
-	core_expect(rig->core,
-	            core_simple(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group), 0);
+	core_do(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group);
 	uint64_t session = core_open(rig->core, CORE_ALICE);
-	core_expect(rig->core, core_join(rig->core, session, &(struct core_join){.world_size = 2}), 0);
+	core_join_ok(rig->core, session, &(struct core_join){.world_size = 2});
 	register_on(rig, session, "w");
 	send_found(rig, &args, ZEROD_E_NOT_FOUND);
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
@@ -309,8 +305,8 @@ RIG_TEST(test_failed_transfer_is_not_joined)
 	/* a second failure poisons a session that is poisoned already, and resets together */
 	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
 	core_expect(rig->core, core_gather(rig->core, session, rig->other), 0);
-	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
-	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, session, ZD_REQ_SESSION_RESET, 0);
+	core_do(rig->core, session, ZD_REQ_SESSION_RESET, 0);
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }
 
@@ -326,7 +322,7 @@ RIG_TEST(test_failed_transfer_of_a_released_copy)
 	core_unhold(rig->core, ZD_CMD_COPY);
 	assert_true(core_timeline(rig->core, session, 1) == ZD_FENCE_ABORTED);
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), ZEROD_E_POISONED);
-	core_expect(rig->core, core_simple(rig->core, session, ZD_REQ_SESSION_RESET, 0), 0);
+	core_do(rig->core, session, ZD_REQ_SESSION_RESET, 0);
 	assert_true(core_timeline(rig->core, session, 1) != ZD_FENCE_ABORTED);
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }

@@ -4,6 +4,7 @@
 #ifndef ZD_TEST_CUDA_SCENE_H
 #define ZD_TEST_CUDA_SCENE_H
 
+#include "tests/unit/driver/cases.h"
 #include "tests/unit/executor/backend_fixture.h"
 
 #define SEGMENT (12 * MIB)
@@ -14,6 +15,17 @@ static inline struct fixture *open_fixture(void **state, uint32_t ndevices)
 	assert_int_equal(open_devices(state, ndevices), 0);
 	return *state;
 }
+
+/* A case of `f` with so many GPUs, and an environment. */
+#define GPUS_TEST(name, ndevices, ...)                                                                       \
+	CASE_DEFINE(name, struct fixture *f, struct fixture *f = open_fixture(state, ndevices);              \
+	            (name(f), close_all(state)), .env = {__VA_ARGS__})
+/* The same with a session, whose client is `c`. */
+#define SESSION_PARAMETERS struct fixture *f, struct client *c
+#define SESSION_TEST(name, ndevices, ...)                                                                    \
+	CASE_DEFINE(name, SESSION_PARAMETERS, struct fixture *f = open_fixture(state, ndevices);             \
+	            struct client c = open_session(f, SESSION);                                              \
+	            (name(f, &c), forget_session(&c), close_all(state)), .env = {__VA_ARGS__})
 
 static inline struct zd_command push_of(uint32_t from, uint32_t to, uint64_t value)
 {

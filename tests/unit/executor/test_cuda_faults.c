@@ -48,9 +48,8 @@ static void test_auto_without_gpus(void **state)
 }
 
 /* The peer's part of the memory is reached by neither; bytes come all the same. */
-static void test_gpus_that_do_not_reach_each_other(void **state)
+GPUS_TEST(test_gpus_that_do_not_reach_each_other, 4, "ZD_DOUBLE_NO_PEER=0-1,1-3")
 {
-	struct fixture *f = open_fixture(state, 4);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(create(f, i, i + 1, SEGMENT).completion.status, 0);
 	uint8_t *from = map_segment(f, 1, SEGMENT), *to = map_segment(f, 2, SEGMENT);
@@ -62,35 +61,28 @@ static void test_gpus_that_do_not_reach_each_other(void **state)
 	        wait_op(f, submit(f, copy(1, at(2, 0, SEGMENT), 3, at(4, 0, SEGMENT)))).completion.status, 0);
 	munmap(from, SEGMENT);
 	munmap(to, SEGMENT);
-	close_all(state);
 }
 
 /* ---- Commands that fail -------------------------------------------------------------------------------- */
 
 /* Only the one command: the GPU serves on, but its waiters are not told of bytes that never came. */
-static void test_command_that_finds_no_memory(void **state)
+SESSION_TEST(test_command_that_finds_no_memory, 2, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2")
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	make_segments(f, 2);
 	struct record record = wait_op(f, submit(f, push_of(0, 1, 1)));
 	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
 	assert_non_null(strstr(record.completion.error, "CUDA_ERROR_OUT_OF_MEMORY"));
 	assert_int_equal(wait_op(f, submit(f, push_of(0, 1, 2))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 2}};
 	wait_op(f, submit(f, set));
 	assert_int_equal(wait_op(f, submit(f, push_of(0, 1, 3))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 3);
-	forget_session(&c);
-	close_all(state);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), 3);
 }
 
 /* The GPU is given up, with the driver's words; the others and what the CPU does go on. */
-static void test_gpu_that_fails(void **state)
+SESSION_TEST(test_gpu_that_fails, 4, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719")
 {
-	struct fixture *f = open_fixture(state, 4);
-	struct client c = open_session(f, SESSION);
 	struct zd_fence fence = {7, 1};
 	make_segments(f, 4);
 	uint64_t watched = submit(f, watch(0, SESSION, 1, &fence));
@@ -98,7 +90,7 @@ static void test_gpu_that_fails(void **state)
 	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
 	assert_non_null(
 	        strstr(record.completion.error, "GPU-7a65726f-d00b-4e00-8000-000000000000 has failed"));
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	/* All that it is asked for later fails, whatever it is, and so does what is for its memory. */
 	assert_int_equal(wait_op(f, submit(f, push_of(0, 2, 2))).completion.status, ZEROD_E_DEVICE);
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(1, 0, MIB)))).completion.status, ZEROD_E_DEVICE);
@@ -106,24 +98,20 @@ static void test_gpu_that_fails(void **state)
 	assert_int_equal(wait_op(f, submit(f, push_of(1, 0, 1))).completion.status, ZEROD_E_DEVICE);
 	/* The others. */
 	assert_int_equal(wait_op(f, submit(f, push_of(2, 3, 1))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[2]), 1);
+	assert_int_equal(atomic_load(&c->daemon_page[2]), 1);
 	/* The CPU's part. */
 	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 2}};
 	assert_int_equal(wait_op(f, submit(f, set)).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), 2);
 	assert_int_equal(times_completed(f, watched), 0);
-	atomic_store(&c.client_page[7], 1);
+	atomic_store(&c->client_page[7], 1);
 	assert_int_equal(wait_op(f, watched).completion.status, 0);
-	forget_session(&c);
-	close_all(state);
 }
 
 /* Of many that are queued when the GPU fails, what had completed before is done, all others fail, and every
  * waiter is freed. */
-static void test_gpu_that_fails_among_many(void **state)
+SESSION_TEST(test_gpu_that_fails_among_many, 2, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:3:719")
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	uint64_t pushes[300];
 	bool failed = false;
 	make_segments(f, 2);
@@ -135,16 +123,12 @@ static void test_gpu_that_fails_among_many(void **state)
 		failed |= status != 0;
 	}
 	assert_true(failed);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
-	forget_session(&c);
-	close_all(state);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 }
 
 /* The driver is too old for batches, or refuses one: its copies are given one by one. */
-static void test_copies_without_batches(void **state)
+SESSION_TEST(test_copies_without_batches, 2, "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync")
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	uint64_t pushes[100];
 	make_segments(f, 2);
 	uint8_t *from = map_segment(f, 1, SEGMENT), *to = map_segment(f, 2, SEGMENT);
@@ -154,41 +138,35 @@ static void test_copies_without_batches(void **state)
 	for (unsigned i = 0; i < ZD_ARRAY_LEN(pushes); i++)
 		assert_int_equal(wait_op(f, pushes[i]).completion.status, 0);
 	assert_memory_equal(to + MIB, from, MIB);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_ARRAY_LEN(pushes));
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_ARRAY_LEN(pushes));
 	munmap(from, SEGMENT);
 	munmap(to, SEGMENT);
-	forget_session(&c);
-	close_all(state);
 }
+CASE_AGAIN(test_copies_without_batches, again, .env = {"ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:1:2"})
 
 /* A push that is on its way when the GPU is given up: its command ends behind it, or its target might be
  * somebody else's by then; and its store does not undo the abort. */
-static void test_gpu_that_fails_under_a_push(void **state)
+SESSION_TEST(test_gpu_that_fails_under_a_push, 2, "ZD_DOUBLE_COPY_US=200000",
+             "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync", "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1")
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	make_segments(f, 2);
 	uint8_t *from = map_segment(f, 1, SEGMENT), *to = map_segment(f, 2, SEGMENT);
 	memset(from, 0x5a, SEGMENT);
 	uint64_t slow = submit(f, push_of(0, 1, 1)), refused = submit(f, push_of(0, 1, 2));
-	wait_counter(&c.daemon_page[0], (uint64_t)ZD_FENCE_ABORTED);
+	wait_counter(&c->daemon_page[0], (uint64_t)ZD_FENCE_ABORTED);
 	struct record record = wait_op(f, slow);
 	assert_memory_equal(to + MIB, from, MIB);
 	assert_true(record.completion.status == 0 || record.completion.status == ZEROD_E_DEVICE);
 	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	munmap(from, SEGMENT);
 	munmap(to, SEGMENT);
-	forget_session(&c);
-	close_all(state);
 }
 
 /* Its first piece has no store of its own: the command ends all the same, and behind that piece. */
-static void test_push_whose_second_piece_fails(void **state)
+SESSION_TEST(test_push_whose_second_piece_fails, 2, "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:2")
 {
 	const uint64_t bytes = 65 * MIB;
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_int_equal(create(f, i, i + 1, bytes).completion.status, 0);
 	uint8_t *from = map_segment(f, 1, bytes), *to = map_segment(f, 2, bytes);
@@ -199,70 +177,59 @@ static void test_push_whose_second_piece_fails(void **state)
 	assert_true(status == ZEROD_E_NO_MEMORY || status == ZEROD_E_DEVICE);
 	assert_memory_equal(to, from, 64 * MIB);
 	assert_int_equal(to[64 * MIB], 0);
-	wait_counter(&c.daemon_page[0], (uint64_t)ZD_FENCE_ABORTED);
+	wait_counter(&c->daemon_page[0], (uint64_t)ZD_FENCE_ABORTED);
 	munmap(from, bytes);
 	munmap(to, bytes);
-	forget_session(&c);
-	close_all(state);
 }
+CASE_AGAIN(test_push_whose_second_piece_fails, again,
+           .env = {"ZD_DOUBLE_COPY_US=20000", "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"})
 
 /* The GPU that makes a copy within another one is lost under it. Only that copy fails: the others stay
  * at home. */
-static void test_way_across_that_is_lost(void **state)
+SESSION_TEST(test_way_across_that_is_lost, 2, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719")
 {
 	const uint64_t size = LARGE;
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	struct zd_command set = {.kind = ZD_CMD_SIGNAL, .signal = {SESSION, 0, 1}};
 	make_segments(f, 2);
 	uint8_t *bytes = map_segment(f, 1, SEGMENT);
 	memset(bytes, 0x5a, size);
 	struct record record = wait_op(f, submit(f, round_of(size, 1)));
 	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	wait_op(f, submit(f, set));
 	assert_int_equal(wait_op(f, submit(f, round_of(size, 2))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), 2);
 	assert_memory_equal(bytes + SEGMENT / 2, bytes, size);
 	assert_int_equal(wait_op(f, submit(f, push_of(1, 0, 1))).completion.status, ZEROD_E_DEVICE);
 	munmap(bytes, SEGMENT);
-	forget_session(&c);
-	close_all(state);
 }
 
-static void test_session_that_cannot_be_registered(void **state)
+SESSION_TEST(test_session_that_cannot_be_registered, 2, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2")
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	make_segments(f, 2);
 	struct record record = wait_op(f, submit(f, push_of(0, 1, 1)));
 	assert_int_equal(record.completion.status, ZEROD_E_NO_MEMORY);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	assert_int_equal(wait_op(f, submit(f, push_of(1, 0, 1))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[1]), 1);
-	forget_session(&c);
-	close_all(state);
+	assert_int_equal(atomic_load(&c->daemon_page[1]), 1);
 }
 
 /* The first two segments are the ways round of the two GPUs. */
-static void test_segment_that_fails_leaves_nothing(void **state)
+GPUS_TEST(test_segment_that_fails_leaves_nothing, 2, "ZD_DOUBLE_LEAKS=1", "ZD_DOUBLE_FAIL=cuMemSetAccess:3:2")
 {
-	struct fixture *f = open_fixture(state, 2);
 	assert_int_equal(create(f, 0, 1, SEGMENT).completion.status, ZEROD_E_NO_MEMORY);
 	assert_int_equal(ops->segment_fd(f->backend, 1), -1);
 	assert_int_equal(create(f, 0, 1, SEGMENT).completion.status, 0);
-	close_all(state);
 }
 
 /* As when there are no more descriptors: that is no fault of the GPU. */
-static void test_segment_that_cannot_be_exported(void **state)
+GPUS_TEST(test_segment_that_cannot_be_exported, 2, "ZD_DOUBLE_LEAKS=1",
+          "ZD_DOUBLE_FAIL=cuMemExportToShareableHandle:3:304")
 {
-	struct fixture *f = open_fixture(state, 2);
 	struct record record = create(f, 0, 1, SEGMENT);
 	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
 	assert_non_null(strstr(record.completion.error, "exporting a segment: "));
 	assert_int_equal(create(f, 0, 1, SEGMENT).completion.status, 0);
-	close_all(state);
 }
 
 /* ---- Every call in turn -------------------------------------------------------------------------------- */
@@ -377,23 +344,6 @@ int main(int argc, char **argv)
 	        CASE(test_gpu_for_one_process_is_refused, "ZD_DOUBLE_COMPUTE_MODE=3"),
 	        CASE(test_gpu_without_memory_operations_is_refused, "ZD_DOUBLE_ATTRIBUTES=122=0"),
 	        CASE(test_auto_without_gpus, "ZD_DOUBLE_DEVICES=0"),
-	        CASE(test_gpus_that_do_not_reach_each_other, "ZD_DOUBLE_NO_PEER=0-1,1-3"),
-	        CASE(test_command_that_finds_no_memory, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2"),
-	        CASE(test_gpu_that_fails, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
-	        CASE(test_gpu_that_fails_among_many, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:3:719"),
-	        CASE(test_gpu_that_fails_under_a_push, "ZD_DOUBLE_COPY_US=200000",
-	             "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync", "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
-	        CASE(test_push_whose_second_piece_fails, "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:2"),
-	        CASE(test_push_whose_second_piece_fails, "ZD_DOUBLE_COPY_US=20000",
-	             "ZD_DOUBLE_FAIL=cuMemcpyAsync:2:1"),
-	        CASE(test_copies_without_batches, "ZD_DOUBLE_LACKS=cuMemcpyBatchAsync"),
-	        CASE(test_copies_without_batches, "ZD_DOUBLE_FAIL=cuMemcpyBatchAsync:1:2"),
-	        CASE(test_way_across_that_is_lost, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
-	        CASE(test_session_that_cannot_be_registered, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
-	        CASE(test_segment_that_fails_leaves_nothing, "ZD_DOUBLE_LEAKS=1",
-	             "ZD_DOUBLE_FAIL=cuMemSetAccess:3:2"),
-	        CASE(test_segment_that_cannot_be_exported, "ZD_DOUBLE_LEAKS=1",
-	             "ZD_DOUBLE_FAIL=cuMemExportToShareableHandle:3:304"),
 	        CASE(one_life, "ZD_DOUBLE_LEAKS=1"),
 	};
 	const struct CMUnitTest every[] = {cmocka_unit_test(test_every_call_fails_once)};

@@ -54,10 +54,9 @@ static void set_to(struct fixture *f, uint64_t value)
 
 /* The other GPU is given up under a copy that is on its way across, and then moves it all the same. Command
  * and timeline tell one story: it has failed, and both say so; or it has not, and the timeline goes on. */
-static void test_copy_that_lands_after_its_way_was_lost(void **state)
+SESSION_TEST(test_copy_that_lands_after_its_way_was_lost, 2, "ZD_DOUBLE_COPY_US=200000",
+             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1")
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	make_segments(f, 2);
 	uint8_t *bytes = map_segment(f, 1, SEGMENT);
 	memset(bytes, 0x5a, MIB);
@@ -68,15 +67,13 @@ static void test_copy_that_lands_after_its_way_was_lost(void **state)
 	assert_memory_equal(bytes + SEGMENT / 2, bytes, MIB);
 	if (status) {
 		assert_int_equal(status, ZEROD_E_DEVICE);
-		assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+		assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 		set_to(f, 1);
 	}
 	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
 	assert_int_equal(wait_op(f, submit(f, round_of(MIB, 2))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), 2);
 	munmap(bytes, SEGMENT);
-	forget_session(&c);
-	close_all(state);
 }
 
 /* A sum that moves nothing: the CPU signals its end, behind the pushes. */
@@ -93,11 +90,10 @@ static struct zd_command sum_of_nothing(uint64_t value)
 
 /* Pushes that land after the GPU was given up do not take the abort back under what the CPU signals behind
  * them. */
-static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
+SESSION_TEST(test_signal_behind_pushes_of_a_lost_gpu, 2, "ZD_DOUBLE_COPY_US=100000",
+             "ZD_DOUBLE_FAIL=cuMemsetD8Async:6:1")
 {
 	enum { PUSHES = 4 };
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	make_segments(f, 2);
 	for (uint64_t i = 1; i <= PUSHES; i++)
 		submit(f, push_of(0, 1, i));
@@ -106,21 +102,17 @@ static void test_signal_behind_pushes_of_a_lost_gpu(void **state)
 	assert_int_equal(create(f, 0, 9, SEGMENT).completion.status, 0);
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(1, 0, MIB)))).completion.status, ZEROD_E_DEVICE);
 	wait_op(f, sum);
-	assert_true(zd_fence_reached(atomic_load(&c.daemon_page[0]), PUSHES + 1));
-	forget_session(&c);
-	close_all(state);
+	assert_true(zd_fence_reached(atomic_load(&c->daemon_page[0]), PUSHES + 1));
 }
 
 /* The way is lost while as many fills are in flight as may be: the copy that finds it so has a place behind
  * them. */
-static void test_way_that_is_lost_behind_many_fills(void **state)
+SESSION_TEST(test_way_that_is_lost_behind_many_fills, 2, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719")
 {
 	enum {
 		FILLS = 128,
 		BYTES = ZD_CUDA_ACROSS_ZEROS_BYTES + 256 /* smaller ones go across themselves */
 	};
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	uint64_t fills[FILLS];
 	make_segments(f, 2);
 	set_gate(f, f->last_op + 1, false);
@@ -132,20 +124,16 @@ static void test_way_that_is_lost_behind_many_fills(void **state)
 	for (uint64_t i = 0; i < FILLS; i++)
 		assert_int_equal(wait_op(f, fills[i]).completion.status, 0);
 	assert_int_equal(wait_op(f, round).completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	set_to(f, 1);
 	assert_int_equal(wait_op(f, submit(f, round_of(MIB, 2))).completion.status, 0);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), 2);
-	forget_session(&c);
-	close_all(state);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), 2);
 }
 
 /* A copy that goes wrong on the GPU, as here when its target's memory goes: no call is told, and the counters
  * stand still. Somebody looks. */
-static void test_gpu_that_fails_unasked(void **state)
+SESSION_TEST(test_gpu_that_fails_unasked, 2)
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	struct zd_command destroy = {.kind = ZD_CMD_SEGMENT_DESTROY, .device = 1};
 	destroy.u.segment.segment = 2;
 	make_segments(f, 2);
@@ -155,17 +143,13 @@ static void test_gpu_that_fails_unasked(void **state)
 	assert_int_equal(wait_op(f, submit(f, destroy)).completion.status, 0);
 	hold_copies(-1);
 	assert_int_equal(wait_op(f, lost).completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	assert_int_equal(wait_op(f, submit(f, fill(1, at(0, 0, 0)))).completion.status, 0);
-	forget_session(&c);
-	close_all(state);
 }
 
 /* The same of the GPU by which a copy goes round: it is lost, and the copy's own one is not. */
-static void test_way_that_fails_unasked(void **state)
+SESSION_TEST(test_way_that_fails_unasked, 2)
 {
-	struct fixture *f = open_fixture(state, 2);
-	struct client c = open_session(f, SESSION);
 	struct zd_command destroy = {.kind = ZD_CMD_SEGMENT_DESTROY};
 	destroy.u.segment.segment = 1;
 	make_segments(f, 2);
@@ -175,11 +159,9 @@ static void test_way_that_fails_unasked(void **state)
 	assert_int_equal(wait_op(f, submit(f, destroy)).completion.status, 0);
 	hold_copies(-1);
 	assert_int_equal(wait_op(f, lost).completion.status, ZEROD_E_DEVICE);
-	assert_int_equal(atomic_load(&c.daemon_page[0]), ZD_FENCE_ABORTED);
+	assert_int_equal(atomic_load(&c->daemon_page[0]), ZD_FENCE_ABORTED);
 	assert_int_equal(create(f, 0, 3, SEGMENT).completion.status, 0);
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(3, 0, MIB)))).completion.status, 0);
-	forget_session(&c);
-	close_all(state);
 }
 
 /* Where it goes round is not the fill's business: it is made at home then. */
@@ -224,10 +206,9 @@ static void test_small_fill_that_is_not_taken_is_made_again(void **state)
 
 /* The link slot of a GPU that is lost passes like any other: others need not wait until its pushes have come
  * to rest. */
-static void test_link_of_a_lost_gpu_is_free(void **state)
+GPUS_TEST(test_link_of_a_lost_gpu_is_free, 4, "ZD_DOUBLE_FAIL=cuMemsetD8Async:8:1")
 {
 	enum { TAKEN = 72, SMALLER = 9 }; /* MiB */
-	struct fixture *f = open_fixture(state, 4);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(create(f, i, i + 1, 2 * TAKEN * MIB).completion.status, 0);
 	hold_copies(0);
@@ -241,7 +222,6 @@ static void test_link_of_a_lost_gpu_is_free(void **state)
 	hold_copies(-1);
 	assert_int_equal(wait_op(f, lost).completion.status, ZEROD_E_DEVICE);
 	assert_int_equal(wait_op(f, refused).completion.status, ZEROD_E_DEVICE);
-	close_all(state);
 }
 
 int main(int argc, char **argv)
@@ -249,16 +229,8 @@ int main(int argc, char **argv)
 	/* Segments are zeroed: those of the ways round, one of each GPU's, those of the test, and then its
 	 * fills. */
 	struct a_case cases[] = {
-	        CASE(test_copy_that_lands_after_its_way_was_lost, "ZD_DOUBLE_COPY_US=200000",
-	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
-	        CASE(test_signal_behind_pushes_of_a_lost_gpu, "ZD_DOUBLE_COPY_US=100000",
-	             "ZD_DOUBLE_FAIL=cuMemsetD8Async:6:1"),
-	        CASE(test_way_that_is_lost_behind_many_fills, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
 	        CASE(test_small_fill_under_way_is_made_again, "ZD_DOUBLE_FAIL=cuMemsetD8Async:5:1"),
 	        CASE(test_small_fill_that_is_not_taken_is_made_again, "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:719"),
-	        CASE(test_link_of_a_lost_gpu_is_free, "ZD_DOUBLE_FAIL=cuMemsetD8Async:8:1"),
-	        CASE(test_gpu_that_fails_unasked),
-	        CASE(test_way_that_fails_unasked),
 	};
 	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
 }

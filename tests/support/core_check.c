@@ -5,6 +5,7 @@
 #include "tests/support/core_check.h"
 
 #include <string.h>
+#include <utlist.h>
 
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
@@ -22,6 +23,7 @@
 #include "core/reduce/bucket.h"
 #include "core/reduce/member.h"
 #include "core/reduce/reduce.h"
+#include "core/reduce/slice.h"
 #include "tests/support/core_check_parts.h"
 
 /* Sums over the objects, by device. */
@@ -419,13 +421,44 @@ static uint64_t check_retiring(const struct zd_segment *segment)
 	return segment->bytes;
 }
 
-/* Blocks are allocated from segments that offer some, and candidates retire. */
+/* Returns how many requests and slices wait for the segment. */
+static uint32_t count_waiting(const struct zd_engine *e, const struct zd_segment *segment)
+{
+	const struct zd_request *req;
+	const struct zd_slice *slice;
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < e->ndevices; i++) {
+		TAILQ_FOREACH (req, &e->devices[i].queue, device_link)
+			count += req->segment_wait == segment->id;
+		DL_FOREACH(e->devices[i].staging_queue, slice)
+		count += slice->segment_wait == segment->id;
+	}
+	return count;
+}
+
+/* Returns the segment's bytes if it is empty. */
+static uint64_t check_empty(const struct zd_engine *e, const struct zd_segment *segment)
+{
+	uint64_t key = segment->by_device.id;
+	uint32_t device = segment->device->index;
+	bool empty = segment->state == ZD_SEGMENT_READY && zd_block_used_bytes(segment->range) == 0 &&
+	             segment->nwaiting == 0;
+	zd_assert(segment->nwaiting == count_waiting(e, segment));
+	zd_assert(empty == (key != 0));
+	if (!empty)
+		return 0;
+	zd_assert(segment->by_job.id == key && key >> 63 == !TAILQ_EMPTY(&segment->mappings));
+	zd_assert(zd_id_tree_after(&segment->device->empty, key - 1) == &segment->by_device);
+	zd_assert(zd_id_tree_after(&segment->job->pools[device].empty, key - 1) == &segment->by_job);
+	return segment->bytes;
+}
+
+/* Blocks are allocated from segments that offer some. */
 static void check_offers(const struct zd_segment *segment)
 {
 	bool single = zd_purpose_is_single(segment->purpose), used = zd_block_used_bytes(segment->range) > 0;
 	zd_assert(segment->is_held == (segment->state <= ZD_SEGMENT_READY));
 	zd_assert((segment->offered != NULL) == (single && segment->is_held && !used));
-	zd_assert(segment->is_candidate || (single && used));
 }
 
 /* Returns how many of the device's requests wait for memory. */
@@ -453,7 +486,8 @@ static uint32_t check_queue(struct zd_engine *e, const struct zd_device *device)
 
 static void check_device(struct zd_engine *e, struct zd_device *device, struct found *found)
 {
-	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, charged = 0;
+	uint64_t segment_bytes = 0, block_bytes = 0, retiring_bytes = 0, listed_bytes = 0, empty_bytes = 0,
+	         charged = 0;
 	uint32_t waiters = check_queue(e, device), nbuffers = 0, i = device->index;
 	const struct zd_buffer *buffer;
 	const struct zd_segment *segment;
@@ -462,9 +496,13 @@ static void check_device(struct zd_engine *e, struct zd_device *device, struct f
 		segment_bytes += segment->bytes;
 		block_bytes += zd_block_used_bytes(segment->range);
 		retiring_bytes += check_retiring(segment);
+		empty_bytes += check_empty(e, segment);
 		check_offers(segment);
 	}
-	zd_assert(retiring_bytes == device->retiring_bytes);
+	TAILQ_FOREACH (segment, &device->retiring, retiring_link)
+		listed_bytes += segment->bytes;
+	zd_assert(retiring_bytes == device->retiring_bytes && retiring_bytes == listed_bytes);
+	zd_assert(empty_bytes == device->empty_bytes);
 	zd_assert(segment_bytes == device->segment_bytes && segment_bytes <= device->config.arena_bytes);
 	for (uint32_t kind = 0; kind < ZD_NCHARGES; kind++) {
 		zd_assert(found->charged[i][kind] == device->account.bytes[kind]);
@@ -646,7 +684,7 @@ static void check_owned_segments(const struct zd_engine *e)
 {
 	uint32_t all_kept = e->nforgotten;
 	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
-		uint64_t bytes = 0, retiring_bytes = 0;
+		uint64_t bytes = 0, retiring_bytes = 0, empty_bytes = 0;
 		uint32_t nkept = 0;
 		for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
 			if (segment->job->owner != owner)
@@ -654,7 +692,11 @@ static void check_owned_segments(const struct zd_engine *e)
 			bytes += segment->bytes;
 			nkept += segment->counted;
 			retiring_bytes += segment->state >= ZD_SEGMENT_RETIRING ? segment->bytes : 0;
+			empty_bytes += segment->by_device.id ? segment->bytes : 0;
 		}
+		for (uint32_t i = 0; i < e->ndevices; i++)
+			empty_bytes -= owner->queues[i].empty_bytes;
+		zd_assert(empty_bytes == 0);
 		zd_assert(bytes == owner->segment_bytes && retiring_bytes == owner->retiring_bytes);
 		zd_assert(nkept == owner->nkept);
 		all_kept += nkept;

@@ -44,7 +44,8 @@ static void device_init(struct zd_engine *e, uint32_t index, const struct zd_eng
 	}
 	TAILQ_INIT(&device->segments);
 	TAILQ_INIT(&device->shared);
-	TAILQ_INIT(&device->candidates);
+	TAILQ_INIT(&device->retiring);
+	TAILQ_INIT(&device->with_prefetched);
 	TAILQ_INIT(&device->queue);
 	TAILQ_INIT(&device->owners);
 	TAILQ_INIT(&device->buffers);

@@ -7,6 +7,7 @@
 #include "core/gather/gather.h"
 #include "core/gather/host_copy.h"
 #include "core/gather/save.h"
+#include "core/memory/empty.h"
 #include "core/reduce/reduce.h"
 
 static void group_freed(struct zd_engine *e, struct zd_group *group)
@@ -23,11 +24,11 @@ const struct zd_events zd_control_events = {
         .pins_expire = zd_pins_expire,
         .group_freed = group_freed,
         .device_settles = zd_reduce_settle,
+        .segment_awaited = zd_empty_await,
         .wait_text = zd_wait_text,
         .acting_member = zd_acting_member,
-        .count_prefetched = zd_prefetches_count,
+        .list_prefetched = zd_prefetches_list,
         .drop_prefetched = zd_prefetches_drop,
-        .segment_is_awaited = zd_reduce_awaits,
         .saves_make_room = zd_saves_make_room,
         .group_failed = zd_reduce_group_failed,
         .transfers_stop = zd_relays_stop,

@@ -25,6 +25,7 @@
 #include "core/gather/commit.h"
 #include "core/gather/layout.h"
 #include "core/memory/allocation.h"
+#include "core/memory/empty.h"
 
 #define AHEAD 8u /* objects that are prefetched before their use, because each would miss the caches */
 
@@ -498,8 +499,9 @@ static int place(struct restore *restore, const struct zd_journal_object *kept, 
 
 static void drop_block(struct restore *restore, const struct zd_record_extent *extent, struct zd_block *block)
 {
-	const struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
+	struct zd_segment *segment = find_made(restore, ZD_RECORD_SEGMENT, extent->segment);
 	zd_block_free(segment->range, block);
+	zd_empty_note(segment);
 }
 
 static int place_all(struct restore *restore, struct zd_err *err)

@@ -24,6 +24,7 @@ struct zd_owner *zd_owner_get(struct zd_engine *e, uint32_t uid)
 			TAILQ_INIT(&owner->queues[i].requests);
 			TAILQ_INIT(&owner->queues[i].waiters);
 			TAILQ_INIT(&owner->queues[i].formers);
+			TAILQ_INIT(&owner->queues[i].retiring);
 		}
 		TAILQ_INIT(&owner->endings);
 		HASH_ADD(hh, e->owners, uid, sizeof(owner->uid), owner);

@@ -47,6 +47,7 @@ struct zd_account {
 
 TAILQ_HEAD(zd_request_list, zd_request);
 TAILQ_HEAD(zd_buffer_list, zd_buffer);
+TAILQ_HEAD(zd_segment_list, zd_segment);
 
 /*
  * A uid's requests that wait in the queue of one device, in order of arrival.
@@ -55,7 +56,9 @@ TAILQ_HEAD(zd_buffer_list, zd_buffer);
  * continues. If the device becomes dirty again during the walk, another walk follows.
  */
 struct zd_owner_queue {
-	uint64_t segment_bytes; /* of its jobs' segments on the device, until they are destroyed */
+	uint64_t segment_bytes;          /* of its jobs' segments on the device, until they are destroyed */
+	uint64_t empty_bytes;            /* of these, in empty segments; memory/empty.h */
+	struct zd_segment_list retiring; /* of these, that are RETIRING or DESTROYING, the oldest first */
 	struct zd_request_list requests;
 	bool walks, again;
 	struct zd_request *next;
@@ -125,8 +128,6 @@ int zd_metadata_check_work(const struct zd_engine *e, const struct zd_session *s
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-TAILQ_HEAD(zd_segment_list, zd_segment);
-
 struct zd_device {
 	uint32_t index;
 	struct zd_device *host;     /* the host memory for its ranks' units, or NULL */
@@ -138,14 +139,17 @@ struct zd_device {
 	uint64_t strict_align_bytes;    /* strict sessions' gathered buffers are multiples of it */
 	uint64_t segment_bytes;         /* in segments */
 	uint64_t retiring_bytes;        /* of these, in segments that are RETIRING or DESTROYING */
+	uint64_t empty_bytes;           /* of these, in empty segments; memory/empty.h */
 	uint64_t quarantine_bytes;      /* in uncharged blocks that are not free yet */
 	uint64_t idle_slot_bytes;       /* in slots without a charged buffer */
 	uint64_t staging_bytes;         /* charged for reductions in progress */
 	struct zd_slice *staging_queue; /* utlist: slices that wait for staging, in order; slice.c */
 	struct zd_account account;
 	struct zd_segment_list segments;
-	/* segments that retire or can retire, without single-block segments in use; by `candidate_link` */
-	struct zd_segment_list candidates;
+	struct zd_id_tree empty;         /* empty segments; memory/empty.h */
+	struct zd_segment_list retiring; /* segments that are RETIRING or DESTROYING, the oldest first */
+	/* scratch of retire.c: segments with idle prefetched buffers, by `prefetched_link` */
+	struct zd_segment_list with_prefetched;
 	struct zd_segment_list shared;       /* segments with many blocks, by `shared_link` */
 	struct zd_request_list queue;        /* waiting requests, in order of arrival */
 	uint32_t nqueued;                    /* in the queue */

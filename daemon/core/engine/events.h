@@ -24,6 +24,8 @@ struct zd_events {
 	void (*group_freed)(struct zd_engine *e, struct zd_group *group);
 	/* Called before the requests of a dirty device are tried. */
 	void (*device_settles)(struct zd_engine *e, struct zd_device *device);
+	/* A request starts (1) or ends (-1) to wait for the segment, which can be gone. */
+	void (*segment_awaited)(struct zd_engine *e, uint32_t segment, int more);
 	/* `reader` NULL: sees all. */
 	void (*wait_text)(const struct zd_engine *e, const struct zd_request *req,
 	                  const struct zd_session *reader, char out[ZD_WAIT_TEXT]);
@@ -32,9 +34,9 @@ struct zd_events {
 	                                   const struct zd_args *args);
 
 	/* Called by the room memory. */
-	void (*count_prefetched)(struct zd_device *device);
+	/* Lists the segments with idle prefetched buffers in the device's `with_prefetched`. */
+	void (*list_prefetched)(struct zd_device *device);
 	void (*drop_prefetched)(struct zd_engine *e, struct zd_segment *segment);
-	bool (*segment_is_awaited)(const struct zd_device *device, uint32_t segment);
 	/* Revokes pins with saves in memory of the device, or of the owner. Returns whether it revoked
 	 * any. */
 	bool (*saves_make_room)(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device);

@@ -147,7 +147,7 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 	if (--job->refs > 0)
 		return;
 	zd_owner_put(e, job->owner);
-	free(job->held_bytes);
+	free(job->pools);
 	free(job->name);
 	free(job);
 }

@@ -85,6 +85,12 @@ struct zd_session {
 	UT_hash_handle hh;
 };
 
+/* A job's segments on one device that do not retire. */
+struct zd_job_pool {
+	uint64_t held_bytes[ZD_NPURPOSES];
+	struct zd_id_tree empty; /* empty segments; memory/empty.h */
+};
+
 struct zd_job {
 	uint64_t id;
 	char *name;
@@ -100,8 +106,7 @@ struct zd_job {
 	uint64_t made_ns;
 	uint64_t began_ns; /* when it had its first group */
 	struct zd_account account;
-	/* in segments that do not retire, by device and purpose, or NULL */
-	uint64_t (*held_bytes)[ZD_NPURPOSES];
+	struct zd_job_pool *pools; /* by device, or NULL: it had no segment */
 	uint32_t metadata_bytes;
 	TAILQ_HEAD(, zd_group) groups;
 	struct zd_hash_table group_names;        /* groups that have not ended */

@@ -128,14 +128,18 @@ static void measure_wait(struct zd_engine *e, struct zd_request *req, enum zd_wa
 
 static void await_segment(struct zd_engine *e, struct zd_request *req)
 {
-	if (req->segment_wait)
-		zd_hash_insert(&e->segment_waits, &req->awaits, zd_hash_id(req->segment_wait));
+	if (!req->segment_wait)
+		return;
+	zd_hash_insert(&e->segment_waits, &req->awaits, zd_hash_id(req->segment_wait));
+	e->events->segment_awaited(e, req->segment_wait, 1);
 }
 
 static void forget_segment(struct zd_engine *e, struct zd_request *req)
 {
-	if (req->queued && req->segment_wait)
+	if (req->queued && req->segment_wait) {
 		zd_hash_remove(&e->segment_waits, &req->awaits);
+		e->events->segment_awaited(e, req->segment_wait, -1);
+	}
 	req->segment_wait = 0;
 }
 

@@ -90,9 +90,9 @@ void zd_lease_end(struct zd_engine *e, struct zd_lease *lease);
 void zd_buffer_watch(struct zd_buffer *buffer);
 void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer);
 
-/* Counts the bytes of prefetched buffers that can be dropped, in each segment of the device, and drops those
+/* Lists the device's segments with prefetched buffers that can be dropped, with their bytes, and drops those
  * of one segment (prefetch.c). */
-void zd_prefetches_count(struct zd_device *device);
+void zd_prefetches_list(struct zd_device *device);
 void zd_prefetches_drop(struct zd_engine *e, struct zd_segment *segment);
 
 #endif

@@ -20,32 +20,27 @@ void zd_buffer_evict(struct zd_engine *e, struct zd_buffer *buffer)
 	zd_buffer_drop(e, buffer);
 }
 
-static void count(const struct zd_extent *extent)
+static void add(struct zd_device *device, const struct zd_extent *extent)
 {
-	if (!extent->segment)
+	struct zd_segment *segment = extent->segment;
+	if (!segment)
 		return;
-	if (!extent->segment->is_candidate)
-		extent->segment->prefetched_bytes = 0; /* counted before */
-	zd_segment_set_candidate(extent->segment, true);
-	extent->segment->prefetched_bytes += extent->bytes;
+	if (!segment->has_prefetched)
+		TAILQ_INSERT_TAIL(&device->with_prefetched, segment, prefetched_link);
+	segment->has_prefetched = true;
+	segment->prefetched_bytes += extent->bytes;
 }
 
-void zd_prefetches_count(struct zd_device *device)
+void zd_prefetches_list(struct zd_device *device)
 {
-	struct zd_segment *segment, *next;
 	const struct zd_buffer *buffer;
-	TAILQ_FOREACH_SAFE (segment, &device->candidates, candidate_link, next) {
-		segment->prefetched_bytes = 0;
-		/* The segment's only buffer was prefetched, and a gather has joined it since. */
-		if (zd_purpose_is_single(segment->purpose) && !segment->offered &&
-		    segment->state == ZD_SEGMENT_READY)
-			zd_segment_set_candidate(segment, false);
-	}
+	while (!TAILQ_EMPTY(&device->with_prefetched))
+		zd_segment_unlist_prefetched(TAILQ_FIRST(&device->with_prefetched));
 	TAILQ_FOREACH (buffer, &device->prefetched, use_link) {
 		if (!is_idle_prefetch(buffer))
 			continue;
-		count(&buffer->space.low);
-		count(&buffer->space.high);
+		add(device, &buffer->space.low);
+		add(device, &buffer->space.high);
 	}
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/engine/events.h"
 #include "core/engine/objects.h"
+#include "core/memory/empty.h"
 #include "core/memory/pool.h"
 #include "core/memory/retire.h"
 
@@ -24,17 +25,11 @@ static bool is_for(const struct zd_segment *segment, const struct zd_job *job, e
 	       (zd_purpose_is_single(purpose) ? segment->bytes == bytes : segment->bytes >= bytes);
 }
 
-bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment)
-{
-	return zd_hash_first(&e->segment_waits, zd_hash_id(segment->id)) ||
-	       e->events->segment_is_awaited(segment->device, segment->id);
-}
-
 /* Whether the segment was created for a request of more than `need` bytes, which has yet to use it. */
-static bool is_for_larger(const struct zd_engine *e, const struct zd_segment *segment, uint64_t need)
+static bool is_for_larger(const struct zd_segment *segment, uint64_t need)
 {
 	return segment->one_block && segment->bytes > need &&
-	       (segment->state == ZD_SEGMENT_CREATING || zd_segment_is_awaited(e, segment));
+	       (segment->state == ZD_SEGMENT_CREATING || segment->nwaiting > 0);
 }
 
 /* ---- Segments of one block ----------------------------------------------------------------------------- */
@@ -50,20 +45,6 @@ static uint64_t single_hash(const struct zd_device *device, const struct zd_job 
 {
 	uint64_t hash = zd_hash_id(job->id ^ zd_hash_id((uint64_t)device->index << 8 | (uint64_t)purpose));
 	return zd_hash_id(hash ^ bytes);
-}
-
-void zd_segment_set_candidate(struct zd_segment *segment, bool is_candidate)
-{
-	struct zd_segment_list *candidates = &segment->device->candidates;
-	if (segment->is_candidate == is_candidate)
-		return;
-	segment->is_candidate = is_candidate;
-	if (!is_candidate)
-		TAILQ_REMOVE(candidates, segment, candidate_link);
-	else if (segment->state == ZD_SEGMENT_RETIRING)
-		TAILQ_INSERT_HEAD(candidates, segment, candidate_link);
-	else
-		TAILQ_INSERT_TAIL(candidates, segment, candidate_link);
 }
 
 static struct zd_single_class *find_class(const struct zd_engine *e, const struct zd_device *device,
@@ -93,21 +74,32 @@ static void offer(struct zd_engine *e, struct zd_segment *segment)
 	}
 	TAILQ_INSERT_HEAD(&class->segments, segment, offered_link);
 	segment->offered = class;
-	zd_segment_set_candidate(segment, true);
 }
 
-void zd_segment_take(struct zd_engine *e, struct zd_segment *segment)
+static void withdraw(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_single_class *class = segment->offered;
 	if (!class)
 		return;
 	TAILQ_REMOVE(&class->segments, segment, offered_link);
 	segment->offered = NULL;
-	zd_segment_set_candidate(segment, false);
 	if (!TAILQ_EMPTY(&class->segments))
 		return;
 	zd_hash_remove(&e->singles, &class->node);
 	free(class);
+}
+
+void zd_segment_take(struct zd_engine *e, struct zd_segment *segment)
+{
+	withdraw(e, segment);
+	zd_empty_note(segment);
+}
+
+static void free_block(struct zd_engine *e, const struct zd_extent *extent)
+{
+	zd_block_free(extent->segment->range, extent->block);
+	offer(e, extent->segment);
+	zd_empty_note(extent->segment);
 }
 
 static struct zd_segment *find_single(const struct zd_engine *e, const struct zd_device *device,
@@ -145,12 +137,13 @@ static struct zd_segment *find_block(struct zd_engine *e, struct zd_device *devi
 	}
 	TAILQ_FOREACH (segment, &device->shared, shared_link) {
 		if (segment->state != ZD_SEGMENT_READY || !is_for(segment, job, purpose, bytes) ||
-		    is_for_larger(e, segment, need))
+		    is_for_larger(segment, need))
 			continue;
 		*block = zd_block_alloc(segment->range, bytes, align);
 		if (!*block)
 			continue;
 		segment->one_block = false;
+		zd_empty_note(segment);
 		return segment;
 	}
 	return NULL;
@@ -176,7 +169,7 @@ static struct zd_segment *find_creating(const struct zd_engine *e, struct zd_dev
 		return find_single(e, device, job, purpose, need, ZD_SEGMENT_CREATING);
 	TAILQ_FOREACH (segment, &device->shared, shared_link) {
 		if (segment->state == ZD_SEGMENT_CREATING && is_for(segment, job, purpose, need) &&
-		    !is_for_larger(e, segment, need))
+		    !is_for_larger(segment, need))
 			return segment;
 	}
 	return NULL;
@@ -263,6 +256,12 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	HASH_DEL(e->segments, segment);
 	zd_id_tree_remove(&e->listed[ZD__TABLE__SEGMENTS], &segment->listed);
 	zd_segment_withdraw(e, segment);
+	zd_assert(segment->by_device.id == 0);
+	if (segment->state == ZD_SEGMENT_DESTROYING) {
+		TAILQ_REMOVE(&segment->device->retiring, segment, retiring_link);
+		TAILQ_REMOVE(&segment->job->owner->queues[segment->device->index].retiring, segment,
+		             owner_link);
+	}
 	TAILQ_REMOVE(&segment->device->segments, segment, device_link);
 	if (!zd_purpose_is_single(segment->purpose))
 		TAILQ_REMOVE(&segment->device->shared, segment, shared_link);
@@ -329,6 +328,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op, int status, c
 	zd_dirty(e, segment->device);
 	if (status == 0) {
 		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+		zd_empty_note(segment);
 		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 		zd_journal_segment(e, segment);
 		return;
@@ -353,11 +353,10 @@ static struct zd_segment *segment_add(struct zd_engine *e, struct zd_job *job, u
 	TAILQ_INSERT_TAIL(&device->segments, segment, device_link);
 	if (!zd_purpose_is_single(purpose))
 		TAILQ_INSERT_TAIL(&device->shared, segment, shared_link);
-	zd_segment_set_candidate(segment, true);
 	offer(e, segment);
-	if (!job->held_bytes)
-		job->held_bytes = zd_calloc(e->ndevices, sizeof(*job->held_bytes));
-	job->held_bytes[device->index][purpose] += bytes;
+	if (!job->pools)
+		job->pools = zd_calloc(e->ndevices, sizeof(*job->pools));
+	job->pools[device->index].held_bytes[purpose] += bytes;
 	segment->is_held = true;
 	zd_id_tree_insert(&e->listed[ZD__TABLE__SEGMENTS], &segment->listed, id);
 	device->segment_bytes += bytes;
@@ -373,6 +372,7 @@ struct zd_segment *zd_segment_restore(struct zd_engine *e, struct zd_job *job, u
 {
 	struct zd_segment *segment = segment_add(e, job, id, device, purpose, bytes);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
+	zd_empty_note(segment);
 	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 	segment->recorded = true; /* the journal and the sink have it from the previous daemon */
 	return segment;
@@ -431,15 +431,23 @@ static uint64_t usual_size(const struct zd_engine *e, const struct zd_device *de
 /* The bytes of the job's segments of the purpose that do not retire. */
 static uint64_t held_by(const struct zd_device *device, const struct zd_job *job, enum zd_purpose purpose)
 {
-	return job->held_bytes ? job->held_bytes[device->index][purpose] : 0;
+	return job->pools ? job->pools[device->index].held_bytes[purpose] : 0;
+}
+
+void zd_segment_unlist_prefetched(struct zd_segment *segment)
+{
+	if (segment->has_prefetched)
+		TAILQ_REMOVE(&segment->device->with_prefetched, segment, prefetched_link);
+	segment->has_prefetched = false;
+	segment->prefetched_bytes = 0;
 }
 
 void zd_segment_withdraw(struct zd_engine *e, struct zd_segment *segment)
 {
-	zd_segment_take(e, segment);
-	zd_segment_set_candidate(segment, false);
+	withdraw(e, segment);
+	zd_segment_unlist_prefetched(segment);
 	if (segment->is_held)
-		segment->job->held_bytes[segment->device->index][segment->purpose] -= segment->bytes;
+		segment->job->pools[segment->device->index].held_bytes[segment->purpose] -= segment->bytes;
 	segment->is_held = false;
 }
 
@@ -568,10 +576,8 @@ static void take_back(struct zd_engine *e, struct zd_space *space)
 {
 	struct zd_extent *extents[2] = {&space->low, &space->high};
 	for (unsigned i = 0; i < 2; i++) {
-		if (!extents[i]->block)
-			continue;
-		zd_block_free(extents[i]->segment->range, extents[i]->block);
-		offer(e, extents[i]->segment);
+		if (extents[i]->block)
+			free_block(e, extents[i]);
 	}
 	*space = (struct zd_space){.low = {.block = NULL}};
 }
@@ -694,8 +700,7 @@ void zd_pool_free(struct zd_engine *e, struct zd_extent *extent)
 		return;
 	if (extent->block->owner_type != ZD_BLOCK_NOBODY)
 		free_event(e, extent);
-	zd_block_free(extent->segment->range, extent->block);
-	offer(e, extent->segment);
+	free_block(e, extent);
 	zd_dirty(e, extent->segment->device);
 	*extent = (struct zd_extent){0};
 }

@@ -31,22 +31,26 @@ struct zd_segment {
 	struct zd_device *device;
 	struct zd_job *job;
 	uint64_t bytes;
-	bool one_block;            /* created for one block, which has not been allocated yet */
-	bool recorded;             /* the journal has it, and the sink preserves its descriptor */
-	bool counted;              /* in `nkept` of the engine and of the owner */
-	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of prefetched buffers */
+	bool one_block;    /* created for one block, which has not been allocated yet */
+	bool recorded;     /* the journal has it, and the sink preserves its descriptor */
+	bool counted;      /* in `nkept` of the engine and of the owner */
+	uint32_t nwaiting; /* requests in queues, and slices, that wait for its creation or their next try */
+	uint64_t prefetched_bytes; /* scratch of retire.c: bytes of idle prefetched buffers */
 	uint64_t retire_serial;    /* its position in the order in which segments started to retire */
 	uint64_t unmap_until_ns;   /* RETIRING: sessions that have it mapped until then are ended */
 	struct zd_block_range *range;
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
 	TAILQ_ENTRY(zd_segment) shared_link; /* for purposes whose segments have many blocks */
-	TAILQ_ENTRY(zd_segment) candidate_link;
-	bool is_candidate; /* in the device's `candidates` */
+	TAILQ_ENTRY(zd_segment)
+	retiring_link, owner_link; /* of the device and of the uid, while it retires */
+	TAILQ_ENTRY(zd_segment) prefetched_link;
+	bool has_prefetched;                 /* in the device's `with_prefetched` */
+	struct zd_id_node by_device, by_job; /* by_device.id 0: it is not empty; empty.h */
 	/* its block is free, and it is the only one: the segments like it */
 	struct zd_single_class *offered;
 	TAILQ_ENTRY(zd_segment) offered_link;
-	bool is_held; /* counted in the job's `held_bytes` */
+	bool is_held; /* counted in the `held_bytes` of the job's pool */
 	struct zd_id_node listed;
 	UT_hash_handle hh;
 };
@@ -127,8 +131,6 @@ bool zd_pool_could_fit(const struct zd_engine *e, const struct zd_device *device
                        enum zd_purpose purpose, uint64_t bytes);
 /* Returns the size of the segment's bookkeeping, without the headers of blocks. */
 uint64_t zd_segment_metadata_bytes(const struct zd_segment *segment);
-/* Whether the segment was created for a request or reduction that has not been tried again yet. */
-bool zd_segment_is_awaited(const struct zd_engine *e, const struct zd_segment *segment);
 /* Frees the segment's bookkeeping. The executor frees the memory, or the memory was never allocated. */
 void zd_segment_free(struct zd_engine *e, struct zd_segment *segment);
 /* Adds an event of the segment; `session` 0: no session. */
@@ -140,8 +142,8 @@ void zd_segment_forget(struct zd_engine *e, struct zd_segment *segment);
 void zd_pool_free(struct zd_engine *e, struct zd_extent *extent);
 void zd_pool_free_space(struct zd_engine *e, struct zd_space *space);
 struct zd_location zd_extent_location(const struct zd_extent *extent);
-/* Adds the segment to its device's `candidates`, or removes it. */
-void zd_segment_set_candidate(struct zd_segment *segment, bool is_candidate);
+/* Removes the segment from its device's `with_prefetched`. */
+void zd_segment_unlist_prefetched(struct zd_segment *segment);
 /* Called when a restore has allocated a block of the segment. */
 void zd_segment_take(struct zd_engine *e, struct zd_segment *segment);
 /* Called when the segment starts to retire: no block is allocated from it. */

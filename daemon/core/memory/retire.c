@@ -5,6 +5,7 @@
 #include "core/engine/deferred_teardown.h"
 #include "core/engine/events.h"
 #include "core/engine/objects.h"
+#include "core/memory/empty.h"
 #include "core/memory/pool.h"
 #include "core/memory/retire.h"
 
@@ -95,6 +96,7 @@ void zd_engine_segment_given(struct zd_engine *e, uint64_t session_id, uint32_t 
 	mapping->session = session;
 	TAILQ_INSERT_TAIL(&segment->mappings, mapping, segment_link);
 	TAILQ_INSERT_TAIL(&session->mappings, mapping, session_link);
+	zd_empty_note(segment);
 	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_MAP, session->id);
 }
 
@@ -102,6 +104,7 @@ static void mapping_free(struct zd_mapping *mapping)
 {
 	TAILQ_REMOVE(&mapping->segment->mappings, mapping, segment_link);
 	TAILQ_REMOVE(&mapping->session->mappings, mapping, session_link);
+	zd_empty_note(mapping->segment);
 	zd_metadata_uncharge(mapping->session->owner, sizeof(*mapping));
 	free(mapping);
 }
@@ -164,17 +167,18 @@ int zd_retire_text(const struct zd_engine *e, uint32_t id, const struct zd_sessi
 
 /* ---- Choice -------------------------------------------------------------------------------------------- */
 
-/* Valid after the event count_prefetched. A prefetched buffer with two frames ends with the first of them. */
-static bool is_empty(const struct zd_engine *e, const struct zd_segment *segment)
+/* Whether the segment's blocks are all of idle prefetched buffers, which are dropped when it retires. Valid
+ * after the event list_prefetched. A prefetched buffer with two frames ends with the first of them. */
+static bool has_only_prefetched(const struct zd_segment *segment, const struct zd_owner *owner)
 {
 	uint64_t used = zd_block_used_bytes(segment->range);
-	return segment->state == ZD_SEGMENT_READY && (used == 0 || used == segment->prefetched_bytes) &&
-	       !zd_segment_is_awaited(e, segment);
+	return segment->state == ZD_SEGMENT_READY && used > 0 && used == segment->prefetched_bytes &&
+	       segment->nwaiting == 0 && (!owner || segment->job->owner == owner);
 }
 
 /* Whether `a` retires before `b`. First retire segments that no session has mapped, then segments without
- * prefetched buffers, then segments of the job that needs memory. Among these the largest is first, so that
- * few segments retire and few sessions have to unmap them. */
+ * prefetched buffers, then segments of the job that needs memory, then the larger ones. empty.c orders empty
+ * segments in the same way. */
 static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, const struct zd_job *job)
 {
 	bool a_mapped = !TAILQ_EMPTY(&a->mappings), b_mapped = !TAILQ_EMPTY(&b->mappings);
@@ -189,14 +193,14 @@ static bool goes_before(const struct zd_segment *a, const struct zd_segment *b, 
 }
 
 /* Returns the next segment to retire. With `owner`, considers only segments of its jobs. NULL: none. */
-static struct zd_segment *choose(const struct zd_engine *e, const struct zd_device *device,
-                                 const struct zd_owner *owner, const struct zd_job *job)
+static struct zd_segment *choose(const struct zd_device *device, const struct zd_owner *owner,
+                                 const struct zd_job *job)
 {
-	struct zd_segment *segment, *best = NULL;
-	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
-		if (!is_empty(e, segment) || (owner && segment->job->owner != owner))
-			continue;
-		if (!best || goes_before(segment, best, job))
+	struct zd_segment *segment, *best = zd_empty_choose(device, owner, job);
+	if (best && TAILQ_EMPTY(&best->mappings))
+		return best;
+	TAILQ_FOREACH (segment, &device->with_prefetched, prefetched_link) {
+		if (has_only_prefetched(segment, owner) && (!best || goes_before(segment, best, job)))
 			best = segment;
 	}
 	return best;
@@ -204,12 +208,14 @@ static struct zd_segment *choose(const struct zd_engine *e, const struct zd_devi
 
 static void retire(struct zd_engine *e, struct zd_segment *segment)
 {
-	if (segment->prefetched_bytes > 0)
+	if (zd_block_used_bytes(segment->range) > 0)
 		e->events->drop_prefetched(e, segment);
 	zd_assert(zd_block_used_bytes(segment->range) == 0);
 	zd_segment_withdraw(e, segment);
 	zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_RETIRING);
-	zd_segment_set_candidate(segment, true);
+	zd_empty_note(segment);
+	TAILQ_INSERT_TAIL(&segment->device->retiring, segment, retiring_link);
+	TAILQ_INSERT_TAIL(&segment->job->owner->queues[segment->device->index].retiring, segment, owner_link);
 	segment->retire_serial = ++e->retire_serial;
 	zd_segment_event(e, segment, ZD_EVENT_SEGMENT_RETIRE, 0);
 	segment->device->retiring_bytes += segment->bytes;
@@ -289,16 +295,15 @@ static uint64_t quota_room_bytes(const struct zd_engine *e, const struct zd_owne
 	return left == UINT64_MAX ? left : left + owner->retiring_bytes;
 }
 
-/* The bytes of the empty segments on the device. With `owner`, only those of its jobs. */
-static uint64_t empty_bytes(struct zd_engine *e, struct zd_device *device, const struct zd_owner *owner)
+/* The bytes of the device's segments that can retire. With `owner`, only those of its jobs. */
+static uint64_t unused_bytes(const struct zd_engine *e, struct zd_device *device,
+                             const struct zd_owner *owner)
 {
 	const struct zd_segment *segment;
-	uint64_t bytes = 0;
-	e->events->count_prefetched(device);
-	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
-		if (is_empty(e, segment) && (!owner || segment->job->owner == owner))
-			bytes += segment->bytes;
-	}
+	uint64_t bytes = zd_empty_bytes(device, owner);
+	e->events->list_prefetched(device);
+	TAILQ_FOREACH (segment, &device->with_prefetched, prefetched_link)
+		bytes += has_only_prefetched(segment, owner) ? segment->bytes : 0;
 	return bytes;
 }
 
@@ -312,12 +317,12 @@ static bool reclaim_quota(struct zd_engine *e, const struct zd_job *job, struct 
 	if (need <= room)
 		return true;
 	for (uint32_t i = 0; i < e->ndevices; i++)
-		room += empty_bytes(e, &e->devices[i], job->owner);
+		room += unused_bytes(e, &e->devices[i], job->owner);
 	if (need > room)
 		return false;
 	for (uint32_t i = 0; i < e->ndevices; i++) {
 		struct zd_device *from = &e->devices[(device->index + i) % e->ndevices];
-		while (need > quota_room_bytes(e, job->owner) && (segment = choose(e, from, job->owner, job)))
+		while (need > quota_room_bytes(e, job->owner) && (segment = choose(from, job->owner, job)))
 			retire(e, segment);
 	}
 	return true;
@@ -329,9 +334,9 @@ void zd_pool_reclaim(struct zd_engine *e, const struct zd_job *job, struct zd_de
 	struct zd_segment *segment;
 	if (need > device->config.arena_bytes || !reclaim_quota(e, job, device, need))
 		return;
-	if (need <= room_bytes(device) || need > room_bytes(device) + empty_bytes(e, device, NULL))
+	if (need <= room_bytes(device) || need > room_bytes(device) + unused_bytes(e, device, NULL))
 		return;
-	while (need > room_bytes(device) && (segment = choose(e, device, NULL, job)))
+	while (need > room_bytes(device) && (segment = choose(device, NULL, job)))
 		retire(e, segment);
 }
 
@@ -344,36 +349,34 @@ static void await_retiring(struct zd_engine *e, struct zd_device *device)
 	e->next_unmap_ns = zd_min_u64(e->next_unmap_ns, e->now_ns + 1); /* sessions can be late already */
 }
 
-/* With `owner`, only a segment of its jobs. */
-static uint32_t await_first(struct zd_engine *e, struct zd_device *device, const struct zd_owner *owner)
+static uint32_t await_first(struct zd_engine *e, struct zd_device *device,
+                            const struct zd_segment_list *retiring)
 {
-	const struct zd_segment *segment;
-	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
-		if (!is_retiring(segment) || (owner && segment->job->owner != owner))
-			continue;
-		await_retiring(e, device);
-		return segment->id;
-	}
-	return 0;
+	const struct zd_segment *segment = TAILQ_FIRST(retiring);
+	if (!segment)
+		return 0;
+	await_retiring(e, device);
+	return segment->id;
 }
 
 uint32_t zd_retiring_await(struct zd_engine *e, const struct zd_owner *owner, struct zd_device *device,
                            uint64_t bytes)
 {
 	uint64_t need = zd_align_up(bytes, device->config.segment_align_bytes);
-	const struct zd_owner *only = need > zd_pool_quota_left(e, owner) ? owner : NULL;
 	uint32_t found = 0;
 	if (need > room_bytes(device) || need > quota_room_bytes(e, owner))
 		return 0;
-	found = await_first(e, device, only);
-	for (uint32_t i = 0; i < e->ndevices && !found && owner->retiring_bytes > 0; i++)
-		found = await_first(e, &e->devices[i], owner);
+	if (need <= zd_pool_quota_left(e, owner))
+		found = await_first(e, device, &device->retiring);
+	for (uint32_t i = 0; i < e->ndevices && !found; i++) {
+		uint32_t at = (device->index + i) % e->ndevices;
+		found = await_first(e, &e->devices[at], &owner->queues[at].retiring);
+	}
 	return found;
 }
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */
 
-/* A trim can retire 10^5 segments. It sorts them, instead of searching all for each. */
 static int compare(const void *left, const void *right)
 {
 	const struct zd_segment *a = *(const struct zd_segment *const *)left;
@@ -383,18 +386,26 @@ static int compare(const void *left, const void *right)
 	return a->id < b->id ? -1 : 1;
 }
 
-/* Returns the segments that choose() would, in that order; owned by the caller. */
-static struct zd_segment **list_empty(const struct zd_engine *e, const struct zd_device *device,
-                                      const struct zd_owner *owner, uint32_t *count)
+/* Returns the segments that choose() would, in that order; owned by the caller. A trim can retire 10^5
+ * segments: choose() would search those with prefetched buffers for each. */
+static struct zd_segment **list_unused(const struct zd_engine *e, struct zd_device *device,
+                                       const struct zd_owner *owner, uint32_t *count)
 {
 	struct zd_segment *segment, **list;
-	uint32_t n = 0;
-	TAILQ_FOREACH (segment, &device->candidates, candidate_link)
-		n++;
-	list = zd_calloc(n + 1, sizeof(struct zd_segment *));
+	uint32_t room = 1;
+	e->events->list_prefetched(device);
+	for (segment = zd_empty_first(device); segment; segment = zd_empty_next(segment))
+		room++;
+	TAILQ_FOREACH (segment, &device->with_prefetched, prefetched_link)
+		room++;
+	list = zd_calloc(room, sizeof(struct zd_segment *));
 	*count = 0;
-	TAILQ_FOREACH (segment, &device->candidates, candidate_link) {
-		if (is_empty(e, segment) && (!owner || segment->job->owner == owner))
+	for (segment = zd_empty_first(device); segment; segment = zd_empty_next(segment)) {
+		if (!owner || segment->job->owner == owner)
+			list[(*count)++] = segment;
+	}
+	TAILQ_FOREACH (segment, &device->with_prefetched, prefetched_link) {
+		if (has_only_prefetched(segment, owner))
 			list[(*count)++] = segment;
 	}
 	qsort(list, *count, sizeof(struct zd_segment *), compare);
@@ -410,9 +421,8 @@ static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	struct zd_device *device = req->device = &e->devices[index];
 	const struct zd_owner *owner = req->session->admin ? NULL : req->session->owner;
 	(void)e->events->saves_make_room(e, owner, device);
-	e->events->count_prefetched(device);
 	uint32_t count;
-	struct zd_segment **list = list_empty(e, device, owner, &count);
+	struct zd_segment **list = list_unused(e, device, owner, &count);
 	for (uint32_t i = 0;
 	     i < count && device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes; i++)
 		retire(e, list[i]);
@@ -423,13 +433,14 @@ static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct 
 
 static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_segment *segment;
+	struct zd_device *device = req->device;
+	const struct zd_segment *first =
+	        TAILQ_FIRST(req->session->admin ? &device->retiring
+	                                        : &req->session->owner->queues[device->index].retiring);
 	(void)err;
-	TAILQ_FOREACH (segment, &req->device->candidates, candidate_link) {
-		if (!is_retiring(segment) || !trim_waits_for(req, segment))
-			continue;
-		await_retiring(e, req->device);
-		return zd_wait_for(req, ZD_WAIT_RETIRE, 0, segment->id, 0);
+	if (first && trim_waits_for(req, first)) {
+		await_retiring(e, device);
+		return zd_wait_for(req, ZD_WAIT_RETIRE, 0, first->id, 0);
 	}
 	e->reply.u.trim.freed_bytes = req->u.trim.freed_bytes;
 	return 0;

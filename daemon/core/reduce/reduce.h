@@ -46,8 +46,6 @@ int zd_backward_check_closed(const struct zd_member *member, const struct zd_uni
 /* Retries the slices that wait for staging on a dirty device. Called by zd_settle() before the device's queue
  * is attempted. Marks devices dirty only on a change. */
 void zd_reduce_settle(struct zd_engine *e, struct zd_device *device);
-/* Whether the segment was created for a reduction that still waits for staging. */
-bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment);
 /* Writes the text of a ZD_WAIT_REDUCTIONS. Returns its length. */
 int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, char *out, size_t out_bytes);
 

@@ -14,6 +14,7 @@
 #include <utlist.h>
 
 #include "core/cluster/cluster.h"
+#include "core/memory/empty.h"
 #include "core/reduce/reduce.h"
 #include "core/reduce/slice.h"
 #include "core/reduce/target.h"
@@ -316,6 +317,16 @@ void zd_slices_free(struct zd_reduction *r)
 	r->nslices = 0;
 }
 
+/* From now on the slice waits for this segment; 0: for none. */
+static void await_segment(struct zd_engine *e, struct zd_slice *slice, uint32_t segment)
+{
+	if (slice->segment_wait)
+		zd_empty_await(e, slice->segment_wait, -1);
+	slice->segment_wait = segment;
+	if (segment)
+		zd_empty_await(e, segment, 1);
+}
+
 void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 {
 	for (uint32_t owner = 0; r->slices && owner < r->group->local_world_size; owner++) {
@@ -324,9 +335,10 @@ void zd_slices_stop(struct zd_engine *e, struct zd_reduction *r)
 		struct zd_storage *sum = r->unit->parts[owner].sum; /* NULL: it was dropped already */
 		slice->plan.stopped = true;
 		zd_terms_stop(slice);
-		if (slice->state == ZD_SLICE_WAITING)
+		if (slice->state == ZD_SLICE_WAITING) {
+			await_segment(e, slice, 0);
 			DL_DELETE(device->staging_queue, slice);
-		else if (slice->state != ZD_SLICE_DONE && sum && sum == slice->target)
+		} else if (slice->state != ZD_SLICE_DONE && sum && sum == slice->target)
 			zd_sum_made(e, sum);
 		zd_storage_drop(e, slice->staging); /* the pointer remains valid while a command uses it */
 	}
@@ -416,7 +428,7 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 		                 : zd_storage_new(e, &probe, owner, owner->device, charge, bytes,
 		                                  &slice->staging, err);
 	} while (status < 0 && trim_device(e, r->group, owner->device));
-	slice->segment_wait = probe.segment_wait;
+	await_segment(e, slice, probe.segment_wait);
 	if (status >= 0)
 		return status;
 	/* Other reductions release their staging memory without a call, unless they wait for this one. */
@@ -469,8 +481,9 @@ static bool is_first_of_uid(struct zd_device *device, const struct zd_slice *sli
 	return first;
 }
 
-static void slice_leave_queue(struct zd_device *device, struct zd_slice *slice)
+static void slice_leave_queue(struct zd_engine *e, struct zd_device *device, struct zd_slice *slice)
 {
+	await_segment(e, slice, 0);
 	struct zd_slice *before;
 	for (before = device->staging_queue; before != slice; before = before->next)
 		before->overtaken += uid_of(before) != uid_of(slice);
@@ -501,7 +514,7 @@ static bool serve_one(struct zd_engine *e, struct zd_device *device)
 			zd_reduction_fail(e, slice->reduction, status, err.text);
 			return true;
 		}
-		slice_leave_queue(device, slice);
+		slice_leave_queue(e, device, slice);
 		slice_open(e, slice);
 		zd_dirty_group(e, slice->reduction->group); /* its entries can be promised to others now */
 		return true;
@@ -513,15 +526,4 @@ void zd_reduce_settle(struct zd_engine *e, struct zd_device *device)
 {
 	while (serve_one(e, device))
 		;
-}
-
-bool zd_reduce_awaits(const struct zd_device *device, uint32_t segment)
-{
-	const struct zd_slice *slice;
-	DL_FOREACH(device->staging_queue, slice)
-	{
-		if (slice->segment_wait == segment)
-			return true;
-	}
-	return false;
 }

@@ -16,7 +16,7 @@
 #include "tests/support/core_reduce.h"
 
 #define NRANKS   3u
-#define ARENA    (256 * CORE_MIB) /* of a device */
+#define ARENA    (64 * CORE_MIB)  /* of a device */
 #define IN_PLACE (NRANKS * 2048u) /* elements */
 #define MOST     240u             /* objects that are held, or half of them: no hash table is about to grow */
 /* About 0.3 ms of a processor. */
@@ -264,6 +264,19 @@ static void hold_frames(struct scene *s)
 		need(s, core_release(s->core, s->session, s->units[i]));
 }
 
+/* Rank 0's device has no memory for another segment, and its requests for memory retire free frames. The unit
+ * is not gathered in place. */
+static void hold_frames_of_full_device(struct scene *s)
+{
+	uint64_t small = s->unit;
+	struct core_row row;
+	hold_frames(s);
+	s->unit = small;
+	s->numel = 300;
+	(void)core_rows(s->core, ZD__TABLE__DEVICES, &row, 1);
+	need(s, core_alloc(s->core, s->session, "job", 0, ARENA - row.row->device->segment_bytes));
+}
+
 static void hold_tags(struct scene *s)
 {
 	char tag[32];
@@ -322,6 +335,7 @@ static const struct hold {
         {"buffers in place", hold_buffers_in_place, ZD_MAX_UNITS},
         {"buffers in place in quarantine", hold_quarantine_in_place, ZD_MAX_UNITS},
         {"free frames", hold_frames, ZD_MAX_UNITS},
+        {"free frames of a full device", hold_frames_of_full_device, ZD_MAX_UNITS},
         {"tags", hold_tags, 300000},
         {"scopes", hold_scopes, ZD_MAX_SCOPES},
         {"gathers of a session that wait", hold_waiters, ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM},
@@ -329,11 +343,12 @@ static const struct hold {
         {"sums", hold_sums, ZD_MAX_UNITS},
 };
 
-/* Requests that still visit all that is held. */
+/* Requests that still visit all that is held. The last three retire as many segments as they need memory. */
 static const char *const known[][2] = {
         {"session_reset", "groups"},
         {"trim", "free frames"},
-        {"an alloc without room", "free frames"},
+        {"trim", "free frames of a full device"},
+        {"backward_begin", "free frames of a full device"},
 };
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */

@@ -431,7 +431,7 @@ class Model:
         if not block.uses & _BACKWARD:
             self.enter_backward()
             self._hold_backward(block)
-            self._leave_passed(block, node)
+            self._release_passed(block, node)
         block.node = node
         return unit.flat(unit.address)
 
@@ -445,7 +445,7 @@ class Model:
         self._acquire(block, _BACKWARD, self._following(block, "next_backward"))
         self.backward_blocks.append(block)
 
-    def _leave_backward(self, block: Block) -> None:
+    def _release_backward(self, block: Block) -> None:
         if block.uses & _BACKWARD:
             block.raw = False
             block.node = None
@@ -453,7 +453,7 @@ class Model:
             block.release(_BACKWARD | _KEPT)
         block.release(_KEPT)
 
-    def _leave_passed(self, block: Block, node: Any) -> None:
+    def _release_passed(self, block: Block, node: Any) -> None:
         """Releases blocks that wait for no gradient, when the backward has reached another block.
 
         A node can unpack weights of two blocks. Blocks of this node therefore remain.
@@ -462,13 +462,13 @@ class Model:
             if other is block or other.raw or other.node is node or other.node is None or other.depth:
                 continue
             if not other.encloses(block) and all(unit.submitted for unit in other.trainable):
-                self._leave_backward(other)
+                self._release_backward(other)
 
     def _passed(self, block: Block) -> None:
         """Called when the backward of the block's module has ended."""
         if block.uses & _BACKWARD and block.raw and not block.depth:
             if all(unit.submitted or not unit.fired for unit in block.trainable):
-                self._leave_backward(block)
+                self._release_backward(block)
 
     def arrived(self, unit: FlatUnit, index: int) -> None:
         """Torch calls it when a leaf has its gradient of a task."""
@@ -492,7 +492,7 @@ class Model:
                 self.gradients.submit(unit)
                 if block.uses & _BACKWARD and not block.raw and len(block.trainable) == len(block.units):
                     if all(each.submitted for each in block.trainable):
-                        self._leave_backward(block)
+                        self._release_backward(block)
             self.gradients.fetcher.start()
 
     def _refuse(self, unit: FlatUnit, index: int) -> None:
@@ -529,7 +529,7 @@ class Model:
         try:
             self.gradients.end(skips)
         finally:
-            self._leave_all()
+            self._release_all()
         self.counts.backwards += 1
 
     def finish_inside(self) -> None:
@@ -539,10 +539,10 @@ class Model:
             block.release(_BACKWARD)
         self.backward_blocks.clear()
 
-    def _leave_all(self) -> None:
+    def _release_all(self) -> None:
         for block in tuple(self.backward_blocks):
             block.depth = 0
-            self._leave_backward(block)
+            self._release_backward(block)
         self.release_kept()
         for block in self.blocks:
             block.forget_ahead()
@@ -563,7 +563,7 @@ class Model:
         try:
             self.gradients.abandon()
         finally:
-            self._leave_all()
+            self._release_all()
 
     def settle(self, reads: bool = False) -> None:
         """Called before a forward: ends the remains of the last step or backward.

@@ -15,6 +15,7 @@ import unittest
 import warnings
 from functools import partial
 from typing import Any, Callable, Optional
+from unittest import mock
 
 import harness
 import models
@@ -549,6 +550,44 @@ class Failing(unittest.TestCase):
             self.assertEqual([parameter.grad for parameter in module.parameters()], [None] * len(list(module.parameters())))
 
         harness.ranks(daemon.socket, 1, body)
+
+    def used(self, offload: Optional[str], reads: bool) -> Any:
+        """The values after a step. reads: while the optimizer's thread steps a unit, the program uses its gradient."""
+        entered, leave, main, sgd = threading.Event(), threading.Event(), threading.get_ident(), torch.optim.SGD.step
+
+        def pauses(optimizer: Any, *args: Any) -> Any:
+            if threading.get_ident() != main:
+                entered.set()
+                self.assertTrue(leave.wait(60))
+            return sgd(optimizer, *args)
+
+        def read() -> None:
+            self.assertTrue(entered.wait(60))
+            for use in (torch.Tensor.norm, torch.Tensor.zero_, lambda gradient: gradient.mul_(2),
+                        lambda gradient: gradient.detach().zero_()):
+                with self.assertRaisesRegex(RuntimeError, "went with the optimizer's step in the backward"):
+                    use(weight.grad)
+            leave.set()
+
+        module = harness.shard(harness.seeded(small), offload=offload)
+        weight = next(module.layers[1].parameters())
+        if reads:
+            when_backward_comes(module.layers[0], read)
+        else:
+            leave.set()
+        optimizer = zt.optimizer_in_backward(module, models.sgd(module))
+        with mock.patch.object(torch.optim.SGD, "step", pauses):
+            models.mlp_loss(module, 0, 0)
+        optimizer.step()
+        return harness.slices(module)
+
+    def test_use(self) -> None:
+        """a gradient that the optimizer's thread reads at that moment is refused as well, and remains unchanged"""
+        for offload in EACH:
+            with self.subTest(offload=offload):
+                [found] = harness.ranks(daemon.socket, 1, lambda _: self.used(offload, True))
+                [expected] = harness.ranks(daemon.socket, 1, lambda _: self.used(offload, False))
+                same(found, expected)
 
 
 if __name__ == "__main__":

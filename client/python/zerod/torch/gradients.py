@@ -62,8 +62,8 @@ class _Used(_Gone):
     """The source of gradients that an optimizer in the backward uses."""
 
 
-_used = _Used(" in the backward: clipping, GradScaler and programs that read gradients need an optimizer without "
-              "optimizer_in_backward()")
+used = _Used(" in the backward: clipping, GradScaler and programs that read gradients need an optimizer without "
+             "optimizer_in_backward()")
 
 
 class _Waiting:
@@ -484,7 +484,7 @@ class Gradients:
             for index, member in enumerate(unit.members):
                 if unit.wants[index]:
                     member.parameter.grad = holder = self._holder(unit, index)
-                    holder.wait_for(_used)
+                    holder.wait_for(used)
 
     def _shown(self, unit: FlatUnit, index: int, parameter: torch.nn.Parameter) -> Optional[ShardedTensor]:
         """The parameter's `.grad`, which now waits. None if it already waited."""
@@ -651,7 +651,7 @@ class Gradients:
                 gradient = parameter.grad
                 if gradient is None:
                     continue
-                if isinstance(gradient, ShardedTensor) and gradient.source is _used:
+                if isinstance(gradient, ShardedTensor) and gradient.source is used:
                     parameter.grad = None
                     continue
                 some = True

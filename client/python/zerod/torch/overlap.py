@@ -31,8 +31,8 @@ from zerod import structs as s
 from . import plain
 from .context import Context
 from .fetcher import Fetcher
-from .gradients import Gradients
-from .sharded import ShardedTensor, as_plain, part_of
+from .gradients import Gradients, used
+from .sharded import Lent, ShardedTensor, as_plain, part_of
 from .tensors import tensor_at
 from .unit import FlatUnit
 from .updates import Updates
@@ -246,13 +246,15 @@ class Overlap(Fetcher):
         try:
             with as_plain():
                 for index, parameter in mine:
-                    parameter.grad = ShardedTensor(gradients[index], unit.gradient_parts[index])
+                    gradient = ShardedTensor(gradients[index], unit.gradient_parts[index])
+                    gradient.wait_for(Lent(gradients[index], used))
+                    parameter.grad = gradient
             plain.step(self.optimizer, [{**group, "params": [parameter for _, parameter in mine if group_of[id(parameter)] == number]}
                                         for number, group in enumerate(self._groups)])
         finally:
             with as_plain():
-                for (_, parameter), gradient in zip(mine, shown):
-                    parameter.grad = gradient
+                for (_, parameter), former in zip(mine, shown):
+                    parameter.grad = former
 
 
 class OnDevice(Overlap):

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import sharded
-from .sharded import Scaled, ShardedParameter, ShardedTensor, ShardedWrite
+from .sharded import Lent, Scaled, ShardedParameter, ShardedTensor, ShardedWrite
 
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, dict], Any]
@@ -323,7 +323,7 @@ def _zero(func: Any, args: Any, kwargs: dict) -> Any:
     for tensor in args[0] if isinstance(args[0], (list, tuple)) else (args[0],):
         if is_sharded(tensor):
             tensor.zeroed = True
-            if tensor.source is None or tensor.guarded or isinstance(tensor.source, Scaled):
+            if tensor.source is None or tensor.guarded or isinstance(tensor.source, (Lent, Scaled)):
                 tensor.writable_local().zero_()
                 continue
             zeros = tensor.blank_local().zero_()

@@ -10,6 +10,7 @@ which is the whole parameter.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -41,9 +42,9 @@ class ShardedWrite(RuntimeError):
 
 
 class Source(Protocol):
-    """Provides a tensor's values at their first use."""
+    """Provides a tensor's values at their first use: settles the tensor, or returns the values for this use alone."""
 
-    def fill(self, tensor: "ShardedTensor") -> None: ...
+    def fill(self, tensor: "ShardedTensor") -> Optional[torch.Tensor]: ...
 
 
 class Part:
@@ -112,6 +113,18 @@ class Scaled:
         tensor.settle(self.values)
 
 
+class Lent:
+    """The source of a gradient for the thread that makes it: an optimizer in the backward reads it in `.grad`, where the program can
+    see it meanwhile. Other threads get what `others` provides."""
+
+    def __init__(self, values: torch.Tensor, others: Source) -> None:
+        self.values, self.others = values, others
+        self._thread = threading.get_ident()
+
+    def fill(self, tensor: "ShardedTensor") -> Optional[torch.Tensor]:
+        return self.values if threading.get_ident() == self._thread else self.others.fill(tensor)
+
+
 class Assigned:
     """The x of `p.data = x`. In PyTorch it then shares p's memory: a write to x is a write to p. Here p has a copy."""
 
@@ -175,8 +188,9 @@ class ShardedTensor(torch.Tensor):
         """This rank's values, flat."""
         while (values := self._local) is None:
             source = self.source
-            if source is not None:  # an optimizer in another thread can close these masters again
-                source.fill(self)
+            # An optimizer in another thread can close these masters again.
+            if source is not None and (values := source.fill(self)) is not None:
+                break
         return values
 
     def wait_for(self, source: Source) -> None:

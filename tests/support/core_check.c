@@ -684,7 +684,7 @@ static void check_owned_segments(const struct zd_engine *e)
 {
 	uint32_t all_kept = e->nforgotten;
 	for (const struct zd_owner *owner = e->owners; owner; owner = owner->hh.next) {
-		uint64_t bytes = 0, retiring_bytes = 0, empty_bytes = 0;
+		uint64_t bytes = 0, retiring_bytes = 0, empty_bytes = 0, block_bytes = 0;
 		uint32_t nkept = 0;
 		for (const struct zd_segment *segment = e->segments; segment; segment = segment->hh.next) {
 			if (segment->job->owner != owner)
@@ -693,7 +693,9 @@ static void check_owned_segments(const struct zd_engine *e)
 			nkept += segment->counted;
 			retiring_bytes += segment->state >= ZD_SEGMENT_RETIRING ? segment->bytes : 0;
 			empty_bytes += segment->by_device.id ? segment->bytes : 0;
+			block_bytes += zd_block_used_bytes(segment->range);
 		}
+		zd_assert(block_bytes == owner->block_bytes);
 		for (uint32_t i = 0; i < e->ndevices; i++)
 			empty_bytes -= owner->queues[i].empty_bytes;
 		zd_assert(empty_bytes == 0);

@@ -86,6 +86,7 @@ struct zd_owner {
 	struct zd_account account;
 	uint64_t segment_bytes;  /* of all its jobs' segments on all devices, until they are destroyed */
 	uint64_t retiring_bytes; /* of these, in segments that are RETIRING or DESTROYING */
+	uint64_t block_bytes;    /* of these, in blocks */
 	uint64_t metadata_bytes; /* of the daemon's own memory */
 	uint32_t nkept;          /* segments of durable jobs that the driver preserves, or will preserve */
 	uint64_t found_bytes;    /* scratch of zd_engine_check() */

@@ -67,9 +67,12 @@ static void put_in(struct zd_segment *segment, uint64_t key)
 
 void zd_empty_note(struct zd_segment *segment)
 {
-	bool empty = segment->state == ZD_SEGMENT_READY && zd_block_used_bytes(segment->range) == 0 &&
-	             segment->nwaiting == 0;
+	struct zd_owner *owner = segment->job->owner;
+	uint64_t used = zd_block_used_bytes(segment->range);
+	bool empty = segment->state == ZD_SEGMENT_READY && used == 0 && segment->nwaiting == 0;
 	uint64_t key = empty ? key_of(segment) : 0;
+	owner->block_bytes = owner->block_bytes - segment->block_bytes + used;
+	segment->block_bytes = used;
 	if (segment->by_device.id == key)
 		return;
 	if (segment->by_device.id)

@@ -14,7 +14,7 @@
 #include "core/memory/pool.h"
 
 /* Called after each change of the segment's state, blocks, mappings or `nwaiting`. Adds an empty segment to
- * the sums and trees, and removes another one. */
+ * the sums and trees, and removes another one. Adds the change of its blocks to the uid's `block_bytes`. */
 void zd_empty_note(struct zd_segment *segment);
 /* Counts a request or slice that starts (1) or ends (-1) to wait for the segment, which can be gone. */
 void zd_empty_await(struct zd_engine *e, uint32_t segment, int more);

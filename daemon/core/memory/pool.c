@@ -406,13 +406,9 @@ uint64_t zd_pool_quota_left(const struct zd_engine *e, const struct zd_owner *ow
 }
 
 /* Whether blocks of the uid's segments are in use but not charged: they will be freed, except idle slots. */
-static bool has_quarantine(const struct zd_engine *e, const struct zd_owner *owner)
+static bool has_quarantine(const struct zd_owner *owner)
 {
-	const struct zd_segment *segment;
-	uint64_t used = 0;
-	for (segment = e->segments; segment; segment = segment->hh.next)
-		used += segment->job->owner == owner ? zd_block_used_bytes(segment->range) : 0;
-	return used > owner->account.total;
+	return owner->block_bytes > owner->account.total;
 }
 
 /* The usual size of a segment of the uid. Its quota has room for 16 of them on each device, so that one
@@ -493,7 +489,7 @@ static int wait_for_memory(struct zd_engine *e, struct zd_request *req, const st
 	if (retiring)
 		return req ? zd_wait_for(req, ZD_WAIT_RETIRE, 0, retiring, 0) : ZD_WAIT;
 	if (device->quarantine_bytes == 0 || room->bytes > device->config.arena_bytes ||
-	    (room->need > room->quota_left && !has_quarantine(e, owner)))
+	    (room->need > room->quota_left && !has_quarantine(owner)))
 		return 0;
 	return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, room->bytes, room->left) : ZD_WAIT;
 }

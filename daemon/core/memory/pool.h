@@ -39,6 +39,7 @@ struct zd_segment {
 	uint64_t retire_serial;    /* its position in the order in which segments started to retire */
 	uint64_t unmap_until_ns;   /* RETIRING: sessions that have it mapped until then are ended */
 	struct zd_block_range *range;
+	uint64_t block_bytes; /* counted in the uid's `block_bytes`; empty.h */
 	TAILQ_HEAD(, zd_mapping) mappings;
 	TAILQ_ENTRY(zd_segment) device_link;
 	TAILQ_ENTRY(zd_segment) shared_link; /* for purposes whose segments have many blocks */

@@ -121,10 +121,13 @@ static uint64_t add_unit(struct scene *s, const char *name)
 	return unit;
 }
 
-static void open_scene(struct scene *s)
+static void open_scene(struct scene *s, uint64_t quota_bytes)
 {
-	const struct core_options options = {
-	        .ndevices = NRANKS, .arena_bytes = ARENA, .no_events = true, .end_step_objects = 8};
+	const struct core_options options = {.ndevices = NRANKS,
+	                                     .arena_bytes = ARENA,
+	                                     .uid_quota_bytes = quota_bytes,
+	                                     .no_events = true,
+	                                     .end_step_objects = 8};
 	*s = (struct scene){.core = core_new(&options), .numel = 300};
 	s->g = core_reducers_new(s->core, NRANKS, ZEROD_FLOAT32, 16 * CORE_KIB, 2);
 	s->session = s->g.team.session[0];
@@ -320,27 +323,29 @@ static void hold_sums(struct scene *s)
 static const struct hold {
 	const char *name;
 	void (*fill)(struct scene *s);
-	uint64_t limit; /* of one user, by default */
+	uint64_t limit;       /* of one user, by default */
+	uint64_t quota_bytes; /* of a user; 0: none */
 } holds[] = {
-        {"groups", hold_groups, 40000},
-        {"jobs", hold_jobs, 128},
-        {"sessions", hold_sessions, 256},
-        {"users", hold_users, 256},
-        {"allocations", hold_allocations, 200000},
-        {"durable allocations", hold_durable, 200000},
-        {"units", hold_units, ZD_MAX_UNITS},
-        {"buffers", hold_buffers, ZD_MAX_UNITS},
-        {"buffers in quarantine", hold_quarantine, ZD_MAX_UNITS},
-        {"units in place", hold_units_in_place, ZD_MAX_UNITS},
-        {"buffers in place", hold_buffers_in_place, ZD_MAX_UNITS},
-        {"buffers in place in quarantine", hold_quarantine_in_place, ZD_MAX_UNITS},
-        {"free frames", hold_frames, ZD_MAX_UNITS},
-        {"free frames of a full device", hold_frames_of_full_device, ZD_MAX_UNITS},
-        {"tags", hold_tags, 300000},
-        {"scopes", hold_scopes, ZD_MAX_SCOPES},
-        {"gathers of a session that wait", hold_waiters, ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM},
-        {"entries", hold_entries, ZD_MAX_UNITS},
-        {"sums", hold_sums, ZD_MAX_UNITS},
+        {"groups", hold_groups, 40000, 0},
+        {"jobs", hold_jobs, 128, 0},
+        {"sessions", hold_sessions, 256, 0},
+        {"users", hold_users, 256, 0},
+        {"allocations", hold_allocations, 200000, 0},
+        {"durable allocations", hold_durable, 200000, 0},
+        {"units", hold_units, ZD_MAX_UNITS, 0},
+        {"buffers", hold_buffers, ZD_MAX_UNITS, 0},
+        {"buffers in quarantine", hold_quarantine, ZD_MAX_UNITS, 0},
+        {"units in place", hold_units_in_place, ZD_MAX_UNITS, 0},
+        {"buffers in place", hold_buffers_in_place, ZD_MAX_UNITS, 0},
+        {"buffers in place in quarantine", hold_quarantine_in_place, ZD_MAX_UNITS, 0},
+        {"buffers in place in quarantine, with a quota", hold_quarantine_in_place, ZD_MAX_UNITS, ARENA},
+        {"free frames", hold_frames, ZD_MAX_UNITS, 0},
+        {"free frames of a full device", hold_frames_of_full_device, ZD_MAX_UNITS, 0},
+        {"tags", hold_tags, 300000, 0},
+        {"scopes", hold_scopes, ZD_MAX_SCOPES, 0},
+        {"gathers of a session that wait", hold_waiters, ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM, 0},
+        {"entries", hold_entries, ZD_MAX_UNITS, 0},
+        {"sums", hold_sums, ZD_MAX_UNITS, 0},
 };
 
 /* Requests that still visit all that is held. The last three retire as many segments as they need memory. */
@@ -486,6 +491,16 @@ static void ask_too_much(struct scene *s)
 	(void)core_alloc(s->core, s->session, "job", 0, ARENA);
 }
 
+/* The bytes that the quota has left, although segments of the user occupy more. */
+static void ask_all_of_quota(struct scene *s)
+{
+	struct core_row row[8];
+	(void)core_rows_for(s->core, s->session, ZD__TABLE__JOBS, "job", row, 1);
+	const Zd__Usage *usage = row[0].row->job->usage;
+	(void)core_alloc(s->core, s->session, "job", 0,
+	                 ARENA - usage->shard_bytes - usage->gathered_bytes - 2 * CORE_KIB);
+}
+
 /* All deadlines pass at once. */
 static void ask_deadlines(struct scene *s)
 {
@@ -503,7 +518,7 @@ static const struct ask {
 	bool by_all;
 	void (*ask)(struct scene *s);
 	const char *name; /* NULL: the request's */
-} asks[ZD_NREQUESTS + 3] = {
+} asks[ZD_NREQUESTS + 4] = {
         [ZD_REQ_CANCEL] = {.ask = ask_cancel},
         [ZD_REQ_PUBLISH] = {begin_update},
         [ZD_REQ_COMMIT] = {.by_all = true},
@@ -533,6 +548,7 @@ static const struct ask {
         [ZD_REQ_KILL_JOB] = {own_job},
         [ZD_NREQUESTS] = {.ask = ask_durable, .name = "a durable alloc"},
         {.ask = ask_too_much, .name = "an alloc without room"},
+        {.ask = ask_all_of_quota, .name = "an alloc of all the quota"},
         {.ask = ask_deadlines, .name = "deadlines"},
 };
 
@@ -564,7 +580,7 @@ static uint64_t measure(const struct ask *ask, const struct hold *hold, uint32_t
 {
 	struct scene s;
 	held = n;
-	open_scene(&s);
+	open_scene(&s, hold->quota_bytes);
 	hold->fill(&s);
 	longest = 0;
 	make(&s, ask);
@@ -612,7 +628,7 @@ TEST(test_no_request_visits_all)
 static uint64_t measure_beside_readers(uint32_t n)
 {
 	struct scene s;
-	open_scene(&s);
+	open_scene(&s, 0);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct zd_args args = {
 		        .kind = ZD_REQ_COMMIT_WAIT,

@@ -282,7 +282,7 @@ CONTRACT_TEST(test_wrong_calls)
 	options.flags = 0;
 	OK(client, zerod_bucket_submit(s.states[0].bucket, entry.id, NULL, 0, &options, NULL));
 	FAILS(client, zerod_reduce_terms(s.units[SUM].at[0], NULL, NULL, &terms), ZEROD_E_STATE,
-	      "without ZEROD_REDUCE_TERMS");
+	      "there are no terms");
 	for (uint32_t r = 1; r < WORLD; r++)
 		OK(s.c->ranks[r].client, zerod_reduce_skip(s.units[SUM].at[r], NULL, NULL));
 	for (uint32_t r = 0; r < WORLD; r++)

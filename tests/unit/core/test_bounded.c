@@ -267,17 +267,32 @@ static void hold_frames(struct scene *s)
 		need(s, core_release(s->core, s->session, s->units[i]));
 }
 
-/* Rank 0's device has no memory for another segment, and its requests for memory retire free frames. The unit
- * is not gathered in place. */
-static void hold_frames_of_full_device(struct scene *s)
+/* Rank 0's device has no memory for another segment. The unit is not gathered in place. */
+static void fill_device(struct scene *s, uint64_t unit)
 {
-	uint64_t small = s->unit;
 	struct core_row row;
-	hold_frames(s);
-	s->unit = small;
+	s->unit = unit;
 	s->numel = 300;
 	(void)core_rows(s->core, ZD__TABLE__DEVICES, &row, 1);
 	need(s, core_alloc(s->core, s->session, "job", 0, ARENA - row.row->device->segment_bytes));
+}
+
+/* Requests for memory retire some of them. */
+static void hold_frames_of_full_device(struct scene *s)
+{
+	uint64_t small = s->unit;
+	hold_frames(s);
+	fill_device(s, small);
+}
+
+/* Requests for memory drop some of them. */
+static void hold_prefetched_of_full_device(struct scene *s)
+{
+	uint64_t small = s->unit;
+	hold_units_in_place(s);
+	for (uint32_t i = 0; i < held; i++)
+		(void)core_prefetch(s->core, s->session, s->units[i]);
+	fill_device(s, small);
 }
 
 static void hold_tags(struct scene *s)
@@ -320,6 +335,8 @@ static void hold_sums(struct scene *s)
 		core_reduce_all(&s->g, s->units[i], 1.0f);
 }
 
+#define PREFETCHED "prefetched buffers of a full device"
+
 static const struct hold {
 	const char *name;
 	void (*fill)(struct scene *s);
@@ -341,6 +358,7 @@ static const struct hold {
         {"buffers in place in quarantine, with a quota", hold_quarantine_in_place, ZD_MAX_UNITS, ARENA},
         {"free frames", hold_frames, ZD_MAX_UNITS, 0},
         {"free frames of a full device", hold_frames_of_full_device, ZD_MAX_UNITS, 0},
+        {PREFETCHED, hold_prefetched_of_full_device, ZD_MAX_UNITS, 0},
         {"tags", hold_tags, 300000, 0},
         {"scopes", hold_scopes, ZD_MAX_SCOPES, 0},
         {"gathers of a session that wait", hold_waiters, ZD_MAX_OUTSTANDING + ZD_RELEASE_ROOM, 0},
@@ -348,12 +366,22 @@ static const struct hold {
         {"sums", hold_sums, ZD_MAX_UNITS, 0},
 };
 
-/* Requests that still visit all that is held. The last three retire as many segments as they need memory. */
+/* Requests that still visit all that is held. Trims, and a backward_begin beside free frames, retire as many
+ * segments as they need memory. */
 static const char *const known[][2] = {
         {"session_reset", "groups"},
         {"trim", "free frames"},
         {"trim", "free frames of a full device"},
         {"backward_begin", "free frames of a full device"},
+        {"gather", PREFETCHED},
+        {"context_begin", PREFETCHED},
+        {"trim", PREFETCHED},
+        {"backward_begin", PREFETCHED},
+        {"bucket_reserve", PREFETCHED},
+        {"alloc", PREFETCHED},
+        {"a durable alloc", PREFETCHED},
+        {"an alloc without room", PREFETCHED},
+        {"an alloc of all the quota", PREFETCHED},
 };
 
 /* ---- Every request, with what has to come before it ---------------------------------------------------- */

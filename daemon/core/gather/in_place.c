@@ -184,9 +184,12 @@ bool zd_buffer_is_promised(const struct zd_buffer *buffer)
 	return zd_deferred_awaits(buffer, buffer->part);
 }
 
+/* The rank of a transfer that is given up can have ended before: its shard is freed. */
 void zd_buffer_view(struct zd_buffer *buffer)
 {
 	if (buffer->own != ZD_OWN_IN_PLACE || buffer->promise || zd_deferred_awaits(buffer, buffer->part))
+		return;
+	if (buffer->part->state == ZD_PART_ABSENT)
 		return;
 	buffer->own = ZD_OWN_VIEWED;
 	buffer->part->viewers++;

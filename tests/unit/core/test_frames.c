@@ -363,6 +363,25 @@ TEST(test_heirs)
 	core_end(rig.core);
 }
 
+/* A gather that waits for frames is released, its unit's shard is freed, and then its session ends. */
+TEST(test_heir_of_a_unit_that_is_unregistered)
+{
+	struct rig rig;
+	start(&rig, &(struct core_options){.segment_bytes = 32 * CORE_KIB});
+	const uint64_t units[] = {rig.unit, core_team_unit(&rig.team, "x", RANKS * SLICE),
+	                          core_team_unit(&rig.team, "y", RANKS * SLICE)};
+	uint64_t session = rig.team.session[1];
+	for (uint32_t i = 0; i < 2; i++) {
+		(void)gather_of(&rig, 1, units[i]);
+		release_of(&rig, 1, units[i], i + 1);
+	}
+	assert_false(is_there(&rig, gather_of(&rig, 1, units[2])));
+	release_of(&rig, 1, units[2], 0);
+	core_expect(rig.core, core_simple(rig.core, session, ZD_REQ_UNIT_UNREGISTER, units[2]), 0);
+	core_close(rig.core, session);
+	core_end(rig.core);
+}
+
 /* Idle frames are unmapped and freed when an allocation needs the room; shards stay. */
 TEST(test_frames_retire)
 {

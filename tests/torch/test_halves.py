@@ -121,12 +121,13 @@ class Halves(unittest.TestCase):
         every: Any = ({}, {"slots": True}, {"stage": 2}, {"persist_below": 1000}, *STAGE_1)
         for world, options in ((1, {}), (4, {}), *((2, each) for each in every)):
             for dtype in (None, torch.bfloat16):
-                with self.subTest(world=world, dtype=dtype, **options):
+                with self.subTest(world=world, dtype=dtype, **options), \
+                        mock.patch("zerod.torch.gradients._BUCKET_BYTES", 256):  # slots of the largest unit
                     compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True),
                             models.gpt_loss, dtype=dtype, **options)
 
     def test_held(self) -> None:
-        """the same bits where a block holds each second unit whose terms are there: their sum is made here"""
+        """the same bits where a block holds each second unit whose terms are there: its sum is made, and its update waits"""
         begin, calls = OnDevice._begin, count()
 
         def busy(overlap: Any, unit: Any, written: Any, waits: bool = True) -> None:
@@ -135,7 +136,8 @@ class Halves(unittest.TestCase):
             begin(overlap, unit, written, waits)
 
         for dtype in (None, torch.bfloat16):
-            with self.subTest(dtype=dtype), mock.patch.object(OnDevice, "_begin", busy):
+            with self.subTest(dtype=dtype), mock.patch.object(OnDevice, "_begin", busy), \
+                    mock.patch("zerod.torch.gradients._BUCKET_BYTES", 256):
                 compare(daemon.socket, 2, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True), models.gpt_loss, dtype=dtype)
 
     def test_offload(self) -> None:

@@ -124,6 +124,9 @@ class Fetcher:
         for unit in units:
             self._fetches.put(partial(self._guard, self._fetch, unit))
 
+    def start_held(self) -> None:
+        """Called when the backward has submitted all units."""
+
     def drain(self) -> None:
         """Waits until the threads have run all tasks. Copies to and from the device can still be in progress."""
         with self._idle:

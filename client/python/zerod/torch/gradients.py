@@ -374,6 +374,7 @@ class Gradients:
         self.reducing = self.local = False
         self.window += 1
         self.fetcher.start()
+        self.fetcher.start_held()
         if shows:
             self._show(lambda unit, index: unit.wants[index])
 

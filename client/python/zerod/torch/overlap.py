@@ -267,6 +267,7 @@ class OnDevice(Overlap):
         units = [unit for unit in units if not unit.summed_by_ranks]  # step() steps the others
         self._units = set(units)
         self._lent: set[FlatUnit] = set()  # those of whose sums the daemon lends the terms, in this backward
+        self._held: Optional[list[FlatUnit]] = []  # those that a block holds; None: the backward has submitted all units
         try:
             for unit in units:
                 unit.unit.set_target(False)
@@ -303,6 +304,7 @@ class OnDevice(Overlap):
     def clear(self) -> None:
         super().clear()
         self._lent.clear()
+        self._held = []
         for unit in self._units:
             unit.copied = None
 
@@ -323,33 +325,57 @@ class OnDevice(Overlap):
                 unit.copied = unit.targets(target.data or 0).clone()
                 unit.unit.return_target()
 
+    def start_held(self) -> None:
+        with self.lock:
+            held, self._held = self._held or [], None
+        for unit in held:
+            self._fetches.put(partial(self._guard, self._fetch_held, unit))
+
+    def stop(self) -> None:
+        super().stop()
+        self.start_held()
+
     def _fetch(self, unit: FlatUnit) -> bool:
         with self._fetches.on_stream():
+            if unit not in self._lent:
+                unit.unit.reduce_wait()
+                return self._fetch_held(unit)
             try:
-                self._take(unit, self._wait(unit))
+                terms = unit.unit.reduce_terms(self.context.stream())
+                if self._is_held(unit):
+                    return self._defer(unit, terms)
+                self._take(unit, terms)
             except BaseException:
                 self._decline(unit)
                 raise
         return True
 
-    def _wait(self, unit: FlatUnit) -> Optional[s.Terms]:
-        """Waits for the sum's terms, or None for the sum, and begins the unit's update."""
-        if unit not in self._lent:
-            unit.unit.reduce_wait()
-            self._begin(unit, [unit.unit])
-            return None
-        terms = unit.unit.reduce_terms(self.context.stream())
+    def _is_held(self, unit: FlatUnit) -> bool:
+        """Begins the unit's update, unless a block holds the unit."""
         try:
             self._begin(unit, [unit.unit], waits=False)
-            return terms
         except zerod.InvalidState as error:
             if error.status != s.Status.BUSY:
                 raise
-        # The block that holds the unit can wait for room in the bucket, where the unit's entry is.
+            return True
+        return False
+
+    def _defer(self, unit: FlatUnit, terms: s.Terms) -> bool:
+        """Makes the sum. The backward that holds the unit can need the room of these terms, and of later ones that wait for this
+        thread. The unit is therefore updated when the backward has submitted all units."""
         unit.copied = _sum(unit, terms)
         unit.unit.return_target()
-        self._begin(unit, [unit.unit])
-        return None
+        with self.lock:
+            if self._held is not None:
+                self._held.append(unit)
+                return False
+        return self._fetch_held(unit)
+
+    def _fetch_held(self, unit: FlatUnit) -> bool:
+        with self._fetches.on_stream():
+            self._begin(unit, [unit.unit])
+            self._take(unit)
+        return True
 
     def _take(self, unit: FlatUnit, terms: Optional[s.Terms] = None) -> None:
         with self.lock:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 import unittest
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from typing import Any, Optional
@@ -139,6 +141,38 @@ class Halves(unittest.TestCase):
             with self.subTest(dtype=dtype), mock.patch.object(OnDevice, "_begin", busy), \
                     mock.patch("zerod.torch.gradients._BUCKET_BYTES", 256):
                 compare(daemon.socket, 2, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=True), models.gpt_loss, dtype=dtype)
+
+    def test_room(self) -> None:
+        """slots of one unit: a rank that leaves out a layer, no_sync(), weights of the root. The weights are those of an update from sums"""
+        class Layers(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(8))
+                self.scale = nn.Parameter(torch.ones(64, 64))
+
+            def forward(self, x: torch.Tensor, layers: int) -> torch.Tensor:
+                for layer in self.layers[:layers]:
+                    x = torch.tanh(layer(x))
+                return x @ self.scale
+
+        def body(rank: int, case: str, terms: bool) -> list[torch.Tensor]:
+            lends = OnDevice.lends if terms else lambda *_: False
+            with mock.patch("zerod.torch.gradients._BUCKET_BYTES", 256), mock.patch.object(OnDevice, "lends", lends):
+                module = harness.shard(harness.seeded(Layers), param_dtype=torch.bfloat16)
+                made = zt.AdamW(module.parameters(), lr=1e-2, in_backward=True)
+                for _ in range(3):
+                    with zt.no_sync(module) if case == "no_sync" else nullcontext():
+                        layers = 8 - rank if case == "layers" else 8
+                        module(torch.ones(4, 64, requires_grad=True), layers).square().mean().backward()
+                    made.step()
+                    made.zero_grad()
+                with zt.full_parameters(module):
+                    return [parameter.detach().clone() for parameter in module.parameters()]
+
+        for case in ("layers", "no_sync", "root"):
+            with self.subTest(case=case), mock.patch.dict(os.environ, ZEROD_POISON="0"):  # shards in the gathered buffers
+                terms, sums = (harness.ranks(daemon.socket, 2, partial(body, case=case, terms=terms)) for terms in (True, False))
+                same(terms, sums)
 
     def test_offload(self) -> None:
         """the same bits in host memory, by threads of the CPU, in step() and in the backward"""

@@ -35,10 +35,20 @@ static void store_float(struct checks *checks, uint64_t at, float value)
 	memcpy(checks->wanted + at, &value, sizeof(value));
 }
 
+/* The way in which the gradients are given: none, one term of float32, or two of bfloat16. */
+static struct zc_terms terms_of(unsigned way)
+{
+	return (struct zc_terms){.count = way,
+	                         .dtype = way == 2 ? ZEROD_BFLOAT16 : ZEROD_FLOAT32,
+	                         .prescale = 0.7f,
+	                         .postscale = 1.0f / 3};
+}
+
 /* Magnitudes of v; no nan, whose bits may differ. */
-static void fill_all(struct checks *checks, const struct places *at, bool split, uint64_t numel,
+static void fill_all(struct checks *checks, const struct places *at, bool split, const struct zc_update *like,
                      float overflow)
 {
+	uint64_t numel = like->numel;
 	float *v = (float *)(void *)(checks->wanted + at->v);
 
 	checks_fill(checks, split ? ZEROD_BFLOAT16 : ZEROD_FLOAT32, checks->wanted + at->shard, numel, false);
@@ -48,7 +58,10 @@ static void fill_all(struct checks *checks, const struct places *at, bool split,
 	checks_fill(checks, ZEROD_FLOAT32, v, numel, false);
 	for (uint64_t i = 0; i < numel; i++)
 		v[i] = fabsf(v[i]);
-	checks_fill(checks, ZEROD_FLOAT32, checks->wanted + at->values, numel, false);
+	if (like->terms.count == 2)
+		checks_fill(checks, ZEROD_BFLOAT16, checks->wanted + at->values, 2 * numel, false);
+	else
+		checks_fill(checks, ZEROD_FLOAT32, checks->wanted + at->values, numel, false);
 	store_float(checks, at->scale, 0.37f);
 	store_float(checks, at->overflow, overflow);
 }
@@ -63,7 +76,10 @@ static struct zc_update update_at(const struct zc_update *like, const struct pla
 	update.low = split ? (void *)((char *)base + at->low) : NULL;
 	update.m = steps ? (void *)((char *)base + at->m) : NULL;
 	update.v = like->kind == ZC_UPDATE_ADAM ? (void *)((char *)base + at->v) : NULL;
-	update.values = (void *)((char *)base + at->values);
+	if (like->terms.count == 0)
+		update.values = (void *)((char *)base + at->values);
+	for (uint32_t i = 0; i < like->terms.count; i++)
+		update.terms.each[i] = (char *)base + at->values + i * sizeof(uint16_t) * like->numel;
 	update.scale = steps ? (void *)((char *)base + at->scale) : NULL;
 	update.overflow = steps ? (void *)((char *)base + at->overflow) : NULL;
 	return update;
@@ -75,7 +91,7 @@ static bool check_one(struct checks *checks, const struct zc_update *like, bool 
 	struct places at = place_all(checks, split, like->numel, skip);
 	struct zc_update here, there;
 
-	fill_all(checks, &at, split, like->numel, overflow);
+	fill_all(checks, &at, split, like, overflow);
 	if (!checks_upload(checks))
 		return false;
 	here = update_at(like, &at, checks->wanted, split);
@@ -102,16 +118,17 @@ bool check_updates(struct checks *checks)
 	                                     .nesterov = 1}};
 
 	for (like.kind = ZC_UPDATE_ADAM; like.kind < ZC_UPDATE_KINDS; like.kind++) {
-		for (unsigned i = 0; i < ZD_ARRAY_LEN(numels) * 8; i++) {
-			bool split = i & 1, whole = like.kind >= ZC_UPDATE_SPLIT && !split;
+		for (unsigned i = 0; i < ZD_ARRAY_LEN(numels) * 24; i++) {
+			bool split = i & 1, steps = like.kind < ZC_UPDATE_SPLIT;
 			char why[sizeof(checks->why)];
 
-			like.numel = numels[i / 8];
-			if (whole || check_one(checks, &like, split, i & 2 ? 3 : 0, i & 4 ? 1 : 0))
+			like.numel = numels[i / 24];
+			like.terms = terms_of(i / 8 % 3);
+			if ((!steps && (!split || like.terms.count > 0)) || check_one(checks, &like, split, i & 2 ? 3 : 0, i & 4 ? 1 : 0))
 				continue;
 			(void)memcpy(why, checks->why, sizeof(why));
 			return checks_fail(checks, "%s of %llu elements, way %u: %.400s", names[like.kind],
-			                   (unsigned long long)like.numel, i % 8, why);
+			                   (unsigned long long)like.numel, i % 24, why);
 		}
 	}
 	return true;

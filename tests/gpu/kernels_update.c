@@ -124,7 +124,8 @@ bool check_updates(struct checks *checks)
 
 			like.numel = numels[i / 24];
 			like.terms = terms_of(i / 8 % 3);
-			if ((!steps && (!split || like.terms.count > 0)) || check_one(checks, &like, split, i & 2 ? 3 : 0, i & 4 ? 1 : 0))
+			if ((!steps && (!split || like.terms.count > 0)) ||
+			    check_one(checks, &like, split, i & 2 ? 3 : 0, i & 4 ? 1 : 0))
 				continue;
 			(void)memcpy(why, checks->why, sizeof(why));
 			return checks_fail(checks, "%s of %llu elements, way %u: %.400s", names[like.kind],

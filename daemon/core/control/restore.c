@@ -309,7 +309,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	if (record->first_rank >= group->local_world_size)
 		return zd_journal_bad(&record->record, "it has no such rank", err);
 	views = zd_calloc(record->nviews + 1, sizeof(*views));
-	wanted.views = zd_calloc(record->nviews + 1, sizeof(*wanted.views));
+	wanted.views = zd_calloc(record->nviews + 1, sizeof(Zd__View *));
 	for (uint32_t i = 0; i < record->nviews; i++) {
 		const struct zd_record_view *from = &record->views[i];
 		views[i] = (Zd__View){.name = (char *)from->name,

@@ -327,7 +327,7 @@ static Zd__View *view_copy(const Zd__View *view)
 	copy->shape = (uint64_t *)(copy + 1);
 	copy->name = (char *)(copy->shape + view->n_shape);
 	memcpy(copy->shape, view->shape, view->n_shape * sizeof(view->shape[0]));
-	strcpy(copy->name, view->name);
+	memcpy(copy->name, view->name, strlen(view->name) + 1);
 	return copy;
 }
 
@@ -339,7 +339,7 @@ static uint32_t unit_metadata_bytes(const struct zd_group *group, const Zd__Unit
 	if (zd_gathers_are_collective(group))
 		part_bytes += sizeof(struct zd_collective);
 	for (uint32_t i = 0; i < wanted->n_views; i++)
-		bytes += sizeof(wanted->views[0]) + view_bytes(wanted->views[i]);
+		bytes += sizeof(Zd__View *) + view_bytes(wanted->views[i]);
 	return (uint32_t)(bytes + group->local_world_size * part_bytes);
 }
 
@@ -388,7 +388,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	unit->description = zd_unit_digest(wanted);
 	unit->first_rank = first_rank;
 	unit->nviews = wanted->n_views;
-	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(*unit->views));
+	unit->views = zd_calloc(unit->nviews ? unit->nviews : 1, sizeof(Zd__View *));
 	for (uint32_t i = 0; i < unit->nviews; i++)
 		unit->views[i] = view_copy(wanted->views[i]);
 	unit->parts = zd_calloc(group->local_world_size, sizeof(*unit->parts));

@@ -38,7 +38,7 @@ class UnitBytes:
     optimizer_on_host: bool  # masters, gradients and state
     staging: int  # rounded masters, on the host, before their copy to the device
     target: int  # the sum, from a step's first backward to its end; 0 where it is `gradients`
-    passing: int  # the sum, while the optimizer in the backward uses it
+    passing: int  # the sum, or its terms of other ranks, while the optimizer in the backward uses them
     gathered: int  # the whole unit, while its block is held
 
     @property
@@ -70,13 +70,14 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
     sum_bytes = shard * dtype_of_sums(dtype).itemsize
     target = sum_bytes if trainable and not in_backward else 0
     copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != dtype_of_sums(dtype))
+    terms = (world - 1) * shard * dtype.itemsize if casts and halves else 0
     in_place = world == 1 and not placement.shards_on_host
     return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
                      masters=masters, state=2 * own if trainable else 0,
                      gradients=(own if copied else target) if trainable else 0,
                      optimizer_on_host=placement.optimizer_on_host,
                      staging=shard * dtype.itemsize if placement.apart and casts else 0, target=target if copied else 0,
-                     passing=sum_bytes if trainable and in_backward else 0,
+                     passing=(terms or sum_bytes) if trainable and in_backward else 0,
                      gathered=0 if in_place else world * shard * dtype.itemsize)
 
 
@@ -93,7 +94,7 @@ class Plan:
 
     @property
     def device(self) -> int:
-        """Includes the largest sum that an optimizer in the backward uses."""
+        """Includes the largest `passing`."""
         return sum(unit.device for unit in self.units) + self.gathered + max((unit.passing for unit in self.units), default=0)
 
     @property

@@ -13,7 +13,7 @@
  *                                               +-> EXCHANGE -+           (only of all-reduced units)
  *
  * A rank's slices are exchanged in the order in which the rank submitted or skipped them, which is the same
- * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_terms.c).
+ * on all ranks of the rail. Before each exchange the ranks compare what they are reducing (rail_facts.c).
  * The exchange does not wait for the result of the comparison, but the sum does. A daemon whose ranks have
  * all skipped the unit copies the options from the result, and then exchanges zeros:
  *
@@ -153,7 +153,7 @@ void zd_slice_run_agree(struct zd_engine *e, struct zd_slice *slice, struct zd_p
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
 	struct zd_command command = {.kind = ZD_CMD_AGREE, .device = member->device->index};
-	struct zd_reduction_terms own = zd_reduction_terms_of(slice);
+	struct zd_rail_facts own = zd_rail_facts_of(slice);
 	command.u.agree.comm = member->comm[ZD_COMM_REDUCTIONS];
 	command.u.agree.bytes = sizeof(own);
 	command.u.agree.what = "reduction";
@@ -165,9 +165,9 @@ int zd_slice_agreed(struct zd_engine *e, struct zd_slice *slice, struct zd_plan_
                     struct zd_err *err)
 {
 	struct zd_reduction *r = slice->reduction;
-	struct zd_reduction_terms options;
+	struct zd_rail_facts options;
 	uint32_t n;
-	int status = zd_reduction_terms_check(slice, step->result.values, &options, &n, err);
+	int status = zd_rail_facts_check(slice, step->result.values, &options, &n, err);
 	if (status != 0 || zd_slice_contributes(slice))
 		return status;
 	if (n == 0) { /* as if the unit had not been reduced */

@@ -226,9 +226,9 @@ static inline bool zd_slice_gathers(const struct zd_reduction *r)
 	return r->unit->all_reduce && zd_gathers_are_collective(r->group);
 }
 
-/* The facts that the ranks of a rail compare before they exchange a slice (rail_terms.c). Every byte is set,
+/* The facts that the ranks of a rail compare before they exchange a slice (rail_facts.c). Every byte is set,
  * and has the same meaning in all daemons. */
-struct zd_reduction_terms {
+struct zd_rail_facts {
 	uint64_t unit; /* a hash of its name */
 	uint64_t shard_numel;
 	uint32_t contributes; /* 0: the options are not set */
@@ -239,11 +239,11 @@ struct zd_reduction_terms {
 };
 /* Whether the owner, or a rank of its daemon whose piece it sums, has a gradient to send. */
 bool zd_slice_contributes(const struct zd_slice *slice);
-struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice);
+struct zd_rail_facts zd_rail_facts_of(const struct zd_slice *slice);
 /* Returns MISMATCH unless the values of all ranks of the rail agree. *options: of a contributing rank, of
  * which *n exist. */
-int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *values,
-                             struct zd_reduction_terms *options, uint32_t *n, struct zd_err *err)
+int zd_rail_facts_check(const struct zd_slice *slice, const unsigned char *values,
+                        struct zd_rail_facts *options, uint32_t *n, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 #endif

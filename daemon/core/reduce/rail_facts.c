@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rail_terms.c - the values that the ranks of a rail compare before they exchange a slice.
+ * rail_facts.c - the values that the ranks of a rail compare before they exchange a slice.
  *
  * All ranks of a rail must reduce the same unit, and contribute with the same options. A daemon whose ranks
  * have all skipped the unit has no options, and learns them from the others.
@@ -19,11 +19,11 @@ bool zd_slice_contributes(const struct zd_slice *slice)
 	return slice->planner == &zd_plan_exchange ? r->ranks[slice->owner].entry != NULL : r->nsubmitted > 0;
 }
 
-struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice)
+struct zd_rail_facts zd_rail_facts_of(const struct zd_slice *slice)
 {
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[slice->owner]);
-	return (struct zd_reduction_terms){
+	return (struct zd_rail_facts){
 	        .unit = zd_text_hash(r->unit->name),
 	        .shard_numel = r->unit->shard_numel,
 	        .contributes = zd_slice_contributes(slice),
@@ -38,28 +38,27 @@ struct zd_reduction_terms zd_reduction_terms_of(const struct zd_slice *slice)
 
 /* Compares values that do not depend on contributions. An all-gather of totals has the target's element
  * size. */
-static bool units_differ(const struct zd_reduction_terms *a, const struct zd_reduction_terms *b)
+static bool units_differ(const struct zd_rail_facts *a, const struct zd_rail_facts *b)
 {
 	return a->unit != b->unit || a->shard_numel != b->shard_numel || a->all_reduce != b->all_reduce ||
 	       a->target_dtype != b->target_dtype;
 }
 
-static bool options_differ(const struct zd_reduction_terms *a, const struct zd_reduction_terms *b)
+static bool options_differ(const struct zd_rail_facts *a, const struct zd_rail_facts *b)
 {
 	return a->op != b->op || a->dtype != b->dtype || a->overwrite != b->overwrite ||
 	       a->prescale != b->prescale;
 }
 
 /* Whether the options are valid: a daemon without options copies them. */
-static bool options_valid(const struct zd_reduction_terms *terms)
+static bool options_valid(const struct zd_rail_facts *facts)
 {
-	return (terms->op == ZEROD_SUM || terms->op == ZEROD_MEAN) && zd_dtype_reducible(terms->dtype) &&
-	       isfinite(terms->prescale);
+	return (facts->op == ZEROD_SUM || facts->op == ZEROD_MEAN) && zd_dtype_reducible(facts->dtype) &&
+	       isfinite(facts->prescale);
 }
 
-static int terms_differ(const struct zd_slice *slice, const struct zd_reduction_terms *first,
-                        uint32_t first_peer, const struct zd_reduction_terms *other, uint32_t other_peer,
-                        struct zd_err *err)
+static int facts_differ(const struct zd_slice *slice, const struct zd_rail_facts *first, uint32_t first_peer,
+                        const struct zd_rail_facts *other, uint32_t other_peer, struct zd_err *err)
 {
 	const struct zd_reduction *r = slice->reduction;
 	const struct zd_member *member = &r->group->members[slice->owner];
@@ -80,18 +79,18 @@ static int terms_differ(const struct zd_slice *slice, const struct zd_reduction_
 }
 
 /* Compares the values of all ranks. *options: the options of the *n ranks that contribute. */
-int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *values,
-                             struct zd_reduction_terms *options, uint32_t *n, struct zd_err *err)
+int zd_rail_facts_check(const struct zd_slice *slice, const unsigned char *values,
+                        struct zd_rail_facts *options, uint32_t *n, struct zd_err *err)
 {
 	const struct zd_member *member = &slice->reduction->group->members[slice->owner];
-	struct zd_reduction_terms own = zd_reduction_terms_of(slice);
+	struct zd_rail_facts own = zd_rail_facts_of(slice);
 	uint32_t rank = zd_cluster_rank(member), first = rank;
 	*n = 0;
 	for (uint32_t peer = 0; peer < slice->reduction->group->cluster->nranks; peer++) {
-		struct zd_reduction_terms other;
+		struct zd_rail_facts other;
 		memcpy(&other, values + peer * sizeof(other), sizeof(other));
 		if (units_differ(&own, &other))
-			return terms_differ(slice, &own, rank, &other, peer, err);
+			return facts_differ(slice, &own, rank, &other, peer, err);
 		if (!other.contributes)
 			continue;
 		if (!options_valid(&other))
@@ -100,7 +99,7 @@ int zd_reduction_terms_check(const struct zd_slice *slice, const unsigned char *
 			                  slice->reduction->unit->name, zd_world_rank(member),
 			                  zd_cluster_world_rank(member, peer));
 		if (*n > 0 && options_differ(options, &other))
-			return terms_differ(slice, options, first, &other, peer, err);
+			return facts_differ(slice, options, first, &other, peer, err);
 		if ((*n)++ > 0)
 			continue;
 		*options = other;

@@ -183,6 +183,10 @@ class Killed(unittest.TestCase):
         """bfloat16 with float32 masters, AdamW: killed in each part of a step, one rank or all"""
         self.check(models.adamw, torch.bfloat16, PLACES, ((1,), (0, 1)))
 
+    def test_sgd(self) -> None:
+        """bfloat16, SGD with momentum: killed in the update"""
+        self.check(models.sgd, torch.bfloat16, ("update",), ((0, 1),))
+
     def test_first_step(self) -> None:
         """killed in the first step, in which the optimizer's state appears: nothing of it is found"""
         self.check(models.adamw, None, PLACES, ((0,), (1,), (0, 1)), killed_step=0)

@@ -17,3 +17,7 @@
 #include <zerod_read.h>
 
 _Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "libzerod is for machines of 64 bits");
+
+/* These three are values, and never grow: two ids, and bytes that only the library reads. */
+_Static_assert(sizeof(struct zerod_ticket) == 8 && sizeof(struct zerod_scope) == 8, "ids");
+_Static_assert(sizeof(struct zerod_unique_id) == ZEROD_UNIQUE_ID_BYTES, "bytes");

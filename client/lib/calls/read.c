@@ -205,7 +205,8 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	read.bytes = options.bytes;
 	read.rows = options.rows;
 	read.stride = options.stride_bytes;
-	result.rows_bytes = options.rows > 1 ? options.rows * options.bytes : 0;
+	if (options.rows > 1 && __builtin_mul_overflow(options.rows, options.bytes, &result.rows_bytes))
+		result.rows_bytes = UINT64_MAX; /* the daemon rejects it */
 	read.allocation = options.into ? options.into->id : 0;
 	read.allocation_offset = options.into_offset_bytes;
 	rc = call_read(client, &read, options.deadline_ms, take_info, &result, result.err);

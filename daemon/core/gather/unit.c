@@ -131,7 +131,8 @@ int zd_unit_check_description(const struct zd_engine *e, const struct zd_group *
 static bool view_equal(const Zd__View *a, const Zd__View *b)
 {
 	return strcmp(a->name, b->name) == 0 && a->offset_numel == b->offset_numel &&
-	       a->n_shape == b->n_shape && memcmp(a->shape, b->shape, a->n_shape * sizeof(a->shape[0])) == 0;
+	       a->n_shape == b->n_shape &&
+	       (a->n_shape == 0 || memcmp(a->shape, b->shape, a->n_shape * sizeof(a->shape[0])) == 0);
 }
 
 /* A moved unit that other ranks have registered accepts any place, and remains where it is. */
@@ -326,7 +327,8 @@ static Zd__View *view_copy(const Zd__View *view)
 	*copy = *view;
 	copy->shape = (uint64_t *)(copy + 1);
 	copy->name = (char *)(copy->shape + view->n_shape);
-	memcpy(copy->shape, view->shape, view->n_shape * sizeof(view->shape[0]));
+	if (view->n_shape > 0) /* a scalar's shape is NULL */
+		memcpy(copy->shape, view->shape, view->n_shape * sizeof(view->shape[0]));
 	memcpy(copy->name, view->name, strlen(view->name) + 1);
 	return copy;
 }

@@ -386,8 +386,8 @@ static int compare(const void *left, const void *right)
 	return a->id < b->id ? -1 : 1;
 }
 
-/* Returns the segments that choose() would, in that order; owned by the caller. A trim can retire 10^5
- * segments: choose() would search those with prefetched buffers for each. */
+/* Returns the segments that can be retired, the larger ones first, owned by the caller. A trim can retire
+ * 10^5 segments: choose() would search the ones with prefetched buffers for each. */
 static struct zd_segment **list_unused(const struct zd_engine *e, struct zd_device *device,
                                        const struct zd_owner *owner, uint32_t *count)
 {

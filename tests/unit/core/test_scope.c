@@ -389,3 +389,17 @@ RIG_TEST(test_too_many_scopes)
 	(void)begin(rig, 0); /* which sweeps them */
 	assert_int_equal(nscopes(rig), 1);
 }
+
+RIG_TEST(test_tags_of_scopes_cannot_be_named)
+{
+	char tag[32];
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	(void)snprintf(tag, sizeof(tag), "@scope %llu", ZD_ID_NUMBER(scope));
+	core_expect_error(rig->core, core_release_tag(rig->core, rig->session, rig->a, tag, NULL, 0),
+	                  ZEROD_E_INVALID, "the daemon's");
+	core_expect_error(rig->core, core_gather_tag(rig->core, rig->session, rig->a, tag, 1),
+	                  ZEROD_E_INVALID, "the daemon's");
+	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
+	forward_end(rig, scope, false);
+}

@@ -239,7 +239,7 @@ CONTRACT_TEST(test_a_reader_of_terms)
 	gate = contract_block(state->rank, state->stream);
 	OK(state->rank->client, zerod_target_return(s.units[TERMS].at[1]));
 	end = contract_start(state->rank, end_backward, NULL);
-	AWAIT(contract_somebody_waits(s.c, "unit 'terms' has terms that rank 1 has not returned"));
+	AWAIT(contract_somebody_waits(s.c, "unit 'terms' has terms that streams of rank 1 still read"));
 	for (uint32_t i = 0; i < WORLD; i++) {
 		contract_read(NULL, after[i], terms.each[i], terms.shard_numel * sizeof(uint16_t));
 		assert_memory_equal(before[i], after[i], terms.shard_numel * sizeof(uint16_t));

@@ -30,21 +30,27 @@ static bool lacks_stuck(const struct zd_reduction *r)
 	return false;
 }
 
-/* A rank takes terms in the order of its entries. It therefore does not take those of the entry while an
- * earlier entry waits for a stuck rank. */
+/* A rank takes terms in the order of its entries. It therefore does not take those of the entry while terms
+ * of an earlier entry wait for a stuck rank. */
 static bool terms_stuck(const struct zd_entry *entry)
 {
 	const struct zd_slice *slice = zd_terms_slice(entry->reduction, entry->part->rank);
+	uint64_t first = entry->bucket->mr->first_stuck;
+	return slice && slice->held && !slice->lent && first != 0 && first < entry->id;
+}
+
+static void note_first_stuck(struct zd_member_reduce *mr)
+{
 	const struct zd_bucket *bucket;
-	if (!slice || !slice->held || slice->lent)
-		return false;
-	TAILQ_FOREACH (bucket, &entry->bucket->mr->buckets, link) {
-		for (const struct zd_entry *other = bucket->entries; other; other = other->hh.next) {
-			if (other->id < entry->id && other->reduction && lacks_stuck(other->reduction))
-				return true;
+	mr->first_stuck = 0;
+	TAILQ_FOREACH (bucket, &mr->buckets, link) {
+		for (const struct zd_entry *entry = bucket->entries; entry; entry = entry->hh.next) {
+			bool before = mr->first_stuck == 0 || entry->id < mr->first_stuck;
+			if (before && entry->reduction && lacks_stuck(entry->reduction) &&
+			    entry->reduction->ranks[entry->part->rank].lends)
+				mr->first_stuck = entry->id;
 		}
 	}
-	return false;
 }
 
 static bool entry_stuck(const struct zd_entry *entry)
@@ -111,9 +117,10 @@ static bool waiting_helped(struct zd_engine *e, const struct zd_entry *entry)
 	return false;
 }
 
-static bool rank_helped(struct zd_engine *e, const struct zd_member_reduce *mr)
+static bool rank_helped(struct zd_engine *e, struct zd_member_reduce *mr)
 {
 	const struct zd_entry *entry;
+	note_first_stuck(mr);
 	TAILQ_FOREACH (entry, &mr->waiting, waiting_link) {
 		if (waiting_helped(e, entry))
 			return true;

@@ -35,7 +35,8 @@ struct zd_step_result {
 struct zd_member_reduce {
 	struct zd_member *member;
 	bool attached;             /* false: only dropped storage keeps the object allocated */
-	bool stuck;                /* scratch of capacity.c */
+	bool stuck;                /* scratch of capacity.c, like the next */
+	uint64_t first_stuck;      /* the id of the first entry with terms that lack a stuck rank; 0: none */
 	uint64_t number;           /* of the last started backward, from 1; for texts */
 	struct zd_window *w;       /* the window in which the rank starts backwards */
 	struct zd_window *closing; /* NULL: none */

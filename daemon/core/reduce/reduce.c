@@ -487,24 +487,37 @@ static void fail_one(struct zd_engine *e, struct zd_reduction *r, int status, co
 	zd_dirty_group(e, group);
 }
 
-static struct zd_reduction *find_untaken(const struct zd_group *group, uint64_t window)
+/* Whether a slice has terms that are not lent, or will have some. */
+static bool has_untaken(const struct zd_reduction *r)
 {
-	struct zd_reduction *r;
-	TAILQ_FOREACH (r, &group->reductions, link) {
-		for (uint32_t rank = 0; rank < r->nslices && r->key[ZD_REDUCTION_WINDOW] == window; rank++) {
-			if (r->slices[rank].held && !r->slices[rank].lent)
-				return r;
-		}
+	for (uint32_t rank = 0; rank < r->nslices; rank++) {
+		const struct zd_slice *slice = &r->slices[rank];
+		bool waits = slice->planner == &zd_plan_terms && slice->state == ZD_SLICE_WAITING;
+		if (waits || (slice->held && !slice->lent))
+			return true;
 	}
-	return NULL;
+	return false;
 }
 
 void zd_reduction_fail_untaken(struct zd_engine *e, const struct zd_group *group, uint64_t window, int status,
                                const char *text)
 {
-	struct zd_reduction *r;
-	while ((r = find_untaken(group, window)))
-		fail_one(e, r, status, text);
+	struct zd_reduction *r, *next;
+	TAILQ_FOREACH_SAFE (r, &group->reductions, link, next) {
+		if (r->key[ZD_REDUCTION_WINDOW] == window && r->state == ZD_REDUCTION_RUNNING &&
+		    has_untaken(r))
+			fail_one(e, r, status, text);
+	}
+}
+
+static bool window_has_failed(const struct zd_reduction *r)
+{
+	for (uint32_t rank = 0; rank < r->group->local_world_size; rank++) {
+		const struct zd_window *w = zd_reduction_window(r, rank);
+		if (w && (w->failure.status != 0 || zd_window_is_abandoned(w)))
+			return true;
+	}
+	return false;
 }
 
 void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, const char *text)
@@ -513,10 +526,11 @@ void zd_reduction_fail(struct zd_engine *e, struct zd_reduction *r, int status, 
 	uint64_t window = r->key[ZD_REDUCTION_WINDOW];
 	if (r->state == ZD_REDUCTION_FAILED)
 		return;
+	bool first = !window_has_failed(r);
 	fail_one(e, r, status, text);
 	if (group->cluster) /* the other daemons' ranks wait for it */
 		zd_cluster_fail(e, group, status, text);
-	else
+	else if (first)
 		zd_reduction_fail_untaken(e, group, window, status, text);
 }
 

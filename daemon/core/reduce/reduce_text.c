@@ -46,6 +46,14 @@ static const char *sum_text(const struct zd_engine *e, const struct zd_reduction
 	}
 }
 
+static int terms_text(const struct zd_reduction *r, uint32_t rank, char *out, size_t out_bytes)
+{
+	bool returned = r->slices[rank].returned;
+	return snprintf(out, out_bytes, "unit '%.64s' has terms that %srank %u %s",
+	                r->unit ? r->unit->name : "", returned ? "streams of " : "",
+	                r->group->first_rank + rank, returned ? "still read" : "has not returned");
+}
+
 static void reduction_text(const struct zd_engine *e, const struct zd_reduction *r, uint32_t mine, char *out,
                            size_t out_bytes)
 {
@@ -56,8 +64,7 @@ static void reduction_text(const struct zd_engine *e, const struct zd_reduction 
 	else if (r->state != ZD_REDUCTION_RUNNING)
 		(void)snprintf(out, out_bytes, "unit '%.64s' was given up", unit);
 	else if (zd_reduction_lends(r, rank))
-		(void)snprintf(out, out_bytes, "unit '%.64s' has terms that rank %u has not returned", unit,
-		               shown);
+		(void)terms_text(r, rank, out, out_bytes);
 	else if (sum_text(e, r, mine))
 		(void)snprintf(out, out_bytes, "unit '%.64s' %s rank %u's process", unit,
 		               sum_text(e, r, mine), shown);
@@ -95,9 +102,7 @@ int zd_reductions_text(const struct zd_engine *e, const struct zd_request *req, 
 	int used = snprintf(out, out_bytes, "%llu reduction%s, first ", (unsigned long long)wait->a,
 	                    wait->a == 1 ? "" : "s");
 	if (r && zd_reduction_lends(r, mine))
-		return used + snprintf(out + used, out_bytes - (size_t)used,
-		                       "unit '%.64s' has terms that rank %u has not returned", r->unit->name,
-		                       r->group->first_rank + mine);
+		return used + terms_text(r, mine, out + used, out_bytes - (size_t)used);
 	if (r && sum_text(e, r, mine))
 		return used + snprintf(out + used, out_bytes - (size_t)used,
 		                       "unit '%.64s' %s rank %u's process", r->unit->name,

@@ -380,22 +380,42 @@ static bool exceeds_staging(const struct zd_device *device, struct zd_slice *sli
 	       !zd_slice_is_next(slice);
 }
 
-/* Whether the memory of a sum is freed without the step: its rank can return it before the step. */
-static bool comes_back(const struct zd_storage *sum, const struct zd_window *w)
+static uint64_t entry_id(const struct zd_reduction *r, uint32_t rank)
 {
-	return !zd_step_is_called(w) && (sum->summing || zd_norms_has(w, sum->part->unit));
+	return r->ranks[rank].entry ? r->ranks[rank].entry->id : 0;
+}
+
+/* Whether the rank takes these terms after those of the slice that waits for memory. */
+static bool are_taken_later(const struct zd_slice *terms, const struct zd_slice *waiting)
+{
+	return terms->held && !terms->lent && terms->owner == waiting->owner &&
+	       waiting->planner == &zd_plan_terms &&
+	       entry_id(terms->reduction, terms->owner) > entry_id(waiting->reduction, waiting->owner);
+}
+
+/* Whether the memory of a sum, or of its terms, is freed without the step: its rank can return it before. */
+static bool comes_back(const struct zd_storage *sum, const struct zd_window *w,
+                       const struct zd_slice *waiting)
+{
+	const struct zd_unit *unit = sum->part->unit;
+	const struct zd_slice *terms = zd_terms_slice(zd_reduction_find(w, unit->id), sum->part->rank);
+	if (terms && are_taken_later(terms, waiting))
+		return false;
+	return !zd_step_is_called(w) && (sum->summing || zd_norms_has(w, unit));
 }
 
 /* Whether sums of untargeted parts will be freed on the device that lacks memory or, if the status is QUOTA,
  * for the uid. */
-static bool has_sums(const struct zd_reduction *r, const struct zd_device *device, int status)
+static bool has_sums(const struct zd_slice *slice, const struct zd_device *device, int status)
 {
+	const struct zd_reduction *r = slice->reduction;
 	bool found = false;
 	for (uint32_t rank = 0; rank < r->group->local_world_size && !found; rank++) {
 		const struct zd_window *w = zd_reduction_window(r, rank);
 		const struct zd_storage *sum = w ? TAILQ_FIRST(&w->sums) : NULL;
 		for (; sum && !found; sum = TAILQ_NEXT(sum, sum_link))
-			found = (sum->device == device || status == ZEROD_E_QUOTA) && comes_back(sum, w);
+			found = (sum->device == device || status == ZEROD_E_QUOTA) &&
+			        comes_back(sum, w, slice);
 	}
 	return found;
 }
@@ -434,7 +454,7 @@ static int take_kind(struct zd_engine *e, struct zd_slice *slice, enum zd_charge
 	/* Other reductions release their staging memory without a call, unless they wait for this one. */
 	uint64_t held = status == ZEROD_E_QUOTA ? r->group->job->owner->account.bytes[ZD_CHARGE_STAGING]
 	                                        : owner->device->staging_bytes;
-	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(r, device, status);
+	bool gives = zd_window_gives_room(zd_member_reduce(owner)) || has_sums(slice, device, status);
 	return held > held_behind(slice) || gives ? ZD_WAIT : status;
 }
 

@@ -10,13 +10,13 @@
 static const struct zd_fence reader = {1, 7};
 
 /* Ranks in a backward, and a unit or two without a place. A slot has room for one entry. */
-static inline void terms_open(struct core_scene *s, uint32_t nranks, uint32_t nunits,
+static inline void terms_open(struct core_scene *s, uint32_t nranks, uint32_t nunits, uint32_t nslots,
                               struct core_options options)
 {
 	options.ndevices = nranks;
 	options.reduction_cut_bytes = 256;
 	s->core = core_new(&options);
-	s->g = core_reducers_new(s->core, nranks, ZEROD_BFLOAT16, 2 * NUMEL, 1);
+	s->g = core_reducers_new(s->core, nranks, ZEROD_BFLOAT16, 2 * NUMEL, nslots);
 	for (uint32_t i = 0; i < nunits; i++) {
 		uint64_t unit = core_reducers_unit(&s->g, i ? "x" : "w", NUMEL);
 		*(i ? &s->other : &s->unit) = unit;
@@ -30,7 +30,7 @@ static inline void terms_open(struct core_scene *s, uint32_t nranks, uint32_t nu
 }
 
 #define SCENE_TEST(name, nranks)                                                                             \
-	CORE_RIG_TEST(name, struct core_scene, s, terms_open(s, nranks, 2, (struct core_options){0}),        \
+	CORE_RIG_TEST(name, struct core_scene, s, terms_open(s, nranks, 2, 1, (struct core_options){0}),     \
 	              core_rig_end)
 
 static inline void submit(struct core_scene *s, uint32_t rank, uint64_t unit)

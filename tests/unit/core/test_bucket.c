@@ -373,15 +373,18 @@ static void wait_with_terms(struct core_driver *core, bool taken)
 	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2048, 2);
 	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen.target = ZD_TARGET_NONE};
 	core_reducers_units(&g, units, 4, 512);
-	args.u.set_frozen.unit = units[1];
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, send(&g, rank, &args), 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		args.u.set_frozen.unit = units[i / 2];
+		core_expect(core, send(&g, i % 2, &args), 0);
+	}
 	core_reducers_begin(&g, 3, true);
-	core_reduce(&g, 0, units[0], 1.0f);
-	entry = core_put(&g, 0, units[1], 1.0f);
-	args = (struct zd_args){.kind = ZD_REQ_BUCKET_SUBMIT,
-	                        .u.bucket_submit = {.bucket = g.bucket[0], .entry = entry, .terms = true}};
-	core_expect(core, send(&g, 0, &args), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		entry = core_put(&g, 0, units[i], 1.0f);
+		args = (struct zd_args){
+		        .kind = ZD_REQ_BUCKET_SUBMIT,
+		        .u.bucket_submit = {.bucket = g.bucket[0], .entry = entry, .terms = true}};
+		core_expect(core, send(&g, 0, &args), 0);
+	}
 	for (uint32_t i = 1; i < 4; i++)
 		core_reduce(&g, 1, units[i], 1.0f);
 	args = (struct zd_args){.kind = ZD_REQ_REDUCE_WAIT,

@@ -9,7 +9,7 @@ static void places(uint32_t nranks, uint32_t skips)
 	struct core_commit commit = {.op = ZEROD_MEAN, .prescale = 0.5f, .terms = true};
 	uint64_t waits[CORE_TEAM];
 	uint32_t ncopies = 0, lent = 0;
-	terms_open(s, nranks, 1, (struct core_options){.unordered = true});
+	terms_open(s, nranks, 1, 1, (struct core_options){.unordered = true});
 	core_hold(s->core, ZD_CMD_COPY);
 	for (uint32_t rank = 0; rank < nranks; rank++) {
 		commit.bucket = s->g.bucket[rank];
@@ -146,7 +146,7 @@ SCENE_TEST(test_a_sum_that_is_there, 3)
 TEST(test_units_without_terms)
 {
 	struct core_scene scene, *s = &scene;
-	terms_open(s, 1, 1, (struct core_options){.host_arena_bytes = CORE_MIB, .segment_bytes = 65536});
+	terms_open(s, 1, 1, 1, (struct core_options){.host_arena_bytes = CORE_MIB, .segment_bytes = 65536});
 	struct core_unit host = {.name = "host", .numel = 512, .on_host = true};
 	struct zd_args args = {.kind = ZD_REQ_SET_FROZEN, .u.set_frozen.target = ZD_TARGET_NONE};
 	core_reducers_end(&s->g);

@@ -84,7 +84,7 @@ static void ends(enum how how, enum when when)
 {
 	struct core_scene scene, *s = &scene;
 	bool own = how == ABANDONS || how == LEAVES || how == DIES;
-	terms_open(s, 2, 1, (struct core_options){.sessions_linger = true});
+	terms_open(s, 2, 1, 1, (struct core_options){.sessions_linger = true});
 	submit_nearly(s);
 	uint64_t waits = core_wait_terms(&s->g.team, 1, s->unit);
 	const struct zd_reply *terms = when == COPIED ? NULL : take(s, 0, s->unit);
@@ -118,4 +118,37 @@ TEST(test_ends)
 		for (uint32_t when = 0; when < NWHENS; when++)
 			ends(how, when);
 	}
+}
+
+/* Rank 0's stream still reads the former sum, so its slice waits when the window fails. No rank takes these
+ * terms, and the backward ends. */
+TEST(test_window_that_fails)
+{
+	struct core_scene scene, *s = &scene;
+	uint64_t end[2];
+	terms_open(s, 2, 2, 2, (struct core_options){0});
+	core_reduce_all(&s->g, s->unit, 1);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		core_expect(s->core, core_wait_sum(&s->g.team, rank, s->unit, false), 0);
+	give(s, 0, s->unit, &reader);
+	give(s, 1, s->unit, NULL);
+	core_reducers_end(&s->g);
+	core_reducers_begin(&s->g, 3, true);
+	submit_all(s, s->unit);
+	(void)take(s, 1, s->unit);
+	give(s, 1, s->unit, NULL);
+	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "broken");
+	core_reduce_all(&s->g, s->other, 1);
+	pass(s, 0);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		const struct zd_reply *terms = core_reply(s->core,
+		                                          core_wait_terms(&s->g.team, rank, s->unit));
+		assert_true(terms && terms->status != 0);
+		end[rank] = core_backward_end(&s->g.team, rank);
+	}
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		const struct zd_reply *reply = core_reply(s->core, end[rank]);
+		assert_true(reply && reply->status != 0);
+	}
+	core_end(s->core);
 }

@@ -70,14 +70,15 @@ def unit_bytes(block: str, unit: "FlatUnit | UnitPlan", world: int, placement: P
     sum_bytes = shard * dtype_of_sums(dtype).itemsize
     target = sum_bytes if trainable and not in_backward else 0
     copied = placement.optimizer_on_host and (placement.apart or unit.source_dtype != dtype_of_sums(dtype))
-    terms = (world - 1) * shard * dtype.itemsize if casts and halves else 0
+    terms = (world - 1) * shard * getattr(unit, "gradient_dtype", dtype).itemsize
+    passing = terms if casts and halves and world > 1 else max(sum_bytes, 0 if casts else terms)
     in_place = world == 1 and not placement.shards_on_host
     return UnitBytes(block, unit.name, weights=shard * dtype.itemsize, weights_on_host=placement.shards_on_host,
                      masters=masters, state=2 * own if trainable else 0,
                      gradients=(own if copied else target) if trainable else 0,
                      optimizer_on_host=placement.optimizer_on_host,
                      staging=shard * dtype.itemsize if placement.apart and casts else 0, target=target if copied else 0,
-                     passing=(terms or sum_bytes) if trainable and in_backward else 0,
+                     passing=passing if trainable and in_backward else 0,
                      gathered=0 if in_place else world * shard * dtype.itemsize)
 
 

@@ -363,9 +363,12 @@ class OnDevice(Overlap):
     def _defer(self, unit: FlatUnit, terms: s.Terms) -> bool:
         """Makes the sum. The backward that holds the unit can need the room of these terms, and of later ones that wait for this
         thread. The unit is therefore updated when the backward has submitted all units."""
-        unit.copied = _sum(unit, terms)
-        unit.unit.return_target()
         with self.lock:
+            if self._stopped:
+                self._decline(unit)
+                return True
+            unit.copied = _sum(unit, terms)
+            unit.unit.return_target()
             if self._held is not None:
                 self._held.append(unit)
                 return False

@@ -20,6 +20,7 @@ done
 for name in edges edge_changes edge_reads edge_steps scaling; do
 	variants+=("ZEROD_TEST_HOST_ARENA=64M ZEROD_TORCH_OPTIONS=offload='all' tests/torch/test_$name.py")
 done
+variants+=("ZEROD_TEST_HOST_ARENA=64M ZEROD_TORCH_OPTIONS=offload='all',device_budget=3000 tests/torch/test_scaling.py")
 for name in gradients kept nested state; do # released buffers are not filled, so gathers are in place
 	variants+=("ZEROD_POISON=0 tests/torch/test_$name.py")
 done

@@ -168,6 +168,32 @@ class Train(unittest.TestCase):
 
 
 class Gradients(unittest.TestCase):
+    def test_clip(self) -> None:
+        """norms, of another order than 2, are those of the whole mesh, equal on all ranks, within 1e-6 of one process"""
+        for norm_type in (float("inf"), 3.0):
+            def clip(module: nn.Module, _: Any) -> None:
+                if hasattr(module, "_zerod_model"):
+                    norms.append(zt.clip_grad_norm_(module, 0.05, norm_type))
+                else:
+                    norms.append(nn.utils.clip_grad_norm_(module.parameters(), 0.05, norm_type))
+
+            norms: list[torch.Tensor] = []
+
+            def body(rank: int, mesh: Any) -> Any:
+                module = harness.shard(harness.seeded(models.MLP), process_group=mesh)
+                harness.train(module, models.sgd(module), models.mlp_loss, rank, 3, before_step=clip)
+                return norms, harness.slices(module)
+
+            def alone() -> Any:
+                return norms, harness.reference(models.MLP, models.sgd, models.mlp_loss, 4, 3, before_step=clip, rows=2)[1]
+
+            results = mesh_ranks(body)
+            expected_norms, expected = harness.alone(alone)
+            for result in results:
+                same(result[0], results[0][0], "norm")
+            torch.testing.assert_close(results[0][0], expected_norms, rtol=1e-6, atol=0)
+            torch.testing.assert_close(replicas([result[1] for result in results]), expected, rtol=1e-5, atol=1e-6)
+
     def test_overflow(self) -> None:
         """GradScaler: an infinity on one rank makes all ranks of the mesh skip the step"""
         def body(rank: int, mesh: Any) -> Any:

@@ -75,7 +75,7 @@ class Bytes:
 
 
 def train(rank: int, dtype: Optional[torch.dtype], slots: bool) -> Any:
-    with Bytes() as counted:
+    with torch.backends.mkldnn.flags(enabled=False), Bytes() as counted:  # on some processors oneDNN packs matrices in torch's memory
         module = make().to(models.DEVICE)
         counted.mark("made")
         harness.shard(module, param_dtype=dtype, slots=slots)

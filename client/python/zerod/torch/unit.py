@@ -258,7 +258,8 @@ class FlatUnit:
             self.staging, self.master = (values, None) if casts else (None, values)
             if not context.environment.host and context.durable is None:  # then pinned, for copies to the GPU
                 context.group.update_begin([self.master_unit])
-                context.group.publish_from([(self.master_unit, self.slice.data_ptr())], DTYPES[self.dtype], context.stream())
+                # With the padding: a rank without elements has an empty slice, whose address is NULL.
+                context.group.publish_from([(self.master_unit, self.shard.data)], DTYPES[self.dtype], context.stream())
         if casts and placement.optimizer_on_host:
             self.master = context.offload.allocate(name, numel, self.source_dtype, copied=False)
         elif casts:

@@ -351,7 +351,7 @@ class Readers(unittest.TestCase):
                     with mock.patch.object(calls, name, lambda *given: (plain(*given), setattr(asked, "raised", KeyboardInterrupt()))[0]), \
                             self.assertRaises(KeyboardInterrupt):
                         make()
-                self.assertNotIn("left", support.zeroctl(daemon, "jobs"))
+                support.until(lambda: "left" not in support.zeroctl(daemon, "jobs"))
 
         harness.collect([harness.fork(body)])
 

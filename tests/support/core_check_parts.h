@@ -17,5 +17,7 @@ void zd_cluster_check_members(const struct zd_group *group);
 /* The group's reductions, buckets and targets are consistent. Adds the charged and the quarantined bytes, by
  * device (core_check_reduce.c). */
 void zd_reduce_check(const struct zd_group *group, uint64_t (*found)[ZD_NCHARGES], uint64_t *quarantine);
+/* core_check_segments.c */
+void zd_owned_segments_check(const struct zd_engine *e);
 
 #endif

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import unittest
 from functools import partial
 from typing import Any
 
 import jobs
-from jobs import setUpModule, support  # noqa: F401
+from jobs import setUpModule, support, test_frameworks  # noqa: F401
 
 
 class Vllm(unittest.TestCase):
@@ -77,6 +80,17 @@ class Vllm(unittest.TestCase):
         jobs.meanwhile(mark, job.end)
         with self.assertRaisesRegex(Exception, f"'{job.address['job']}'"):
             take(job.address)
+
+    def test_example(self) -> None:
+        """rl.py learns with vLLM as its engine"""
+        example = support.ROOT / "client" / "examples" / "torch" / "rl.py"
+        done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(example), "--updates", "20"],
+                              env={**os.environ, "ZEROD_SOCKET": test_frameworks.daemon.socket, "OMP_NUM_THREADS": "1"},
+                              capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("vLLM generates on cpu", done.stdout)
+        rewards = [float(each) for each in re.findall(r"reward ([0-9.]+)", done.stdout)]
+        self.assertGreater(rewards[-1], 3 * rewards[0])
 
 
 if __name__ == "__main__":

@@ -4,16 +4,19 @@
 
     torchrun --nproc-per-node 2 rl.py
 
-The task is to repeat the previous token: each generated token that repeats it is rewarded. In each update the engine reads the
-trainers' last commit with zerod.reader and generates a group of answers to each prompt. The ranks train on them. They do not take
-part in the transfer. The engine uses the GPU after those of the ranks if there is one, otherwise the first.
+The task is to repeat the previous token: each generated token that repeats it is rewarded. In each update the engine takes the
+trainers' last commit and generates a group of answers to each prompt. The ranks train on them. They do not take part in the
+transfer. The engine is vLLM where that is installed, otherwise transformers. It uses the GPU after those of the ranks if there is
+one, otherwise the first.
 """
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import tempfile
 import time
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -32,8 +35,8 @@ def make() -> Any:
 
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None))
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None))
 
 
 def reward(tokens: torch.Tensor) -> torch.Tensor:
@@ -43,24 +46,67 @@ def reward(tokens: torch.Tensor) -> torch.Tensor:
 
 # ---- The engine ----
 
-def engine(pipe: Any, address: dict[str, str], world: int, prompts: int, group: int) -> None:
+Engine = tuple[Callable[[int], None], Callable[[torch.Tensor], torch.Tensor]]  # takes a step's commit; generates answers to prompts
+
+
+def vllm_engine(address: dict[str, Any], device: torch.device) -> Engine:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # this is a process of its own already
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    from vllm import LLM, SamplingParams
+    from vllm.config import WeightTransferConfig
+
+    with tempfile.TemporaryDirectory() as folder:
+        make().save_pretrained(folder)
+        llm = LLM(folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=PROMPT + ANSWER,
+                  gpu_memory_utilization=0.1, weight_transfer_config=WeightTransferConfig(backend="zerod"))
+    llm.init_weight_transfer_engine({"init_info": address})
+    answer = SamplingParams(max_tokens=ANSWER, ignore_eos=True, detokenize=False)
+
+    def take(step: int) -> None:
+        llm.start_weight_update()
+        llm.update_weights({"update_info": {"step": step}})
+        llm.finish_weight_update()
+        llm.reset_prefix_cache()
+
+    def generate(prompts: torch.Tensor) -> torch.Tensor:
+        made = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts.tolist()], answer, use_tqdm=False)
+        return torch.cat((prompts, torch.tensor([list(one.outputs[0].token_ids) for one in made])), 1)
+
+    return take, generate
+
+
+def transformers_engine(address: dict[str, Any], device: torch.device) -> Engine:
+    model = make().to(device).eval()
+    parameters = dict(model.named_parameters())
+    reader = Reader(**address)
+
+    @torch.no_grad()
+    def take(step: int) -> None:
+        reader.load(lambda tensors: [parameters[name].copy_(tensor) for name, tensor in tensors], after=step - 1, maps=True)
+
+    def generate(prompts: torch.Tensor) -> torch.Tensor:
+        tokens = prompts.to(device)
+        return model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=True, max_new_tokens=ANSWER).cpu()
+
+    return take, generate
+
+
+def engine(pipe: Any, address: dict[str, Any], world: int, prompts: int, group: int) -> None:
     """Sends (answers, milliseconds of the transfer) for each requested step."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", world if world < torch.cuda.device_count() else 0)
         torch.cuda.set_device(device)
-    model = make().to(device).eval()
-    parameters = dict(model.named_parameters())
-    with Reader(**address) as reader, torch.no_grad():
-        while (step := pipe.recv()) is not None:
-            began = time.monotonic()
-            reader.load(lambda tensors: [parameters[name].copy_(tensor) for name, tensor in tensors], after=step - 1, maps=True)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            taken = time.monotonic() - began
-            tokens = torch.randint(VOCABULARY, (prompts, PROMPT), device=device).repeat_interleave(group, 0)
-            made = model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=True, max_new_tokens=ANSWER)
-            pipe.send((made.cpu(), 1000 * taken))
+    name, make_engine = ("vLLM", vllm_engine) if importlib.util.find_spec("vllm") else ("transformers", transformers_engine)
+    take, generate = make_engine(address, device)
+    print(f"{name} generates on {device}", flush=True)
+    while (step := pipe.recv()) is not None:
+        began = time.monotonic()
+        take(step)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken = time.monotonic() - began
+        pipe.send((generate(torch.randint(VOCABULARY, (prompts, PROMPT)).repeat_interleave(group, 0)), 1000 * taken))
 
 
 # ---- The trainers ----
@@ -93,13 +139,14 @@ def main() -> None:
     model = zt.shard(make())
     device = zt.model_of(model).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.0)
-    address = zt.share(model)
+    address = zt.share(model, checkpoint=True)
     pipe: Any = None
     if rank == 0:
         context = multiprocessing.get_context("spawn")
         pipe, other = context.Pipe()
         process = context.Process(target=engine, args=(other, address, world, args.prompts, args.group), daemon=True)
         process.start()
+        other.close()  # if the engine ends, recv() raises EOFError
 
     for update in range(1, args.updates + 1):
         step = zt.commit(model)

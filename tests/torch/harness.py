@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional, Sequence
@@ -39,6 +40,7 @@ if models.DEVICE == "cpu":
 os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
 OPTIONS = eval(f"dict({os.environ.get('ZEROD_TORCH_OPTIONS', '')})")  # of shard(): "slots=True, offload='all'"
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
+LAST_S = 20  # afterwards, for a main thread that does not run Python's signal handlers
 ARENA = "128M" if models.DEVICE == "cpu" else "1G"
 if "ZD_SEVERAL" in os.environ:  # each rank has a device of its own, where torch sees the one GPU (tests/several)
     zerod.torch.environment.Environment.place = lambda self, rank: {"device": int(os.environ["LOCAL_RANK"])}
@@ -73,6 +75,20 @@ def check_threads() -> None:
         raise Failed("torch has opened a GPU: ranks are forked before that")
 
 
+def _late(*_: Any) -> None:
+    """The process has not ended in time: prints where each thread is, and ends it.
+
+    A handler of Python has the interpreter's lock. faulthandler reads the frames of other threads while they run, and sometimes ends
+    with a segmentation fault then. It is for a main thread that runs no handlers.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = [f"{names.get(ident)}, not ended within {TIMEOUT_S} s:\n" + "".join(traceback.format_stack(frame))
+              for ident, frame in sys._current_frames().items()]
+    os.write(2, "".join(stacks).encode())
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
 def fork(body: Callable[[], Any]) -> tuple[int, int]:
     """Runs body in a child; its pickled result, or traceback, comes by the descriptor."""
     reader, writer = os.pipe()
@@ -83,8 +99,9 @@ def fork(body: Callable[[], Any]) -> tuple[int, int]:
     os.close(reader)
     status = 1
     try:
-        faulthandler.register(signal.SIGALRM, chain=True)  # prints where each thread is, and ends
+        signal.signal(signal.SIGALRM, _late)
         signal.alarm(TIMEOUT_S)
+        faulthandler.dump_traceback_later(TIMEOUT_S + LAST_S, exit=True)
         if models.DEVICE != "cpu":
             torch.set_default_device(models.DEVICE)
         torch.manual_seed(0)

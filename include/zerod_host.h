@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* zerod_host.h - streams of the CPU, for emulated devices and for programs without a GPU, and mappings of
- * host memory. */
+/* zerod_host.h - streams of the CPU, for emulated devices and for programs without a GPU, mappings of host
+ * memory, and tensors for DLPack. */
 #ifndef ZEROD_HOST_H
 #define ZEROD_HOST_H
 
@@ -29,6 +29,16 @@ typedef struct zerod_mapping zerod_mapping;
 ZEROD_MUST_USE zerod_mapping *zerod_mapping_retain(const void *data);
 /* Any thread can call it. NULL is allowed. */
 void zerod_mapping_release(zerod_mapping *mapping);
+
+/* Makes a DLManagedTensor, DLPack's structure without a version: `ndim` extents `shape`, row-major, of
+ * elements with DLPack's type code and bits, at `data` on DLPack's device (type, id). On device type 1, the
+ * CPU, the tensor retains the mapping of `data`, unless an extent is 0. It owns no other memory. Its deleter
+ * calls no function of the caller: any thread can call it, also while it unwinds from an exception. Returns
+ * NULL if no mapped host memory of a daemon contains `data`, or without memory for the structure. */
+ZEROD_MUST_USE void *zerod_dlpack_new(void *data, int32_t device_type, int32_t device_id, int32_t ndim,
+                                      const int64_t *shape, uint8_t code, uint8_t bits);
+/* Frees a tensor of zerod_dlpack_new() that no consumer has taken. NULL is allowed. */
+void zerod_dlpack_free(void *tensor);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -41,7 +41,7 @@ ALWAYS = frozenset("""
     reduce forward_end claim_end context_end backward_abandon unit_unregister group_leave trim session_reset connect
     group_unique_id unique_id step_get step_norms_get reduce_wait stream_synchronize stream_destroy close
 """.split())
-WITHOUT_DAEMON = ("mapping_retain", "mapping_release")  # of tensors' memory, as they are made and collected
+WITHOUT_DAEMON = ("mapping_retain", "mapping_release", "dlpack_new", "dlpack_free")  # of tensors' memory, as they are made and collected
 _DETACHED = int(s.ReleaseFlags.DETACHED)
 _DETACHABLE = (s.ReleaseOptions, s.ReduceOptions, s.SkipOptions)
 

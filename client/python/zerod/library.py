@@ -14,7 +14,7 @@ import ctypes
 import os
 import platform
 import weakref
-from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable
@@ -47,6 +47,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "host_stream_launch": (c_int, [c_void_p, c_void_p, c_void_p]),
     "mapping_retain": (c_void_p, [c_void_p]),
     "mapping_release": (None, [c_void_p]),
+    "dlpack_new": (c_void_p, [c_void_p, c_int32, c_int32, c_int32, POINTER(c_int64), c_uint8, c_uint8]),
+    "dlpack_free": (None, [c_void_p]),
     "cuda_stream_wrap": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "unique_id": (c_int, [c_void_p, c_uint32, _WAIT, POINTER(s.UniqueId)]),
     "group_unique_id": (c_int, [c_void_p, POINTER(s.GroupOptions), _WAIT, POINTER(s.UniqueId)]),

@@ -8,7 +8,9 @@ undefined bytes, but does not end the process. Tensors of a GPU's memory do not 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
+import sys
+from collections import deque
+from ctypes import c_char_p, c_int, c_int64, c_void_p, py_object
 from typing import TYPE_CHECKING, Any
 
 from . import errors
@@ -52,6 +54,9 @@ _NUMPY = {
 }
 
 
+_UNMAPPED = "no host memory of a daemon is mapped at {:#x}: it was freed"
+
+
 class _Mapping:
     """The daemon's host memory at the address remains mapped while this object is referenced."""
 
@@ -61,82 +66,51 @@ class _Mapping:
         self._release = calls.mapping_release
         self._mapping = calls.mapping_retain(address)
         if self._mapping is None:
-            raise errors.error(Status.STALE, f"no host memory of a daemon is mapped at {address:#x}: it was freed")
+            raise errors.error(Status.STALE, _UNMAPPED.format(address))
 
     def __del__(self) -> None:
         self._release(self._mapping)
 
 
-class _DLDevice(ctypes.Structure):
-    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("device", _DLDevice), ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8),
-                ("lanes", c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
-                ("byte_offset", c_uint64)]
-
-
-class _DLManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", _DLTensor), ("manager_ctx", c_void_p), ("deleter", c_void_p)]
-
-
-_held: dict[int, tuple[Any, ...]] = {}  # address of a managed tensor: itself, its shape, and its mapping
-
-
-@ctypes.CFUNCTYPE(None, c_void_p)
-def _delete(managed: int) -> None:
-    _held.pop(managed, None)
-
-
-_delete_address = ctypes.cast(_delete, c_void_p).value
 _capsule_new = ctypes.pythonapi.PyCapsule_New
 _capsule_new.restype, _capsule_new.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
 _capsule_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_capsule_is_valid.restype, _capsule_is_valid.argtypes = c_int, [c_void_p, c_char_p]
+_capsule_is_valid.restype, _capsule_is_valid.argtypes = c_int, [py_object, c_char_p]
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [c_void_p, c_char_p]
+_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [py_object, c_char_p]
+# Capsules that a consumer can still take. A destructor would be a function of Python. It would run, as the deleter of a tensor, while
+# an exception is raised: Python then loses the exception, or ends with a segmentation fault.
+_offered: "deque[Any]" = deque()
+_OWN = 2  # references to a capsule that no other code has
 
 
-@ctypes.PYFUNCTYPE(None, c_void_p)
-def _forget(capsule: int) -> None:
-    """The capsule's destructor. A consumer renames a capsule that it has consumed."""
-    if _capsule_is_valid(capsule, b"dltensor"):
-        _held.pop(_capsule_pointer(capsule, b"dltensor"), None)
-
-
-_forget_address = ctypes.cast(_forget, c_void_p).value
+def _free_dropped() -> None:
+    """Frees the tensors of capsules that were dropped. A consumer renames a capsule that it has taken."""
+    for _ in range(len(_offered)):
+        try:
+            capsule = _offered.popleft()
+        except IndexError:  # another thread has it
+            return
+        if sys.getrefcount(capsule) > _OWN:
+            _offered.append(capsule)
+        elif _capsule_is_valid(capsule, b"dltensor"):
+            calls.dlpack_free(_capsule_pointer(capsule, b"dltensor"))
 
 
 def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int] = (KDLCPU, 0)) -> Any:
     """A DLPack capsule, row-major, over `shape` elements of dtype at the address. It owns no memory, but host memory remains
-    mapped.
+    mapped. The next call frees what a capsule has that was dropped, and not taken.
 
     device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process's number of the GPU. NotHeld: freed host
     memory.
     """
-    mapping = _Mapping(address) if device[0] == KDLCPU and 0 not in shape else None
-    managed = _DLManagedTensor()
-    ndim = len(shape)
-    tensor = managed.tensor
-    tensor.data = address
-    tensor.device.device_type, tensor.device.device_id = device
-    tensor.ndim = ndim
-    (tensor.code, tensor.bits), tensor.lanes = _DLPACK[dtype], 1
-    # Consumers of DLPack before 1.2 accept missing strides. Later ones require strides.
-    extents = (c_int64 * max(2 * ndim, 1))()
-    extents[:ndim] = shape
-    stride = 1
-    for i in reversed(range(ndim)):
-        extents[ndim + i] = stride
-        stride *= shape[i]
-    base = ctypes.addressof(extents)
-    tensor.shape = ctypes.cast(base, POINTER(c_int64))
-    tensor.strides = ctypes.cast(base + 8 * ndim, POINTER(c_int64))
-    managed.deleter = _delete_address
-    where = ctypes.addressof(managed)
-    _held[where] = (managed, extents, mapping)
-    return _capsule_new(where, b"dltensor", _forget_address)
+    _free_dropped()
+    tensor = calls.dlpack_new(address, *device, len(shape), (c_int64 * len(shape))(*shape), *_DLPACK[dtype])
+    if tensor is None:
+        raise errors.error(Status.STALE, _UNMAPPED.format(address))
+    made = _capsule_new(tensor, b"dltensor", None)
+    _offered.append(made)
+    return made
 
 
 def array(address: int, shape: tuple[int, ...], dtype: DType) -> "numpy.ndarray":

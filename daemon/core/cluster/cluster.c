@@ -183,14 +183,13 @@ static void resolve(struct zd_engine *e, struct zd_group *group, const struct zd
 
 /* A command of the op's connection has ended. Returns true if it was the last one of the current connection's
  * pending commands, and all have succeeded. */
-static bool step_done(struct zd_engine *e, struct zd_group *group, const struct zd_op *op, int status,
-                      const char *error)
+static bool step_done(struct zd_engine *e, struct zd_group *group, const struct zd_op *op)
 {
 	struct zd_cluster *cluster = group->cluster;
 	if (group->state != ZD_GROUP_CONNECTING || !is_current(op))
 		return false;
-	if (status != 0) {
-		zd_cluster_fail(e, group, status, error);
+	if (op->status != 0) {
+		zd_cluster_fail(e, group, op->status, op->error);
 		return false;
 	}
 	return --cluster->pending == 0;
@@ -202,29 +201,26 @@ static struct zd_member *op_member(const struct zd_op *op)
 	return &group->members[(op->aux & UINT32_MAX) / ZD_NCOMM_ROLES];
 }
 
-static void greeted(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                    const struct zd_op_result *result)
+static void greeted(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
 	struct zd_err err = ZD_ERR_NONE;
-	if (status == 0 && group->state == ZD_GROUP_CONNECTING && is_current(op)) {
-		status = greetings_check(e, op_member(op), result, &err);
-		error = err.text;
+	if (op->status == 0 && group->state == ZD_GROUP_CONNECTING && is_current(op)) {
+		op->status = greetings_check(e, op_member(op), op->result, &err);
+		op->error = err.text;
 	}
-	if (step_done(e, group, op, status, error)) {
-		resolve(e, group, result);
+	if (step_done(e, group, op)) {
+		resolve(e, group, op->result);
 		zd_group_ready(e, group);
 		zd_dirty_group(e, group);
 	}
 	zd_group_unref(e, group);
 }
 
-static void opened(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void opened(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
-	(void)result;
-	if (status == 0 && group->state == ZD_GROUP_CONNECTING && is_current(op)) {
+	if (op->status == 0 && group->state == ZD_GROUP_CONNECTING && is_current(op)) {
 		struct zd_member *member = op_member(op);
 		struct greeting greeting;
 		greet(e, member, &greeting);
@@ -232,7 +228,7 @@ static void opened(struct zd_engine *e, struct zd_op *op, int status, const char
 		agree_over_rail(e, member, (op->aux & UINT32_MAX) % ZD_NCOMM_ROLES, "greeting", &greeting,
 		                sizeof(greeting), greeted);
 	}
-	(void)step_done(e, group, op, status, error);
+	(void)step_done(e, group, op);
 	zd_group_unref(e, group);
 }
 
@@ -268,13 +264,12 @@ static void open_all(struct zd_engine *e, struct zd_group *group)
 	}
 }
 
-static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                     const struct zd_op_result *result)
+static void ids_made(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
-	if (step_done(e, group, op, status, error)) {
-		zd_assert(result->values_bytes == group->cluster->ids_bytes);
-		memcpy(group->cluster->ids, result->values, result->values_bytes);
+	if (step_done(e, group, op)) {
+		zd_assert(op->result->values_bytes == group->cluster->ids_bytes);
+		memcpy(group->cluster->ids, op->result->values, op->result->values_bytes);
 		open_all(e, group);
 	}
 	zd_group_unref(e, group);
@@ -315,14 +310,13 @@ void zd_cluster_ask(struct zd_engine *e, struct zd_member *member, struct zd_clu
 	agree_over_rail(e, member, ZD_COMM_REDUCTIONS, what, value, bytes, done);
 }
 
-bool zd_cluster_answered(struct zd_engine *e, const struct zd_op *op, struct zd_cluster_round *round,
-                         int status, const char *error)
+bool zd_cluster_answered(struct zd_engine *e, const struct zd_op *op, struct zd_cluster_round *round)
 {
 	struct zd_group *group = op->owner;
 	bool last = false;
 	if (group->state == ZD_GROUP_READY && is_current(op)) {
-		if (status != 0)
-			zd_cluster_fail(e, group, status, error);
+		if (op->status != 0)
+			zd_cluster_fail(e, group, op->status, op->error);
 		else
 			last = --round->pending == 0;
 	}

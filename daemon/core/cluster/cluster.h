@@ -91,6 +91,6 @@ void zd_cluster_ask(struct zd_engine *e, struct zd_member *member, struct zd_clu
                     const char *what, const void *value, uint32_t bytes, zd_op_fn *done);
 /* For `done`: returns whether this agreement was the last one of the round, and the round counts. A failed
  * agreement ends the group. */
-bool zd_cluster_answered(struct zd_engine *e, const struct zd_op *op, struct zd_cluster_round *round,
-                         int status, const char *error) __attribute__((warn_unused_result));
+bool zd_cluster_answered(struct zd_engine *e, const struct zd_op *op, struct zd_cluster_round *round)
+        __attribute__((warn_unused_result));
 #endif

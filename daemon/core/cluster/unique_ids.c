@@ -57,16 +57,15 @@ void zd_used_ids_free(struct zd_engine *e)
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-static void ids_made(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                     const struct zd_op_result *result)
+static void ids_made(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_request *req = op->owner;
 	uint32_t nbytes = req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
-	if (status == 0) {
-		zd_assert(result && result->values_bytes == nbytes);
-		memcpy(req->u.unique_ids.bytes, result->values, nbytes);
+	if (op->status == 0) {
+		zd_assert(op->result && op->result->values_bytes == nbytes);
+		memcpy(req->u.unique_ids.bytes, op->result->values, nbytes);
 	}
-	zd_request_op_done(e, op, status, error, result);
+	zd_request_op_done(e, op);
 }
 
 static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
@@ -90,9 +89,10 @@ static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	command.u.ids.uid = req->session->uid;
 	req->device = &e->devices[0];
 	req->u.unique_ids.count = count;
-	req->u.unique_ids.job = zd_strdup(args->u.unique_ids.job);
-	req->u.unique_ids.group = zd_strdup(args->u.unique_ids.group);
-	req->u.unique_ids.bytes = zd_calloc(count, ZD_UNIQUE_ID_BYTES);
+	req->u.unique_ids.job = zd_request_own(req, zd_strdup(args->u.unique_ids.job), 0);
+	req->u.unique_ids.group = zd_request_own(req, zd_strdup(args->u.unique_ids.group), 0);
+	req->u.unique_ids.bytes = zd_request_own(req, zd_calloc(count, ZD_UNIQUE_ID_BYTES),
+	                                         (size_t)count * ZD_UNIQUE_ID_BYTES);
 	req->pending_ops++;
 	zd_op_submit(e, NULL, &command, ids_made, req, 0);
 	return 0;
@@ -110,20 +110,5 @@ static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	return 0;
 }
 
-static void ids_free(struct zd_request *req)
-{
-	free(req->u.unique_ids.bytes);
-	free(req->u.unique_ids.job);
-	free(req->u.unique_ids.group);
-}
-
-static size_t ids_bytes(const struct zd_request *req)
-{
-	return (size_t)req->u.unique_ids.count * ZD_UNIQUE_ID_BYTES;
-}
-
-const struct zd_request_type zd_req_unique_ids = {.name = "unique_ids",
-                                                  .begin = ids_begin,
-                                                  .attempt = ids_attempt,
-                                                  .free = ids_free,
-                                                  .bytes = ids_bytes};
+const struct zd_request_type zd_req_unique_ids = {
+        .name = "unique_ids", .begin = ids_begin, .attempt = ids_attempt};

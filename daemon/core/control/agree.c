@@ -56,12 +56,13 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (member->agreeing)
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u waits for an agreement already",
 		                  zd_world_rank(member));
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	req->u.agree.op = args->u.group_agree.op;
 	req->u.agree.count = args->u.group_agree.n_values;
-	req->u.agree.values = zd_calloc(req->u.agree.count, sizeof(double));
-	memcpy(req->u.agree.values, args->u.group_agree.values, req->u.agree.count * sizeof(double));
+	size_t bytes = req->u.agree.count * sizeof(double);
+	/* the charge includes the result, which all requests of the round share */
+	req->u.agree.values = zd_request_own(req, zd_calloc(1, bytes), 2 * bytes);
+	memcpy(req->u.agree.values, args->u.group_agree.values, bytes);
 	member->agreeing = req;
 	zd_window_fail_agreements(e, member->group);
 	zd_dirty_group(e, member->group); /* gathers that would wait for this rank fail (gather.c) */
@@ -189,20 +190,12 @@ static int agree_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 
 static void agree_free(struct zd_request *req)
 {
-	free(req->u.agree.values);
 	if (req->u.agree.result && --req->u.agree.result->refs == 0)
 		free(req->u.agree.result);
-}
-
-/* Includes the result, which all requests of the round share. */
-static size_t agree_bytes(const struct zd_request *req)
-{
-	return 2 * sizeof(double) * req->u.agree.count;
 }
 
 const struct zd_request_type zd_req_group_agree = {.name = "group_agree",
                                                    .begin = agree_begin,
                                                    .attempt = agree_attempt,
                                                    .cancel = agree_cancel,
-                                                   .free = agree_free,
-                                                   .bytes = agree_bytes};
+                                                   .free = agree_free};

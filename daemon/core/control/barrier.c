@@ -46,8 +46,7 @@ static int barrier_begin(struct zd_engine *e, struct zd_request *req, const stru
 		status = check_cluster(member, err);
 	if (status != 0)
 		return status;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	TAILQ_INSERT_TAIL(&member->barriers, req, u.barrier.link);
 	zd_dirty_group(e, member->group); /* the reasons of waiting requests can change */
 	return 0;
@@ -73,12 +72,11 @@ static void pass(struct zd_engine *e, struct zd_group *group)
 	zd_dirty_group(e, group);
 }
 
-static void answered(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                     const struct zd_op_result *result)
+static void answered(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
-	(void)result; /* the agreement carries no values */
-	if (zd_cluster_answered(e, op, &group->cluster->barrier, status, error))
+	/* The agreement carries no values. */
+	if (zd_cluster_answered(e, op, &group->cluster->barrier))
 		pass(e, group);
 }
 

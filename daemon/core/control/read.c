@@ -174,8 +174,7 @@ static int check_range(const struct zd_args *args, const struct zd_unit *unit,
 	return 0;
 }
 
-static void copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void copied(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_request *req = op->owner;
 	struct zd_unit *unit = req->u.unit_read.unit;
@@ -188,7 +187,7 @@ static void copied(struct zd_engine *e, struct zd_op *op, int status, const char
 	} else {
 		zd_holder_done(e, part, holder);
 	}
-	zd_request_op_done(e, op, status, error, result);
+	zd_request_op_done(e, op);
 }
 
 /* A part of a read that one command copies. */

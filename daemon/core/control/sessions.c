@@ -293,13 +293,9 @@ static const struct zd_member *find_transferring(const struct zd_session *sessio
 	return NULL;
 }
 
-static void taken_back(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                       const struct zd_op_result *result)
+static void taken_back(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_session *session = zd_session_find(e, op->aux);
-	(void)status;
-	(void)error;
-	(void)result;
 	if (!session)
 		return;
 	session->naborts--;
@@ -355,11 +351,9 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), req->session->naborts, 0);
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
 		const struct zd_part *part = zd_shadow_find_owed(member);
-		if (!part)
-			continue;
-		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, zd_world_rank(member), 0, 0);
-		req->wait.unit = part->unit;
-		return wait;
+		if (part)
+			return zd_wait_for_unit(req, part->unit, ZD_WAIT_RESTORE, zd_world_rank(member), 0,
+			                        0);
 	}
 	list_steps(e, req->session);
 	return 0;

@@ -167,12 +167,16 @@ static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 	struct zd_session *session = teardown->session;
 	while (teardown->nended < teardown->nholds) {
 		const struct hold *hold = &teardown->holds[teardown->nended];
-		struct zd_op op = {.id = teardown->op, .job = teardown->job, .owner = hold->owner};
+		struct zd_op op = {.id = teardown->op,
+		                   .job = teardown->job,
+		                   .owner = hold->owner,
+		                   .status = ZEROD_E_ABORTED,
+		                   .error = "the session has ended"};
 		if (!zd_ending_may_free(budget))
 			return false;
 		prefetch(teardown, teardown->nended + AHEAD);
 		teardown->nended++;
-		hold->done(e, &op, ZEROD_E_ABORTED, "the session has ended", NULL);
+		hold->done(e, &op);
 	}
 	TAILQ_REMOVE(&session->deferred_teardowns, teardown, link);
 	zd_job_unref(e, teardown->job);
@@ -185,14 +189,10 @@ static bool end_holds(struct zd_engine *e, struct zd_ending *ending, uint32_t *b
 }
 
 /* The watch's status does not matter, because the engine has no better evidence that the process has left. */
-static void process_left(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                         const struct zd_op_result *result)
+static void process_left(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_deferred_teardown *teardown = op->owner;
 	struct zd_session *session = teardown->session;
-	(void)status;
-	(void)error;
-	(void)result;
 	gone(teardown);
 	teardown->left = true;
 	teardown->op = op->id;

@@ -275,6 +275,13 @@ static inline uint32_t zd_world_rank(const struct zd_member *member)
 	return member->group->first_rank + member->rank;
 }
 
+/* The request is the rank's, and waits in the queue of its device. */
+static inline void zd_request_set_member(struct zd_request *req, struct zd_member *member)
+{
+	req->member = member;
+	req->device = member->device;
+}
+
 /* Returns the index of the rank's shards in their units. */
 static inline uint32_t zd_shard_index(const struct zd_member *member)
 {

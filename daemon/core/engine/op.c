@@ -76,7 +76,10 @@ void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char 
 	HASH_DEL(e->ops, op);
 	if (op->copies)
 		copy_ends(e, op, status);
-	op->done(e, op, status, error ? error : "", result);
+	op->status = status;
+	op->error = error ? error : "";
+	op->result = result;
+	op->done(e, op);
 	if (op->job) {
 		zd_metadata_uncharge(op->job->owner, op->metadata_bytes);
 		zd_job_unref(e, op->job);

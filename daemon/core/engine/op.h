@@ -10,8 +10,7 @@
 struct zd_op;
 struct zd_session;
 
-typedef void zd_op_fn(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                      const struct zd_op_result *result);
+typedef void zd_op_fn(struct zd_engine *e, struct zd_op *op);
 
 /* A command in progress. done() is called exactly once. After that the op is freed and its job reference
  * dropped. */
@@ -22,7 +21,11 @@ struct zd_op {
 	void *owner;        /* done()'s own */
 	uint32_t metadata_bytes;
 	uint64_t aux;
-	struct zd_device *copies; /* device whose `ncopying` counts it, or NULL */
+	/* for done(): how the command has ended */
+	int status;
+	const char *error;                 /* never NULL */
+	const struct zd_op_result *result; /* NULL: none */
+	struct zd_device *copies;          /* device whose `ncopying` counts it, or NULL */
 	/* for a COPY that will be an event; bytes 0: no event */
 	uint64_t begin_ns, bytes, session;
 	uint8_t peer;

@@ -63,7 +63,8 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 {
 	if (req->type->free)
 		req->type->free(req);
-	free((void *)req->fences.fences);
+	for (size_t i = 0; i < ZD_ARRAY_LEN(req->owned); i++)
+		free(req->owned[i]);
 	free(req->failed_text);
 	free(req->args);
 	if (e->spare_request)
@@ -83,9 +84,7 @@ static bool counts(const struct zd_request *req)
 /* The bytes that request_free() frees, except for the text of a failure. */
 static uint32_t request_metadata_bytes(const struct zd_request *req)
 {
-	size_t bytes = sizeof(*req) + (req->args ? sizeof(*req->args) : 0) +
-	               req->fences.count * sizeof(struct zd_fence);
-	return (uint32_t)(bytes + (req->type->bytes ? req->type->bytes(req) : 0));
+	return (uint32_t)(sizeof(*req) + (req->args ? sizeof(*req->args) : 0) + req->owned_bytes);
 }
 
 static void begin_wait(struct zd_engine *e, struct zd_request *req)
@@ -364,17 +363,34 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b)
 {
-	req->wait = (struct zd_wait){.kind = kind, .rank = rank, .a = a, .b = b};
+	return zd_wait_for_unit(req, NULL, kind, rank, a, b);
+}
+
+int zd_wait_for_unit(struct zd_request *req, const struct zd_unit *unit, enum zd_wait_kind kind,
+                     uint32_t rank, uint64_t a, uint64_t b)
+{
+	req->wait = (struct zd_wait){.kind = kind, .rank = rank, .a = a, .b = b, .unit = unit};
 	return ZD_WAIT;
+}
+
+void *zd_request_own(struct zd_request *req, void *memory, size_t bytes)
+{
+	size_t place = 0;
+	while (req->owned[place])
+		place++;
+	zd_assert(place < ZD_ARRAY_LEN(req->owned));
+	req->owned[place] = memory;
+	req->owned_bytes += (uint32_t)bytes;
+	return memory;
 }
 
 void zd_request_keep_fences(struct zd_request *req, const struct zd_fence_list *fences)
 {
-	struct zd_fence *copy;
+	size_t bytes = fences->count * sizeof(struct zd_fence);
 	if (fences->count == 0)
 		return;
-	copy = zd_calloc(fences->count, sizeof(*copy));
-	memcpy(copy, fences->fences, fences->count * sizeof(*copy));
+	struct zd_fence *copy = zd_request_own(req, zd_calloc(1, bytes), bytes);
+	memcpy(copy, fences->fences, bytes);
 	req->fences = (struct zd_fence_list){fences->count, copy};
 }
 
@@ -386,11 +402,9 @@ void zd_request_fail(struct zd_request *req, int status, const char *text)
 	req->failed_text = zd_strdup(text);
 }
 
-void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                        const struct zd_op_result *result)
+void zd_request_op_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_request *req = op->owner;
-	(void)result;
 	zd_assert(req->pending_ops > 0);
 	req->pending_ops--;
 	if (req->cancelled) {
@@ -398,8 +412,8 @@ void zd_request_op_done(struct zd_engine *e, struct zd_op *op, int status, const
 			request_free(e, req);
 		return;
 	}
-	if (status != 0)
-		zd_request_fail(req, status, error);
+	if (op->status != 0)
+		zd_request_fail(req, op->status, op->error);
 	zd_dirty(e, req->device);
 }
 

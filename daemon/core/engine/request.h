@@ -98,6 +98,9 @@ struct zd_agreement {
 
 /* Sets req->wait and returns ZD_WAIT. */
 int zd_wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b);
+/* The same, for a wait whose text names the unit. */
+int zd_wait_for_unit(struct zd_request *req, const struct zd_unit *unit, enum zd_wait_kind kind,
+                     uint32_t rank, uint64_t a, uint64_t b);
 struct zd_request {
 	uint64_t id;     /* the client's */
 	uint64_t serial; /* the engine's; the row id of a waiting gather in the table of buffers */
@@ -119,7 +122,9 @@ struct zd_request {
 	bool goes_on;
 	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
 	struct zd_args *args;
-	struct zd_fence_list fences; /* of the client's streams, by zd_request_keep_fences(); owned */
+	struct zd_fence_list fences; /* of the client's streams, by zd_request_keep_fences() */
+	void *owned[3];              /* freed with the request */
+	uint32_t owned_bytes;        /* charged while it waits */
 	uint32_t pending_ops;
 	int failed;            /* status of an op or segment that failed; with failed_text */
 	char *failed_text;     /* owned; NULL: none */
@@ -143,7 +148,7 @@ struct zd_request {
 	UT_hash_handle hh;
 	union {
 		struct {
-			struct zd_part **parts; /* owned */
+			struct zd_part **parts;
 			uint32_t nparts;
 			bool ahead; /* UPDATE_BEGIN: the reply can have a promise */
 			/* kept when no part has readers; NULL: none */
@@ -196,9 +201,9 @@ struct zd_request {
 			bool no_slot;
 			char tag[ZD_MAX_TAG_BYTES + 1]; /* "": the scope's */
 			struct zd_scope *scope;         /* NULL: the tag's own */
-			/* CONTEXT_BEGIN: owned; `part` is being gathered */
+			/* CONTEXT_BEGIN; `part` is being gathered */
 			struct zd_part **parts;
-			uint64_t *versions; /* of these parts; owned */
+			uint64_t *versions; /* of these parts */
 			uint32_t nparts, nheld;
 		} gather; /* GATHER, CONTEXT_BEGIN */
 		struct {
@@ -215,7 +220,7 @@ struct zd_request {
 		} alloc;
 		struct {
 			uint32_t op, count;
-			double *values;              /* owned */
+			double *values;
 			struct zd_agreement *result; /* with a reference; NULL: not known yet */
 		} agree;
 		struct {
@@ -224,7 +229,6 @@ struct zd_request {
 		} barrier;
 		struct {
 			uint32_t count;
-			/* owned */
 			unsigned char *bytes;
 			char *job, *group;
 		} unique_ids;
@@ -248,8 +252,7 @@ struct zd_request {
 			bool terms;                 /* REDUCE_WAIT: the terms of the sum are lent */
 			uint32_t nunits;            /* STEP_GET: the units whose norms it returns */
 			uint64_t *units;
-			double *norms; /* of these; both owned */
-		} reduce;              /* requests of bucket.c, reduce.c, lent_target.c, step.c */
+		} reduce; /* requests of bucket.c, reduce.c, lent_target.c, step.c */
 	} u;
 };
 
@@ -264,8 +267,7 @@ struct zd_request {
  *           again whenever the device is dirty and no op of the request is pending
  *   cancel  undoes begin and attempt of a waiting request: at its deadline, at the session's end, or after a
  *           failed op. Never called after an error of attempt
- *   free    frees the memory that `u` of the request owns, after every outcome
- *   bytes   returns the size of that memory, which is charged while the request waits
+ *   free    called after every outcome, before the memory that the request owns is freed
  */
 struct zd_request_type {
 	const char *name;
@@ -274,7 +276,6 @@ struct zd_request_type {
 	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
 	void (*free)(struct zd_request *req);
-	size_t (*bytes)(const struct zd_request *req);
 	uint32_t room;    /* requests that can wait beyond ZD_MAX_OUTSTANDING, because others wait for them */
 	bool gathers;     /* it uses u.gather */
 	bool forms_group; /* it cannot complete once the daemon drains */
@@ -293,6 +294,8 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 
 /* Makes the request end with this error at its next attempt. The first error wins. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
+/* Makes the request own the memory, which was allocated, and returns it. */
+void *zd_request_own(struct zd_request *req, void *memory, size_t bytes);
 /* Copies the fences of the arguments, for the request's attempts. */
 void zd_request_keep_fences(struct zd_request *req, const struct zd_fence_list *fences);
 /* Replies with success and e->reply, from attempt(). The request then remains, without a deadline. Its end

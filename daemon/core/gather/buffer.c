@@ -156,13 +156,10 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 	free(buffer);
 }
 
-static void fill_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                      const struct zd_op_result *result)
+static void fill_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_buffer *buffer = op->owner;
-	(void)status; /* a failed fill only means that a stale reader sees old bytes */
-	(void)error;
-	(void)result;
+	/* A failed fill only means that a stale reader sees old bytes. */
 	zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_NONE);
 	zd_buffer_op_over(e, buffer);
 }
@@ -199,12 +196,9 @@ void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 	buffer_free(e, buffer);
 }
 
-static void watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                       const struct zd_op_result *result)
+static void watch_done(struct zd_engine *e, struct zd_op *op)
 {
-	(void)status; /* a watch is aborted when the session, and with it its streams, has ended */
-	(void)error;
-	(void)result;
+	/* A watch is aborted when the session, and with it its streams, has ended. */
 	zd_buffer_unwatch(e, op->owner);
 }
 

@@ -32,11 +32,8 @@ int zd_collective_check_order(struct zd_request *req)
 	TAILQ_FOREACH (before, &req->session->requests, session_link) {
 		if (before == req)
 			return 0;
-		if (!zd_request_gathers(before) || !zd_gathers_are_collective(before->member->group))
-			continue;
-		int wait = zd_wait_for(req, ZD_WAIT_ORDER, 0, 0, 0);
-		req->wait.unit = before->u.gather.part->unit;
-		return wait;
+		if (zd_request_gathers(before) && zd_gathers_are_collective(before->member->group))
+			return zd_wait_for_unit(req, before->u.gather.part->unit, ZD_WAIT_ORDER, 0, 0, 0);
 	}
 	return 0;
 }
@@ -136,11 +133,9 @@ int zd_collective_check_followers(struct zd_request *req)
 		    !zd_gathers_are_collective(group) || group->state != ZD_GROUP_READY)
 			continue;
 		follower = find_follower(buffer);
-		if (!follower)
-			continue;
-		int wait = zd_wait_for(req, ZD_WAIT_FOLLOW, 0, zd_world_rank(follower), 0);
-		req->wait.unit = buffer->unit;
-		return wait;
+		if (follower)
+			return zd_wait_for_unit(req, buffer->unit, ZD_WAIT_FOLLOW, 0, zd_world_rank(follower),
+			                        0);
 	}
 	return 0;
 }

@@ -164,8 +164,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 			                  zd_world_rank(other), (unsigned long long)other->commit_step,
 			                  zd_world_rank(member), (unsigned long long)step);
 	}
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	req->u.commit.serial = group->commit_serial;
 	member->committing = true;
 	member->commit_step = step;
@@ -273,15 +272,14 @@ static int votes_check(const struct zd_engine *e, const struct zd_member *member
 	return 0;
 }
 
-static void voted(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                  const struct zd_op_result *result)
+static void voted(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
 	struct zd_cluster *cluster = group->cluster;
 	struct zd_err err = ZD_ERR_NONE;
-	if (!zd_cluster_answered(e, op, &cluster->commit, status, error))
+	if (!zd_cluster_answered(e, op, &cluster->commit))
 		return;
-	status = votes_check(e, &group->members[0], result, &err);
+	int status = votes_check(e, &group->members[0], op->result, &err);
 	commit_evaluate(e, group, group->members[0].commit_step, status, err.text);
 }
 

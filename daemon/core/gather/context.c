@@ -59,8 +59,9 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 {
 	uint32_t nunits = args->u.context_begin.n_units;
 	int status = 0;
-	req->u.gather.parts = zd_calloc(nunits, sizeof(struct zd_part *));
-	req->u.gather.versions = zd_calloc(nunits, sizeof(*req->u.gather.versions));
+	size_t parts_bytes = nunits * sizeof(struct zd_part *), versions_bytes = nunits * sizeof(uint64_t);
+	req->u.gather.parts = zd_request_own(req, zd_calloc(1, parts_bytes), parts_bytes);
+	req->u.gather.versions = zd_request_own(req, zd_calloc(1, versions_bytes), versions_bytes);
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
 		struct zd_part *part;
 		status = zd_part_find(e, req->session, args->u.context_begin.units[i], &part, err);
@@ -139,21 +140,8 @@ static int context_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-static void context_free(struct zd_request *req)
-{
-	free(req->u.gather.parts);
-	free(req->u.gather.versions);
-}
-
-static size_t context_bytes(const struct zd_request *req)
-{
-	return req->u.gather.nparts * (sizeof(struct zd_part *) + sizeof(uint64_t));
-}
-
 const struct zd_request_type zd_req_context_begin = {.name = "context_begin",
                                                      .begin = context_begin,
                                                      .attempt = context_attempt,
                                                      .cancel = context_given_up,
-                                                     .free = context_free,
-                                                     .bytes = context_bytes,
                                                      .gathers = true};

@@ -432,9 +432,7 @@ static int slot_vacate(struct zd_engine *e, struct zd_request *req, struct zd_sl
 		*former = slot->occupant;
 		return 0;
 	}
-	int wait = zd_wait_for(req, ZD_WAIT_SLOT, 0, slot->number, 0);
-	req->wait.unit = unit;
-	return wait;
+	return zd_wait_for_unit(req, unit, ZD_WAIT_SLOT, 0, slot->number, 0);
 }
 
 /* ---- gather -------------------------------------------------------------------------------------------- */
@@ -484,8 +482,7 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 	}
 	if (status != 0)
 		return status;
-	req->member = zd_part_member(part);
-	req->device = req->member->device;
+	zd_request_set_member(req, zd_part_member(part));
 	req->u.gather.part = part;
 	req->u.gather.version = args->u.gather.version;
 	if (req->u.gather.version == 0)
@@ -530,11 +527,8 @@ static int gather_check(struct zd_request *req, struct zd_err *err)
 		status = generation_check(req, err);
 	if (status != 0)
 		return status;
-	if (zd_shadow_rolls_back(unit->group)) {
-		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, req->member->rank, 0, 0);
-		req->wait.unit = unit;
-		return wait;
-	}
+	if (zd_shadow_rolls_back(unit->group))
+		return zd_wait_for_unit(req, unit, ZD_WAIT_RESTORE, req->member->rank, 0, 0);
 	if (unit->group->torn)
 		return zd_err_set(
 		        err, ZEROD_E_TORN,
@@ -662,15 +656,10 @@ static int gather_refresh(struct zd_engine *e, struct zd_request *req, struct zd
                           uint64_t version, struct zd_buffer **out)
 {
 	bool in_use = zd_buffer_is_in_use(buffer);
-	int wait = 0;
 	if (!TAILQ_EMPTY(&buffer->leases))
-		wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
-	else if (in_use && !zd_may_defer(req))
-		wait = zd_wait_for(req, ZD_WAIT_REFRESH, 0, buffer->version, 0);
-	if (wait) {
-		req->wait.unit = buffer->unit;
-		return wait;
-	}
+		return zd_wait_for_unit(req, buffer->unit, ZD_WAIT_LEASES, 0, buffer->version, 0);
+	if (in_use && !zd_may_defer(req))
+		return zd_wait_for_unit(req, buffer->unit, ZD_WAIT_REFRESH, 0, buffer->version, 0);
 	if (in_use)
 		buffer = replace(e, buffer);
 	buffer->asked_ns = req->since_ns;

@@ -185,14 +185,12 @@ static int place(struct zd_engine *e, struct zd_request *req, struct zd_host_cop
 	return 0;
 }
 
-static void copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void copied(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_copied_unit *to = op->owner;
 	struct zd_part *part = &to->unit->parts[op->aux / 4];
-	(void)result;
-	if (status != 0)
-		fail(e, to->copy, status, error);
+	if (op->status != 0)
+		fail(e, to->copy, op->status, op->error);
 	zd_dirty_group(e, part->unit->group);
 	zd_host_copy_done(e, to->copy);
 	zd_holder_done(e, part, op->aux % 4);
@@ -212,11 +210,8 @@ static int copy_next(struct zd_engine *e, struct zd_request *req, struct zd_host
 	int status = zd_holder_check_step(copy->group, copy->step, err);
 	if (status == 0)
 		status = zd_holder_locate(part, copy->step, &holder, err);
-	if (status == ZEROD_E_BUSY) {
-		(void)zd_wait_for(req, ZD_WAIT_SAVE, part->rank, 0, 0);
-		req->wait.unit = to->unit;
-		return ZD_WAIT;
-	}
+	if (status == ZEROD_E_BUSY)
+		return zd_wait_for_unit(req, to->unit, ZD_WAIT_SAVE, part->rank, 0, 0);
 	const struct zd_device *from = status == 0 ? zd_holder_extent(part, holder)->segment->device : NULL;
 	if (status == 0 && from->config.host_memory && from != memory)
 		status = zd_err_set(err, ZEROD_E_UNSUPPORTED,
@@ -300,8 +295,7 @@ static int save_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_group *group = member->group;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	if (step == 0)
 		zd_host_copy_drop(e, group);
 	if (step == 0 || zd_host_copy_is_of(group, step))

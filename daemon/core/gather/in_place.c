@@ -122,11 +122,8 @@ int zd_gather_frameless(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	struct zd_part *part = req->u.gather.part;
 	bool early = zd_part_is_publishing_version(part, version);
 	/* The buffer's promise was broken, or it was kept and has another version. */
-	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases)) {
-		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
-		req->wait.unit = part->unit;
-		return wait;
-	}
+	if (part->buffer && !TAILQ_EMPTY(&part->buffer->leases))
+		return zd_wait_for_unit(req, part->unit, ZD_WAIT_LEASES, 0, part->buffer->version, 0);
 	struct zd_buffer *buffer = find_or_make(e, part, early);
 	zd_assert(zd_buffer_is_in_place(buffer) && (early || part->version == version));
 	if (early)

@@ -119,14 +119,11 @@ static void notify(struct zd_engine *e, const struct zd_landing *landing)
 	}
 }
 
-static void pulled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void pulled(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_landing *landing = op->owner;
 	struct zd_part *part = landing->part;
-	(void)error;
-	(void)result;
-	if (status == 0)
+	if (op->status == 0)
 		landing->landed |= 1ull << op->aux;
 	else
 		landing->failed = true;

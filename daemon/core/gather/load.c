@@ -36,15 +36,13 @@ static bool is_copying(const struct zd_load *load)
 
 /* ---- The allocation ------------------------------------------------------------------------------------ */
 
-static void source_written(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                           const struct zd_op_result *result)
+static void source_written(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_allocation *source = op->owner;
-	(void)result;
 	if (source->loader)
 		zd_dirty(e, source->loader->device);
-	if (status != 0 && source->loader)
-		zd_request_fail(source->loader, status, error);
+	if (op->status != 0 && source->loader)
+		zd_request_fail(source->loader, op->status, op->error);
 	zd_allocation_op_end(e, source);
 }
 
@@ -153,15 +151,13 @@ static int load_find_source(const struct zd_load *load, struct zd_request **foun
 	return 0;
 }
 
-static void copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void copied(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_load *load = op->owner;
 	struct zd_part *part = &load->unit->parts[op->aux];
-	(void)result;
-	if (status != 0 && load->failure.status == 0)
-		zd_err_set(&load->failure, status, "unit '%s': copying rank %u's slice: %s", load->unit->name,
-		           zd_world_rank(zd_part_member(part)), error);
+	if (op->status != 0 && load->failure.status == 0)
+		zd_err_set(&load->failure, op->status, "unit '%s': copying rank %u's slice: %s",
+		           load->unit->name, zd_world_rank(zd_part_member(part)), op->error);
 	zd_allocation_op_end(e, load->source);
 	zd_part_reader_done(e, part);
 	if (--load->ops == 0)
@@ -238,8 +234,7 @@ static int load_begin(struct zd_engine *e, struct zd_request *req, const struct 
 		return status;
 	}
 	part->users++;
-	req->member = zd_part_member(part);
-	req->device = req->member->device;
+	zd_request_set_member(req, zd_part_member(part));
 	req->u.load.part = part;
 	req->u.load.source = source;
 	return 0;
@@ -278,15 +273,10 @@ static int load_join(struct zd_engine *e, struct zd_request *req, struct zd_err 
 		                  unit->name, zd_sm_name(&zd_sm_part, part->state));
 	if (zd_shadow_is_owed(part))
 		return zd_shadow_undone(part, err);
-	if (part->early) {
-		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, part->viewers);
-		req->wait.unit = unit;
-		return wait;
-	}
+	if (part->early)
+		return zd_wait_for_unit(req, unit, ZD_WAIT_READERS, part->rank, part->readers, part->viewers);
 	if (unit->load && is_copying(unit->load)) { /* a load that its rank has left */
-		int wait = zd_wait_for(req, ZD_WAIT_LOAD, 0, 0, 0);
-		req->wait.unit = unit;
-		return wait;
+		return zd_wait_for_unit(req, unit, ZD_WAIT_LOAD, 0, 0, 0);
 	}
 	if (!unit->load)
 		load_new(unit);
@@ -301,9 +291,7 @@ static int load_join(struct zd_engine *e, struct zd_request *req, struct zd_err 
 
 static int wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank)
 {
-	int wait = zd_wait_for(req, kind, rank, 0, 0);
-	req->wait.unit = req->u.load.part->unit;
-	return wait;
+	return zd_wait_for_unit(req, req->u.load.part->unit, kind, rank, 0, 0);
 }
 
 /* Returns a rank that has never called. If there is none, returns a rank whose deadline has passed since. */

@@ -127,12 +127,8 @@ void zd_part_shadow_reader_done(struct zd_engine *e, struct zd_part *part)
 		die(e, part);
 }
 
-static void end_part_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
+static void end_part_hold(struct zd_engine *e, struct zd_op *op)
 {
-	(void)status;
-	(void)error;
-	(void)result;
 	zd_part_reader_done(e, op->owner);
 }
 

@@ -161,28 +161,21 @@ static int check_ranks(const struct zd_move *move, struct zd_err *err)
 
 /* ---- Copies -------------------------------------------------------------------------------------------- */
 
-static void copy_over(struct zd_engine *e, struct zd_move *move, struct zd_part *part, int status,
-                      const char *error)
+static void copied(struct zd_engine *e, struct zd_op *op)
 {
-	if (status != 0 && move->failure.status == 0)
-		zd_err_set(&move->failure, status, "unit '%s': moving rank %u's shard: %s", move->unit->name,
-		           zd_world_rank(zd_part_member(part)), error);
+	struct zd_move *move = op->owner;
+	struct zd_part *part = &move->unit->parts[op->aux];
+	if (op->status != 0 && move->failure.status == 0)
+		zd_err_set(&move->failure, op->status, "unit '%s': moving rank %u's shard: %s",
+		           move->unit->name, zd_world_rank(zd_part_member(part)), op->error);
 	zd_part_reader_done(e, part);
 	if (--move->ops > 0)
 		return;
 	struct zd_err failure = move->failure;
-	status = failure.status ? failure.status : check_ranks(move, &failure);
+	int status = failure.status ? failure.status : check_ranks(move, &failure);
 	if (status == 0)
 		change_place(e, move);
 	move_end(e, move, status, failure.text);
-}
-
-static void copied(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
-{
-	struct zd_move *move = op->owner;
-	(void)result;
-	copy_over(e, move, &move->unit->parts[op->aux], status, error);
 }
 
 static void copy(struct zd_engine *e, struct zd_move *move, struct zd_part *part)
@@ -294,8 +287,7 @@ static int place_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status != 0)
 		return status;
 	part->users++;
-	req->member = zd_part_member(part);
-	req->device = req->member->device;
+	zd_request_set_member(req, zd_part_member(part));
 	req->u.place.part = part;
 	req->u.place.on_host = args->u.unit_place.on_host;
 	return 0;
@@ -340,9 +332,7 @@ static void place_cancel(struct zd_engine *e, struct zd_request *req)
 
 static int wait_for(struct zd_request *req, enum zd_wait_kind kind, uint32_t rank, uint64_t a, uint64_t b)
 {
-	int wait = zd_wait_for(req, kind, rank, a, b);
-	req->wait.unit = req->u.place.part->unit;
-	return wait;
+	return zd_wait_for_unit(req, req->u.place.part->unit, kind, rank, a, b);
 }
 
 static int join(struct zd_engine *e, struct zd_request *req, struct zd_err *err)

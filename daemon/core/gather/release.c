@@ -45,8 +45,7 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, const stru
 		status = check_watch(e, req, part, err);
 	if (status != 0)
 		return status;
-	req->member = zd_part_member(part);
-	req->device = req->member->device;
+	zd_request_set_member(req, zd_part_member(part));
 	req->u.release.part = part;
 	memcpy(req->u.release.tag, tag, strlen(tag) + 1); /* checked above */
 	zd_request_keep_fences(req, &args->fences);
@@ -96,11 +95,8 @@ static int release_attempt(struct zd_engine *e, struct zd_request *req, struct z
 {
 	struct zd_part *part = req->u.release.part;
 	struct zd_lease *lease = part->buffer ? zd_lease_find(part->buffer, req->u.release.tag) : NULL;
-	if (lease ? context_joins(req) : gather_waits(req)) {
-		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
-		req->wait.unit = part->unit;
-		return wait;
-	}
+	if (lease ? context_joins(req) : gather_waits(req))
+		return zd_wait_for_unit(req, part->unit, ZD_WAIT_GATHER, part->rank, 0, 0);
 	part->users--;
 	if (!lease)
 		return zd_err_set(err, ZEROD_E_NOT_HELD, "rank %u does not hold unit '%s' under tag '%s'",

@@ -114,8 +114,7 @@ static int resume_begin(struct zd_engine *e, struct zd_request *req, const struc
 		status = zd_group_check(member->group, err);
 	if (status != 0)
 		return status;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	req->u.resume.nunits = args->u.units_resume.n_units;
 	memset(&e->resumed, 0, sizeof(e->resumed));
 	find_parts(e, member, args, parts);

@@ -187,15 +187,12 @@ static bool may_be_written(const struct zd_save *save)
 	                             session->resets != save->resets || session->state != ZD_SESSION_OPEN);
 }
 
-static void saved(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                  const struct zd_op_result *result)
+static void saved(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_part *part = op->owner;
 	struct zd_save *save = zd_save_of(part);
-	(void)error;
-	(void)result;
 	save->copying = false;
-	if (!save->revoked && (status != 0 || may_be_written(save)))
+	if (!save->revoked && (op->status != 0 || may_be_written(save)))
 		zd_pin_revoke(e, part->unit->group);
 	try_free(e, part);
 	if (part->shadow == ZD_SHADOW_NONE)

@@ -111,13 +111,10 @@ struct scope_watch {
 	struct zd_buffer *buffers[]; /* a buffer occurs once for each lease */
 };
 
-static void scope_watch_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                             const struct zd_op_result *result)
+static void scope_watch_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct scope_watch *watch = op->owner;
-	(void)status; /* a watch is aborted when the session, and with it its streams, has ended */
-	(void)error;
-	(void)result;
+	/* A watch is aborted when the session, and with it its streams, has ended. */
 	for (uint32_t i = 0; i < watch->nbuffers; i++)
 		zd_buffer_unwatch(e, watch->buffers[i]);
 	free(watch);
@@ -240,8 +237,7 @@ static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, cons
 		status = take_fences(req, &args->fences, err);
 	if (status != 0)
 		return status;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	return 0;
 }
 
@@ -275,8 +271,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		status = take_fences(req, &args->fences, err);
 	if (status != 0)
 		return status;
-	req->member = scope->member;
-	req->device = req->member->device;
+	zd_request_set_member(req, scope->member);
 	req->u.scope.scope = scope;
 	req->u.scope.grad = req->kind == ZD_REQ_FORWARD_END && args->u.forward_end.grad;
 	zd_scope_ref(scope);
@@ -360,9 +355,7 @@ static int end_wait(struct zd_request *req)
 	}
 	if (!unit)
 		return 0;
-	int wait = zd_wait_for(req, ZD_WAIT_GATHER, req->member->rank, 0, 0);
-	req->wait.unit = unit;
-	return wait;
+	return zd_wait_for_unit(req, unit, ZD_WAIT_GATHER, req->member->rank, 0, 0);
 }
 
 /* Marks the scope and all open scopes nested in it, because a forward that is nested in an abandoned one will

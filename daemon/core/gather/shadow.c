@@ -51,19 +51,17 @@ static void copy(struct zd_engine *e, struct zd_part *part, bool to_shadow, zd_o
 	zd_op_submit(e, part->unit->group->job, &command, done, part, 0);
 }
 
-static void save_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                      const struct zd_op_result *result)
+static void save_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_part *part = op->owner;
 	struct zd_request *req;
-	(void)result;
-	shadow_move(part, status == 0 ? ZD_SHADOW_SAVED : ZD_SHADOW_FREE);
+	shadow_move(part, op->status == 0 ? ZD_SHADOW_SAVED : ZD_SHADOW_FREE);
 	TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {
-		if (status == 0 || req->kind != ZD_REQ_UPDATE_BEGIN)
+		if (op->status == 0 || req->kind != ZD_REQ_UPDATE_BEGIN)
 			continue;
 		for (uint32_t i = 0; i < req->u.publish.nparts; i++) {
 			if (req->u.publish.parts[i] == part)
-				zd_request_fail(req, status, error);
+				zd_request_fail(req, op->status, op->error);
 		}
 	}
 	zd_part_reader_done(e, part);
@@ -95,13 +93,11 @@ static void restore_failed(struct zd_engine *e, struct zd_part *part, int status
 }
 
 /* A failed restore leaves the shard's content undefined. The shadow remains whole, for the next restore. */
-static void restore_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                         const struct zd_op_result *result)
+static void restore_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_part *part = op->owner;
-	(void)result;
-	if (status != 0)
-		restore_failed(e, part, status, error);
+	if (op->status != 0)
+		restore_failed(e, part, op->status, op->error);
 	shadow_move(part, ZD_SHADOW_SAVED);
 	for (uint32_t i = 0; i < e->ndevices; i++)
 		zd_dirty(e, &e->devices[i]); /* a reset waits for all groups of its session */

@@ -51,12 +51,11 @@ static void step_run(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_s
 	steps[step->kind].run(e, plan->owner, step);
 }
 
-static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
-                       const struct zd_op_result *result)
+static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step,
+                       const struct zd_op *op)
 {
 	(void)plan;
-	(void)status;
-	(void)result;
+	(void)op;
 	if (step->kind == ZD_TRANSFER_RELAY)
 		zd_transfer_relay_ended(e, step);
 }

@@ -569,19 +569,16 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, const str
 	struct zd_part *part = &unit->parts[member->rank];
 	unit->refs++; /* the request's, until it ends */
 	unit->registrations++;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	req->u.reg.part = part;
 	req->u.reg.persistent = wanted->persistent;
 	return 0;
 }
 
-static void register_filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                            const struct zd_op_result *result)
+static void register_filled(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_part *part = op->owner;
-	(void)result;
-	if (part->state == ZD_PART_FILLING && status == 0) {
+	if (part->state == ZD_PART_FILLING && op->status == 0) {
 		/* The registration of a rank that leaves has failed: its end drops the shard. */
 		if (!zd_part_member(part)->detaching)
 			zd_part_move(part, ZD_PART_IDLE);
@@ -589,7 +586,7 @@ static void register_filled(struct zd_engine *e, struct zd_op *op, int status, c
 		struct zd_request *req;
 		TAILQ_FOREACH (req, &zd_part_member(part)->device->queue, device_link) {
 			if (req->kind == ZD_REQ_UNIT_REGISTER && req->u.reg.part == part)
-				zd_request_fail(req, status, error);
+				zd_request_fail(req, op->status, op->error);
 		}
 		zd_part_drop(e, part); /* the reader below frees it */
 	}
@@ -646,23 +643,15 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	struct zd_part *part = req->u.reg.part;
 	struct zd_unit *unit = part->unit;
 	int status = 0;
-	if (unit_has_former(unit)) {
-		int wait = zd_wait_for(req, ZD_WAIT_FORMER, 0, 0, 0);
-		req->wait.unit = unit;
-		return wait;
-	}
+	if (unit_has_former(unit))
+		return zd_wait_for_unit(req, unit, ZD_WAIT_FORMER, 0, 0, 0);
 	if (part->state == ZD_PART_DYING) {
-		int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, 0);
-		req->wait.unit = unit;
-		return wait;
+		return zd_wait_for_unit(req, unit, ZD_WAIT_READERS, part->rank, part->readers, 0);
 	}
 	if (part->state == ZD_PART_FILLING)
 		return zd_wait_for(req, ZD_WAIT_FILL, 0, 0, 0);
-	if (zd_shadow_is_owed(part)) {
-		int wait = zd_wait_for(req, ZD_WAIT_RESTORE, part->rank, 0, 0);
-		req->wait.unit = unit;
-		return wait;
-	}
+	if (zd_shadow_is_owed(part))
+		return zd_wait_for_unit(req, unit, ZD_WAIT_RESTORE, part->rank, 0, 0);
 	if (part->state == ZD_PART_ABSENT) {
 		status = register_place(e, req, part, err);
 		if (status == ZD_WAIT)

@@ -101,7 +101,7 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	bool found = parts != NULL;
 	if (!found)
 		parts = zd_calloc(nunits, sizeof(struct zd_part *));
-	req->u.publish.parts = parts;
+	req->u.publish.parts = zd_request_own(req, parts, nunits * sizeof(struct zd_part *));
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
 		if (!found && i % ZD_HASH_MOST == 0)
 			zd_parts_find(e, req->session, &units[i],
@@ -187,18 +187,14 @@ static int check_unleased(struct zd_request *req)
 		const struct zd_buffer *buffer = req->u.publish.parts[i]->buffer;
 		if (!buffer || !zd_buffer_is_in_place(buffer) || TAILQ_EMPTY(&buffer->leases))
 			continue;
-		int wait = zd_wait_for(req, ZD_WAIT_LEASES, 0, buffer->version, 0);
-		req->wait.unit = buffer->unit;
-		return wait;
+		return zd_wait_for_unit(req, buffer->unit, ZD_WAIT_LEASES, 0, buffer->version, 0);
 	}
 	return 0;
 }
 
 static int wait_for_readers(struct zd_request *req, const struct zd_part *part)
 {
-	int wait = zd_wait_for(req, ZD_WAIT_READERS, part->rank, part->readers, part->viewers);
-	req->wait.unit = part->unit;
-	return wait;
+	return zd_wait_for_unit(req, part->unit, ZD_WAIT_READERS, part->rank, part->readers, part->viewers);
 }
 
 static void set_early(struct zd_request *req, bool early)
@@ -220,9 +216,7 @@ static void grant_ahead(struct zd_engine *e, struct zd_request *req)
 static int wait_for_save(struct zd_request *req, uint32_t index)
 {
 	const struct zd_part *part = req->u.publish.parts[index];
-	int wait = zd_wait_for(req, ZD_WAIT_SAVE, part->rank, 0, 0);
-	req->wait.unit = part->unit;
-	return wait;
+	return zd_wait_for_unit(req, part->unit, ZD_WAIT_SAVE, part->rank, 0, 0);
 }
 
 /* Whether the save of the part has started, or is not needed. False: it has no memory yet. If a segment was
@@ -324,13 +318,11 @@ static int check_gathered(struct zd_request *req, const struct zd_part *part)
 	uint32_t none = group->local_world_size, gathers = first_to_gather(part);
 	uint32_t follows = gathers == none ? zd_collective_first_to_follow(part) : none;
 	if (gathers < none)
-		(void)zd_wait_for(req, ZD_WAIT_GATHER, gathers, 0, 0);
-	else if (follows < none)
-		(void)zd_wait_for(req, ZD_WAIT_FOLLOW, 0, zd_world_rank(&group->members[follows]), 0);
-	else
-		return 0;
-	req->wait.unit = part->unit;
-	return ZD_WAIT;
+		return zd_wait_for_unit(req, part->unit, ZD_WAIT_GATHER, gathers, 0, 0);
+	if (follows < none)
+		return zd_wait_for_unit(req, part->unit, ZD_WAIT_FOLLOW, 0,
+		                        zd_world_rank(&group->members[follows]), 0);
+	return 0;
 }
 
 static int check_unread(struct zd_request *req, const struct zd_part *part)
@@ -343,10 +335,8 @@ static int check_unread(struct zd_request *req, const struct zd_part *part)
 	bool unsaved = zd_part_shadow(part) == ZD_SHADOW_FREE && part->shadow_readers > 0;
 	if (part->readers == 0 && kind != ZD_WAIT_RESTORE && !unsaved)
 		return 0;
-	int wait = zd_wait_for(req, kind, part->rank, part->readers + (unsaved ? part->shadow_readers : 0),
-	                       part->viewers);
-	req->wait.unit = part->unit;
-	return wait;
+	return zd_wait_for_unit(req, part->unit, kind, part->rank,
+	                        part->readers + (unsaved ? part->shadow_readers : 0), part->viewers);
 }
 
 /* Submits the missing copies of shards into shadows. At most MOST_SAVES of an update are under way, because
@@ -524,8 +514,7 @@ static int persistent_begin(struct zd_engine *e, struct zd_request *req, const s
 	int status = zd_part_find(e, req->session, args->u.set_persistent.unit, &part, err);
 	if (status != 0)
 		return status;
-	req->member = zd_part_member(part);
-	req->device = req->member->device;
+	zd_request_set_member(req, zd_part_member(part));
 	req->u.reg.part = part;
 	req->u.reg.persistent = args->u.set_persistent.persistent;
 	part->users++;
@@ -556,11 +545,8 @@ static int persistent_attempt(struct zd_engine *e, struct zd_request *req, struc
 {
 	struct zd_part *part = req->u.reg.part;
 	(void)err;
-	if (unit_is_busy(req)) {
-		int wait = zd_wait_for(req, ZD_WAIT_GATHER, part->rank, 0, 0);
-		req->wait.unit = part->unit;
-		return wait;
-	}
+	if (unit_is_busy(req))
+		return zd_wait_for_unit(req, part->unit, ZD_WAIT_GATHER, part->rank, 0, 0);
 	part->users--;
 	part->persistent = req->u.reg.persistent;
 	/* The buffer has no lease: no release will free it. */
@@ -581,28 +567,10 @@ static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
 	zd_cluster_give_up(e, req->member, what);
 }
 
-static void parts_free(struct zd_request *req)
-{
-	free(req->u.publish.parts);
-}
-
-static size_t parts_bytes(const struct zd_request *req)
-{
-	return req->u.publish.nparts * sizeof(struct zd_part *);
-}
-
-const struct zd_request_type zd_req_update_begin = {.name = "update_begin",
-                                                    .begin = update_begin,
-                                                    .attempt = update_attempt,
-                                                    .cancel = update_cancel,
-                                                    .free = parts_free,
-                                                    .bytes = parts_bytes};
-const struct zd_request_type zd_req_publish = {.name = "publish",
-                                               .begin = publish_begin,
-                                               .attempt = publish_attempt,
-                                               .cancel = publish_cancel,
-                                               .free = parts_free,
-                                               .bytes = parts_bytes};
+const struct zd_request_type zd_req_update_begin = {
+        .name = "update_begin", .begin = update_begin, .attempt = update_attempt, .cancel = update_cancel};
+const struct zd_request_type zd_req_publish = {
+        .name = "publish", .begin = publish_begin, .attempt = publish_attempt, .cancel = publish_cancel};
 const struct zd_request_type zd_req_set_persistent = {.name = "set_persistent",
                                                       .begin = persistent_begin,
                                                       .attempt = persistent_attempt,

@@ -70,20 +70,18 @@ void zd_allocation_op_end(struct zd_engine *e, struct zd_allocation *allocation)
 		allocation_free(e, allocation);
 }
 
-void zd_allocation_op_done(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                           const struct zd_op_result *result)
+void zd_allocation_op_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_allocation *allocation = op->owner;
 	struct zd_request *req;
 	struct zd_session *session = allocation->session;
 	bool was_filling = allocation->filling;
-	(void)result;
 	zd_allocation_op_end(e, allocation);
-	if (status == 0 || !session || !was_filling) /* a former process's hold cannot fail */
+	if (op->status == 0 || !session || !was_filling) /* a former process's hold cannot fail */
 		return;
 	TAILQ_FOREACH (req, &allocation->device->queue, device_link) {
 		if (req->kind == ZD_REQ_ALLOC && req->u.alloc.allocation == allocation)
-			zd_request_fail(req, status, error);
+			zd_request_fail(req, op->status, op->error);
 	}
 }
 

@@ -279,14 +279,6 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 
 /* Fails the requests that wait for this segment with the device's error, so that they do not request it
  * again. */
-static void segment_failed(const struct zd_engine *e, const struct zd_segment *segment, int status,
-                           const char *error)
-{
-	struct zd_hash_node *node = zd_hash_first(&e->segment_waits, zd_hash_id(segment->id));
-	for (; node; node = zd_hash_next(node))
-		zd_request_fail(ZD_CONTAINER_OF(node, struct zd_request, awaits), status, error);
-}
-
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment)
 {
 	struct zd_record_segment *record;
@@ -320,20 +312,20 @@ struct zd_record_extent zd_journal_extent(const struct zd_extent *extent)
 	        .segment = location.segment, .offset = location.offset, .bytes = location.bytes};
 }
 
-static void segment_created(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                            const struct zd_op_result *result)
+static void segment_created(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_segment *segment = op->owner;
-	(void)result;
 	zd_dirty(e, segment->device);
-	if (status == 0) {
+	if (op->status == 0) {
 		zd_sm_move(&zd_sm_segment, &segment->state, ZD_SEGMENT_READY);
 		zd_empty_note(segment);
 		zd_segment_event(e, segment, ZD_EVENT_SEGMENT_BEGIN, 0);
 		zd_journal_segment(e, segment);
 		return;
 	}
-	segment_failed(e, segment, status, error);
+	struct zd_hash_node *node = zd_hash_first(&e->segment_waits, zd_hash_id(segment->id));
+	for (; node; node = zd_hash_next(node))
+		zd_request_fail(ZD_CONTAINER_OF(node, struct zd_request, awaits), op->status, op->error);
 	zd_segment_free(e, segment);
 }
 

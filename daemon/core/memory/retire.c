@@ -37,15 +37,12 @@ static bool trim_waits_for(const struct zd_request *req, const struct zd_segment
 	       trim_concerns(req->session, segment);
 }
 
-static void destroyed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                      const struct zd_op_result *result)
+static void destroyed(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_segment *segment = op->owner;
 	struct zd_device *device = segment->device;
 	struct zd_request *req;
-	(void)status; /* the executor has freed all that can be freed */
-	(void)error;
-	(void)result;
+	/* The executor has freed all that can be freed. */
 	TAILQ_FOREACH (req, &device->queue, device_link) {
 		if (trim_waits_for(req, segment))
 			req->u.trim.freed_bytes += segment->bytes;
@@ -109,15 +106,11 @@ static void mapping_free(struct zd_mapping *mapping)
 	free(mapping);
 }
 
-static void end_mapping_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                             const struct zd_op_result *result)
+static void end_mapping_hold(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_mapping *mapping = op->owner;
 	struct zd_segment *segment = mapping->segment;
 	struct zd_job *job = segment->job;
-	(void)status;
-	(void)error;
-	(void)result;
 	mapping_free(mapping);
 	destroy_if_unmapped(e, segment);
 	zd_job_unref(e, job);

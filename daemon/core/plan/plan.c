@@ -85,17 +85,16 @@ void zd_plan_complete(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_
 	count_done(e, plan);
 }
 
-static void command_ended(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
+static void command_ended(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_plan *plan = op->owner;
 	struct zd_plan_step *step = &plan->steps[op->aux];
-	plan->type->ended(e, plan, step, status, result);
+	plan->type->ended(e, plan, step, op);
 	if (plan->stopped) {
 		step->state = ZD_PLAN_DONE;
-	} else if (status != 0) {
-		fail_step(e, plan, step, status, error);
-	} else if (result && result->not_begun) {
+	} else if (op->status != 0) {
+		fail_step(e, plan, step, op->status, op->error);
+	} else if (op->result && op->result->not_begun) {
 		zd_assert(step->early);
 		step->state = ZD_PLAN_WAITING;
 		step->early = false;
@@ -103,8 +102,8 @@ static void command_ended(struct zd_engine *e, struct zd_op *op, int status, con
 			plan->type->run(e, plan, step);
 	} else {
 		step->state = ZD_PLAN_ENDED;
-		if (result)
-			step->result = *result;
+		if (op->result)
+			step->result = *op->result;
 		if (step->waits == 0)
 			zd_plan_complete(e, plan, step);
 	}

@@ -15,6 +15,7 @@
 #include "core/engine.h"
 
 struct zd_job;
+struct zd_op;
 
 enum zd_plan_state {
 	ZD_PLAN_WAITING,
@@ -54,8 +55,8 @@ struct zd_plan_type {
 	 * zd_plan_complete() for a step without a command. */
 	void (*run)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step);
 	/* Called when the command has ended, with any status: releases the memory that run() has reserved. */
-	void (*ended)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
-	              const struct zd_op_result *result);
+	void (*ended)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step,
+	              const struct zd_op *op);
 	/* Called when the step is done, before the steps that depend on it are run. An error fails the
 	 * step. */
 	int (*done)(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, struct zd_err *err);

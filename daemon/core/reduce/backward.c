@@ -55,8 +55,7 @@ void zd_member_reduce_release(struct zd_engine *e, struct zd_member_reduce *mr)
 
 void zd_reduce_request_init(struct zd_request *req, struct zd_member *member)
 {
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	req->u.reduce.serial = member->group->reduce_serial;
 }
 
@@ -87,8 +86,7 @@ int zd_backward_await(struct zd_request *req, const struct zd_member_reduce *mr)
 {
 	if (mr->w->backward != ZD_BACKWARD_STARTING)
 		return 0;
-	req->member = mr->member;
-	req->device = mr->member->device;
+	zd_request_set_member(req, mr->member);
 	return zd_wait_for(req, ZD_WAIT_SEGMENT, 0, 0, 0);
 }
 
@@ -433,10 +431,8 @@ static int end_wait(struct zd_request *req, const struct zd_window *w)
 	}
 	if (!r) /* rejected entries that streams still write */
 		return zd_wait_for(req, ZD_WAIT_FENCES, 0, 0, 0);
-	(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r, w->mr->member->rank), w->open,
-	                  0);
-	req->wait.unit = r->unit;
-	return ZD_WAIT;
+	return zd_wait_for_unit(req, r->unit, ZD_WAIT_REDUCTIONS,
+	                        zd_reduction_waits_for(r, w->mr->member->rank), w->open, 0);
 }
 
 static int end_backward(struct zd_engine *e, struct zd_request *req, struct zd_window *w)

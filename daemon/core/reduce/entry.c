@@ -156,15 +156,13 @@ static void producers_failed(struct zd_engine *e, const struct zd_entry *entry, 
 	zd_reduction_fail(e, entry->reduction, status, err.text);
 }
 
-static void fences_passed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
+static void fences_passed(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_entry *entry = op->owner;
-	(void)result;
 	zd_storage_unuse(e, entry->storage);
 	/* The op still counts: if this failure ends the group, it also ends the entry. */
-	if (status != 0 && entry->bucket && entry->reduction)
-		producers_failed(e, entry, error);
+	if (op->status != 0 && entry->bucket && entry->reduction)
+		producers_failed(e, entry, op->error);
 	entry->watched = false;
 	entry->ops--;
 	if (entry->bucket)
@@ -270,9 +268,7 @@ static int reserve_wait(struct zd_request *req, const struct zd_entry *entry)
 	uint32_t rank = oldest->part->rank;
 	if (oldest->reduction && oldest->state >= ZD_ENTRY_SUBMITTED)
 		rank = zd_reduction_waits_for(oldest->reduction, rank);
-	(void)zd_wait_for(req, ZD_WAIT_BUCKET, rank, 0, 0);
-	req->wait.unit = oldest->part->unit;
-	return ZD_WAIT;
+	return zd_wait_for_unit(req, oldest->part->unit, ZD_WAIT_BUCKET, rank, 0, 0);
 }
 
 static int reserve_place(struct zd_engine *e, struct zd_request *req, struct zd_entry *entry,

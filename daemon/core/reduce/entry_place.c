@@ -37,14 +37,12 @@ static void place_there(struct zd_engine *e, struct zd_entry *entry)
 	zd_dirty(e, entry->bucket->mr->member->device); /* the reservation can wait for it */
 }
 
-static void filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void filled(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_entry *entry = op->owner;
-	(void)result;
 	zd_storage_unuse(e, entry->storage);
-	if (status != 0)
-		zd_failure_set(&entry->failure, status, error);
+	if (op->status != 0)
+		zd_failure_set(&entry->failure, op->status, op->error);
 	if (--entry->fills == 0 && entry->bucket)
 		place_there(e, entry);
 	entry->ops--; /* the op has kept the entry allocated until here */

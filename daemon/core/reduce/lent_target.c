@@ -259,9 +259,8 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 		const struct zd_reduction *r = zd_reduction_find(w, part->unit->id);
 		if (w == mr->w)
 			promise_lent(e, req, mr);
-		(void)zd_wait_for(req, ZD_WAIT_REDUCTIONS, zd_reduction_waits_for(r, part->rank), 1, 0);
-		req->wait.unit = part->unit;
-		return ZD_WAIT;
+		return zd_wait_for_unit(req, part->unit, ZD_WAIT_REDUCTIONS,
+		                        zd_reduction_waits_for(r, part->rank), 1, 0);
 	}
 	wait_end(e, req);
 	if (status != 0 || req->answered || !w)
@@ -297,13 +296,10 @@ static void access_end(struct zd_engine *e, struct access *access)
 	free(access);
 }
 
-static void passed(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void passed(struct zd_engine *e, struct zd_op *op)
 {
 	struct access *access = op->owner;
-	(void)status; /* a failed watch means that the session and its streams have ended */
-	(void)error;
-	(void)result;
+	/* A failed watch means that the session and its streams have ended. */
 	access->part->target_accesses--;
 	zd_dirty_group(e, access->part->unit->group); /* slices can wait for this access */
 	zd_storage_unuse(e, access->target);

@@ -272,7 +272,7 @@ void zd_norms_reply(struct zd_engine *e, struct zd_request *req)
 		                                             req->u.reduce.units[i]);
 		norms[i] = norm ? norm->sum_squares : 0;
 	}
-	req->u.reduce.norms = norms;
+	(void)zd_request_own(req, norms, 0); /* charged with the units */
 	e->reply.u.step_begin.n_norms_squared = count;
 	e->reply.u.step_begin.norms_squared = norms;
 }

@@ -136,17 +136,17 @@ static void step_run(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_s
 	steps[step->kind].run(e, plan->owner, step);
 }
 
-static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step, int status,
-                       const struct zd_op_result *result)
+static void step_ended(struct zd_engine *e, struct zd_plan *plan, struct zd_plan_step *step,
+                       const struct zd_op *op)
 {
 	struct zd_slice *slice = plan->owner;
-	if (step->kind == ZD_SLICE_PIECE && status != 0)
+	if (step->kind == ZD_SLICE_PIECE && op->status != 0)
 		zd_early_sums_note_failed(e, slice,
 		                          slice->reduction->ranks[step->source].storage->device->index);
 	unuse_step_memory(e, slice, step);
 	if (step->early)
 		zd_early_sum_ended(e, slice);
-	slice->refused |= result && result->not_begun;
+	slice->refused |= op->result && op->result->not_begun;
 }
 
 /* Counts the step as done for the entry that it has read. */

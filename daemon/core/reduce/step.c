@@ -322,19 +322,18 @@ static int check_backwards(const struct zd_group *group, uint32_t peer, uint64_t
 }
 
 /* A rail's agreement has completed; all rails have the same result. */
-static void rail_answered(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
+static void rail_answered(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
 	struct zd_cluster *cluster = group->cluster;
 	struct sums all = {0};
 	struct zd_err err = ZD_ERR_NONE;
-	if (!zd_cluster_answered(e, op, &cluster->step, status, error))
+	if (!zd_cluster_answered(e, op, &cluster->step))
 		return;
-	zd_assert(result->values_bytes == cluster->nranks * sizeof(all));
+	zd_assert(op->result->values_bytes == cluster->nranks * sizeof(all));
 	for (uint32_t peer = 0; peer < cluster->nranks; peer++) {
 		struct sums sums;
-		memcpy(&sums, result->values + peer * sizeof(sums), sizeof(sums));
+		memcpy(&sums, op->result->values + peer * sizeof(sums), sizeof(sums));
 		int differs = check_backwards(group, peer, sums.backwards, &err);
 		if (differs != 0) {
 			zd_cluster_fail(e, group, differs, err.text);
@@ -568,12 +567,13 @@ static int get_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		status = zd_norms_check(e, req->session, member->group, args, err);
 	if (status != 0)
 		return status;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	req->u.reduce.nunits = args->u.step_get.n_units;
 	if (req->u.reduce.nunits > 0) {
 		size_t bytes = req->u.reduce.nunits * sizeof(*req->u.reduce.units);
-		req->u.reduce.units = zd_calloc(1, bytes);
+		/* the charge includes the norms of the reply */
+		req->u.reduce.units = zd_request_own(req, zd_calloc(1, bytes),
+		                                     bytes + req->u.reduce.nunits * sizeof(double));
 		memcpy(req->u.reduce.units, args->u.step_get.units, bytes);
 	}
 	return 0;
@@ -602,12 +602,9 @@ static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 
 /* ---- End ----------------------------------------------------------------------------------------------- */
 
-static void target_unused(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                          const struct zd_op_result *result)
+static void target_unused(struct zd_engine *e, struct zd_op *op)
 {
-	(void)status; /* a failed watch means that the session and its streams have ended */
-	(void)error;
-	(void)result;
+	/* A failed watch means that the session and its streams have ended. */
 	zd_storage_unuse(e, op->owner);
 }
 
@@ -652,8 +649,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, const struct z
 		status = zd_fences_check(fences, err);
 	if (status != 0)
 		return status;
-	req->member = member;
-	req->device = member->device;
+	zd_request_set_member(req, member);
 	zd_request_keep_fences(req, fences);
 	member->reduce->nenders++;
 	zd_window_try_pass(e, member->reduce);
@@ -694,18 +690,7 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 
 const struct zd_request_type zd_req_step_begin = {
         .name = "step_begin", .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
-static void get_free(struct zd_request *req)
-{
-	free(req->u.reduce.units);
-	free(req->u.reduce.norms);
-}
-
-static size_t get_bytes(const struct zd_request *req)
-{
-	return req->u.reduce.nunits * (sizeof(uint64_t) + sizeof(double));
-}
-
 const struct zd_request_type zd_req_step_get = {
-        .name = "step_get", .begin = get_begin, .attempt = get_attempt, .free = get_free, .bytes = get_bytes};
+        .name = "step_get", .begin = get_begin, .attempt = get_attempt};
 const struct zd_request_type zd_req_step_end = {
         .name = "step_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};

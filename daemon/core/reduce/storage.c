@@ -62,12 +62,8 @@ static void storage_free(struct zd_engine *e, struct zd_storage *storage)
 	zd_member_reduce_release(e, mr);
 }
 
-static void end_storage_hold(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                             const struct zd_op_result *result)
+static void end_storage_hold(struct zd_engine *e, struct zd_op *op)
 {
-	(void)status;
-	(void)error;
-	(void)result;
 	zd_storage_unuse(e, op->owner);
 }
 

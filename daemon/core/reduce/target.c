@@ -177,14 +177,11 @@ struct storing {
 	struct zd_promise *promise;
 };
 
-static void stored(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void stored(struct zd_engine *e, struct zd_op *op)
 {
 	struct storing *storing = op->owner;
-	(void)error;
-	(void)result;
 	zd_storage_unuse(e, storing->storage);
-	if (status == 0)
+	if (op->status == 0)
 		zd_promise_keep(e, storing->promise);
 	else
 		zd_promise_break(e, storing->promise);
@@ -210,8 +207,7 @@ struct fill {
 	struct zd_request *req;
 };
 
-static void filled(struct zd_engine *e, struct zd_op *op, int status, const char *error,
-                   const struct zd_op_result *result)
+static void filled(struct zd_engine *e, struct zd_op *op)
 {
 	struct fill *fill = op->owner;
 	zd_dirty(e, fill->storage->device); /* another request can wait for the fill */
@@ -219,7 +215,7 @@ static void filled(struct zd_engine *e, struct zd_op *op, int status, const char
 	zd_storage_unuse(e, fill->storage);
 	op->owner = fill->req;
 	free(fill);
-	zd_request_op_done(e, op, status, error, result);
+	zd_request_op_done(e, op);
 }
 
 static void zero_range(struct zd_engine *e, struct zd_request *req, const struct zd_window *w,

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "core/memory/block.h"
+#include "tests/support/core_check.h"
 
 static uint64_t random_next(uint64_t *seed)
 {

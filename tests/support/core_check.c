@@ -15,8 +15,6 @@
 #include "core/gather/landing.h"
 #include "core/gather/host_copy.h"
 #include "core/gather/save.h"
-#include "core/gather/load.h"
-#include "core/gather/place.h"
 #include "core/gather/scope.h"
 #include "core/gather/commit.h"
 #include "core/memory/allocation.h"

@@ -5,6 +5,7 @@
 #ifndef ZD_TESTS_CORE_CHECK_H
 #define ZD_TESTS_CORE_CHECK_H
 
+struct zd_block_range;
 struct zd_engine;
 
 /*
@@ -14,6 +15,9 @@ struct zd_engine;
  * objects.
  */
 void zd_engine_check(struct zd_engine *engine);
+
+/* Blocks tile the range, no two free blocks are neighbours, and bins and sums agree with the blocks. */
+void zd_block_range_check(const struct zd_block_range *range);
 
 /* Clears the journal, and records all durable jobs. */
 void zd_engine_journal_all(struct zd_engine *engine);

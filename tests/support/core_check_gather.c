@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core_check_gather.c - invariants of barriers, plans, shadows, deferred transfers and collective gathers.
+ * core_check_gather.c - invariants of barriers, plans, shadows, deferred transfers, collective gathers,
+ * commits, loads and moves.
  */
+#include "base/text.h"
 #include "core/cluster/cluster.h"
 #include "core/gather/buffer.h"
 #include "core/gather/collective.h"
 #include "core/gather/deferred.h"
 #include "core/gather/commit.h"
 #include "core/gather/landing.h"
+#include "core/gather/load.h"
+#include "core/gather/place.h"
 #include "core/gather/shadow.h"
+#include "core/memory/allocation.h"
 #include "tests/support/core_check_parts.h"
 
 /* ---- Groups, plans, shadows ---------------------------------------------------------------------------- */
@@ -203,4 +208,129 @@ void zd_cluster_check_members(const struct zd_group *group)
 	zd_assert(group->voted_step == 0 || group->voted_step > group->committed_step);
 	if (up && group->voted_step)
 		zd_assert(group->cluster->commit.pending > 0);
+}
+
+/* ---- Commits ------------------------------------------------------------------------------------------- */
+
+static enum zd_part_listed list_of(const struct zd_part *part)
+{
+	if (zd_part_is_gone(part))
+		return ZD_PART_UNLISTED;
+	if (zd_shadow_is_owed(part))
+		return ZD_PART_OWED;
+	return zd_part_is_written(part) || part->version != zd_part_committed(part) ? ZD_PART_UNCOMMITTED
+	                                                                            : ZD_PART_UNLISTED;
+}
+
+/* Whether a part is not idle, or has another version than the unit's first part. */
+static bool is_unready(const struct zd_unit *unit, const struct zd_part **first)
+{
+	bool unready = false;
+	*first = NULL;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		if (zd_part_is_gone(part))
+			continue;
+		*first = *first ? *first : part;
+		unready |= part->state != ZD_PART_IDLE || part->version != (*first)->version;
+	}
+	return unready;
+}
+
+void zd_commit_check(const struct zd_group *group)
+{
+	const struct zd_unit *unit;
+	const struct zd_part *part, *first;
+	uint64_t hash = 0, nlisted = 0;
+	TAILQ_FOREACH (unit, &group->unready, unready_link) {
+		zd_assert(unit->unready && !unit->is_former);
+		nlisted++;
+	}
+	TAILQ_FOREACH (unit, &group->units, group_link) {
+		bool unready = is_unready(unit, &first);
+		zd_assert(unready == unit->unready);
+		nlisted -= unready;
+		hash += unready || !first ? 0 : first->version * (zd_text_hash(unit->name) | 1);
+	}
+	zd_assert(nlisted == 0 && hash == group->versions_hash);
+	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
+		LIST_FOREACH (part, &group->members[rank].uncommitted, commit_link) {
+			zd_assert(!zd_part_missed_commit(part) && list_of(part) == ZD_PART_UNCOMMITTED);
+			nlisted++;
+		}
+		LIST_FOREACH (part, &group->members[rank].owed, commit_link) {
+			zd_assert(list_of(part) == ZD_PART_OWED);
+			nlisted++;
+		}
+		TAILQ_FOREACH (unit, &group->units, group_link)
+			nlisted -= list_of(&unit->parts[rank]) != ZD_PART_UNLISTED;
+	}
+	zd_assert(nlisted == 0);
+}
+
+/* ---- Loads and moves ----------------------------------------------------------------------------------- */
+
+void zd_load_check(const struct zd_unit *unit)
+{
+	const struct zd_load *load = unit->load;
+	uint32_t nrequests = 0;
+	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		const struct zd_request *req = load ? load->requests[rank] : NULL;
+		zd_assert(part->state != ZD_PART_LOADING || (load && (req || load->source)));
+		if (!req)
+			continue;
+		zd_assert(req->u.load.load == load && req->u.load.part == part && part->users > 0);
+		zd_assert(part->state == ZD_PART_LOADING);
+		nrequests++;
+	}
+	if (!load)
+		return;
+	zd_assert(load->unit == unit && load->nrequests == nrequests);
+	zd_assert(load->source ? load->ops > 0 && load->source->pending >= load->ops
+	                       : load->ops == 0 && nrequests > 0);
+}
+
+static void check_shard(const struct zd_move *move, uint32_t rank, uint64_t (*charged)[ZD_NCHARGES],
+                        uint64_t *quarantine)
+{
+	const struct zd_extent *shard = &move->shards[rank];
+	const struct zd_part *part = &move->unit->parts[rank];
+	if (!shard->block) {
+		zd_assert(move->state != ZD_MOVE_COPYING);
+		return;
+	}
+	const struct zd_device *device = shard->segment->device;
+	zd_assert(move->state != ZD_MOVE_CALLED && device->config.host_memory == !move->unit->on_host);
+	zd_assert(shard->block->owner_type == ZD_BLOCK_PART && shard->block->owner == part);
+	zd_assert(shard->segment->job == move->unit->group->job &&
+	          shard->bytes == zd_unit_part_bytes(part->unit));
+	if (move->doomed)
+		quarantine[device->index] += shard->bytes;
+	else
+		charged[device->index][ZD_CHARGE_SHARD] += shard->bytes;
+}
+
+void zd_move_check(const struct zd_unit *unit, uint64_t (*charged)[ZD_NCHARGES], uint64_t *quarantine)
+{
+	const struct zd_move *move = unit->move;
+	uint32_t nrequests = 0, world = unit->group->local_world_size;
+	for (uint32_t rank = 0; rank < world; rank++) {
+		const struct zd_part *part = &unit->parts[rank];
+		const struct zd_request *req = move ? move->requests[rank] : NULL;
+		bool moves = move && move->state != ZD_MOVE_CALLED && req;
+		zd_assert(part->state != ZD_PART_MOVING || (move && move->state != ZD_MOVE_CALLED));
+		zd_assert(!moves || part->state == ZD_PART_MOVING);
+		if (move)
+			check_shard(move, rank, charged, quarantine);
+		if (!req)
+			continue;
+		zd_assert(req->u.place.move == move && req->u.place.part == part && part->users > 0);
+		nrequests++;
+	}
+	if (!move)
+		return;
+	zd_assert(move->unit == unit && move->nrequests == nrequests);
+	zd_assert(move->state == ZD_MOVE_CALLED || move->doomed || nrequests == world);
+	zd_assert(move->state == ZD_MOVE_COPYING ? move->ops > 0 : move->ops == 0 && nrequests > 0);
 }

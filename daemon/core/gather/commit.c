@@ -101,37 +101,6 @@ bool zd_member_has_uncommitted(const struct zd_member *member)
 	return !LIST_EMPTY(&member->uncommitted);
 }
 
-void zd_commit_check(const struct zd_group *group)
-{
-	const struct zd_unit *unit;
-	const struct zd_part *part, *first;
-	uint64_t hash = 0, nlisted = 0;
-	TAILQ_FOREACH (unit, &group->unready, unready_link) {
-		zd_assert(unit->unready && !unit->is_former);
-		nlisted++;
-	}
-	TAILQ_FOREACH (unit, &group->units, group_link) {
-		bool unready = find_unready(unit, &first) != NULL;
-		zd_assert(unready == unit->unready);
-		nlisted -= unready;
-		hash += unready || !first ? 0 : first->version * (zd_text_hash(unit->name) | 1);
-	}
-	zd_assert(nlisted == 0 && hash == group->versions_hash);
-	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		LIST_FOREACH (part, &group->members[rank].uncommitted, commit_link) {
-			zd_assert(!zd_part_missed_commit(part) && list_of(part) == ZD_PART_UNCOMMITTED);
-			nlisted++;
-		}
-		LIST_FOREACH (part, &group->members[rank].owed, commit_link) {
-			zd_assert(list_of(part) == ZD_PART_OWED);
-			nlisted++;
-		}
-		TAILQ_FOREACH (unit, &group->units, group_link)
-			nlisted -= list_of(&unit->parts[rank]) != ZD_PART_UNLISTED;
-	}
-	zd_assert(nlisted == 0);
-}
-
 /* ---- The request --------------------------------------------------------------------------------------- */
 
 static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,

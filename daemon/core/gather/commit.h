@@ -52,7 +52,4 @@ bool zd_member_has_uncommitted(const struct zd_member *member);
  * is at that step now. */
 void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);
 
-/* Asserts the invariants of the lists, for zd_engine_check(). */
-void zd_commit_check(const struct zd_group *group);
-
 #endif

@@ -19,16 +19,6 @@
 #include "core/gather/shadow.h"
 #include "core/memory/allocation.h"
 
-struct zd_load {
-	struct zd_unit *unit;         /* with a reference */
-	uint32_t nrequests;           /* number of requests in `requests` */
-	struct zd_request **requests; /* by rank; NULL: the rank has not called, or has left; owned */
-	bool *called; /* by rank: the rank has called, even if its deadline has passed; owned */
-	struct zd_allocation *source; /* while copying */
-	uint32_t ops;                 /* copies that have not ended */
-	struct zd_err failure;        /* of the first copy that failed; status 0: none */
-};
-
 static bool is_copying(const struct zd_load *load)
 {
 	return load->source != NULL;
@@ -347,29 +337,6 @@ static int load_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 	if (status < 0)
 		load_cancel(e, req);
 	return status;
-}
-
-/* ---- Invariants ---------------------------------------------------------------------------------------- */
-
-void zd_load_check(const struct zd_unit *unit)
-{
-	const struct zd_load *load = unit->load;
-	uint32_t nrequests = 0;
-	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++) {
-		const struct zd_part *part = &unit->parts[rank];
-		const struct zd_request *req = load ? load->requests[rank] : NULL;
-		zd_assert(part->state != ZD_PART_LOADING || (load && (req || is_copying(load))));
-		if (!req)
-			continue;
-		zd_assert(req->u.load.load == load && req->u.load.part == part && part->users > 0);
-		zd_assert(part->state == ZD_PART_LOADING);
-		nrequests++;
-	}
-	if (!load)
-		return;
-	zd_assert(load->unit == unit && load->nrequests == nrequests);
-	zd_assert(is_copying(load) ? load->ops > 0 && load->source->pending >= load->ops
-	                           : load->ops == 0 && nrequests > 0);
 }
 
 const struct zd_request_type zd_req_unit_load = {

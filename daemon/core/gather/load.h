@@ -5,7 +5,14 @@
 
 #include "core/gather/unit.h"
 
-/* Asserts the invariants of the unit's load, for zd_engine_check(). */
-void zd_load_check(const struct zd_unit *unit);
+struct zd_load {
+	struct zd_unit *unit;         /* with a reference */
+	uint32_t nrequests;           /* number of requests in `requests` */
+	struct zd_request **requests; /* by rank; NULL: the rank has not called, or has left; owned */
+	bool *called; /* by rank: the rank has called, even if its deadline has passed; owned */
+	struct zd_allocation *source; /* while copying */
+	uint32_t ops;                 /* copies that have not ended */
+	struct zd_err failure;        /* of the first copy that failed; status 0: none */
+};
 
 #endif

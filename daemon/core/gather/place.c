@@ -26,25 +26,6 @@
 
 #include <stdlib.h>
 
-enum move_state {
-	MOVE_CALLED,  /* ranks are awaited */
-	MOVE_CLOSED,  /* all have called: the parts are MOVING, and the new shards are being allocated */
-	MOVE_COPYING, /* shards are being copied */
-};
-
-struct zd_move {
-	struct zd_unit *unit; /* with a reference */
-	enum move_state state;
-	bool doomed;                  /* COPYING: a rank has left, and the new shards are uncharged */
-	uint64_t generation;          /* of the group, when the copies began */
-	uint32_t nrequests;           /* number of requests in `requests` */
-	struct zd_request **requests; /* by rank; NULL: the rank has not called, or has left; owned */
-	bool *called;             /* by rank: the rank has called, even if its deadline has passed; owned */
-	struct zd_extent *shards; /* by rank: the new shard, with its shadow; owned */
-	uint32_t ops;             /* copies that have not ended */
-	struct zd_err failure;    /* of the first copy that failed; status 0: none */
-};
-
 /* ---- Moves --------------------------------------------------------------------------------------------- */
 
 static void move_new(struct zd_unit *unit)
@@ -196,7 +177,7 @@ static void begin_copies(struct zd_engine *e, struct zd_move *move)
 {
 	struct zd_unit *unit = move->unit;
 	uint32_t world = unit->group->local_world_size;
-	move->state = MOVE_COPYING;
+	move->state = ZD_MOVE_COPYING;
 	move->generation = unit->group->generation;
 	for (uint32_t rank = 0; rank < world; rank++) {
 		struct zd_part *part = &unit->parts[rank];
@@ -301,13 +282,13 @@ static void withdraw(struct zd_engine *e, struct zd_request *req)
 	move->requests[req->u.place.part->rank] = NULL;
 	move->nrequests--;
 	req->u.place.move = NULL;
-	if (move->state == MOVE_COPYING) {
+	if (move->state == ZD_MOVE_COPYING) {
 		doom(e, move);
 		return;
 	}
 	free_shards(e, move);
 	open_parts(e, move->unit);
-	move->state = MOVE_CALLED;
+	move->state = ZD_MOVE_CALLED;
 	if (move->nrequests == 0)
 		move_free(e, move);
 }
@@ -342,7 +323,7 @@ static int join(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 	if (unit->move && unit->move->requests[part->rank])
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s': rank %u has called unit_place already",
 		                  unit->name, zd_world_rank(req->member));
-	if (unit->move && unit->move->state == MOVE_COPYING) /* a move that its rank has left */
+	if (unit->move && unit->move->state == ZD_MOVE_COPYING) /* a move that its rank has left */
 		return wait_for(req, ZD_WAIT_MOVE, 0, 0, 0);
 	if (!unit->move)
 		move_new(unit);
@@ -372,7 +353,7 @@ static void close_parts(struct zd_engine *e, struct zd_move *move)
 	struct zd_unit *unit = move->unit;
 	for (uint32_t rank = 0; rank < unit->group->local_world_size; rank++)
 		zd_part_move(&unit->parts[rank], ZD_PART_MOVING);
-	move->state = MOVE_CLOSED;
+	move->state = ZD_MOVE_CLOSED;
 	zd_dirty_group(e, unit->group); /* each rank's request allocates its shard */
 }
 
@@ -422,7 +403,7 @@ static int advance(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	zd_assert(move != NULL); /* it has joined */
 	if (move->nrequests < move->unit->group->local_world_size)
 		return wait_for(req, ZD_WAIT_PLACERS, first_missing(move), 0, 0);
-	if (move->state == MOVE_CALLED) {
+	if (move->state == ZD_MOVE_CALLED) {
 		status = check_flags(move, &failure);
 		if (status == 0 && req->u.place.on_host == move->unit->on_host) {
 			move_end(e, move, 0, NULL);
@@ -458,7 +439,7 @@ static int place_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	struct zd_part *part = req->u.place.part;
 	const struct zd_move *move = req->u.place.move;
 	int status = 0;
-	if (move && move->state == MOVE_COPYING)
+	if (move && move->state == ZD_MOVE_COPYING)
 		return wait_for(req, ZD_WAIT_MOVE, 0, 0, 0);
 	if (!req->u.place.complete) {
 		status = zd_member_check(req->member, err);
@@ -479,52 +460,6 @@ static int place_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	e->reply.place = zd_part_location(part);
 	e->reply.u.unit_place.target_offset_numel = part->unit->target_offset_numel;
 	return 0;
-}
-
-/* ---- Invariants ---------------------------------------------------------------------------------------- */
-
-static void check_shard(const struct zd_move *move, uint32_t rank, uint64_t (*charged)[ZD_NCHARGES],
-                        uint64_t *quarantine)
-{
-	const struct zd_extent *shard = &move->shards[rank];
-	const struct zd_part *part = &move->unit->parts[rank];
-	if (!shard->block) {
-		zd_assert(move->state != MOVE_COPYING);
-		return;
-	}
-	const struct zd_device *device = shard->segment->device;
-	zd_assert(move->state != MOVE_CALLED && device->config.host_memory == !move->unit->on_host);
-	zd_assert(shard->block->owner_type == ZD_BLOCK_PART && shard->block->owner == part);
-	zd_assert(shard->segment->job == move->unit->group->job &&
-	          shard->bytes == zd_unit_part_bytes(part->unit));
-	if (move->doomed)
-		quarantine[device->index] += shard->bytes;
-	else
-		charged[device->index][ZD_CHARGE_SHARD] += shard->bytes;
-}
-
-void zd_move_check(const struct zd_unit *unit, uint64_t (*charged)[ZD_NCHARGES], uint64_t *quarantine)
-{
-	const struct zd_move *move = unit->move;
-	uint32_t nrequests = 0, world = unit->group->local_world_size;
-	for (uint32_t rank = 0; rank < world; rank++) {
-		const struct zd_part *part = &unit->parts[rank];
-		const struct zd_request *req = move ? move->requests[rank] : NULL;
-		bool moves = move && move->state != MOVE_CALLED && req;
-		zd_assert(part->state != ZD_PART_MOVING || (move && move->state != MOVE_CALLED));
-		zd_assert(!moves || part->state == ZD_PART_MOVING);
-		if (move)
-			check_shard(move, rank, charged, quarantine);
-		if (!req)
-			continue;
-		zd_assert(req->u.place.move == move && req->u.place.part == part && part->users > 0);
-		nrequests++;
-	}
-	if (!move)
-		return;
-	zd_assert(move->unit == unit && move->nrequests == nrequests);
-	zd_assert(move->state == MOVE_CALLED || move->doomed || nrequests == world);
-	zd_assert(move->state == MOVE_COPYING ? move->ops > 0 : move->ops == 0 && nrequests > 0);
 }
 
 const struct zd_request_type zd_req_unit_place = {

@@ -36,7 +36,6 @@
 #include "base/mem.h"
 
 #define SUB_BITS          5u
-#define SUB_BINS          (1u << SUB_BITS)
 #define MAX_RANGE_BYTES   (1ull << 50)
 #define OWN_BIN_LOOKS     16u
 #define HEADERS_PER_CHUNK 32u
@@ -49,29 +48,12 @@
 #define SMALL_BYTES (1u << 20)
 
 _Static_assert(sizeof(struct zd_block) <= 64, "there is one for every shard");
-_Static_assert(SUB_BINS == 32, "a second-level bitmap has 32 bits");
+_Static_assert(ZD_BLOCK_BINS == 1u << SUB_BITS, "a second-level bitmap has 32 bits");
 
 /* Headers are allocated in chunks and reused. Chunks live as long as the range. */
 struct header_chunk {
 	struct header_chunk *next;
 	struct zd_block headers[HEADERS_PER_CHUNK];
-};
-
-struct bin_row {
-	uint32_t filled; /* bit i: bins[i] is not empty */
-	struct zd_block *bins[SUB_BINS];
-};
-
-struct zd_block_range {
-	uint64_t bytes, used_bytes;
-	struct zd_block *first; /* by address */
-	struct zd_block *spare; /* unused headers, linked by bin_next */
-	struct header_chunk *chunks;
-	uint64_t filled_rows; /* bit i: rows[i].filled != 0 */
-	unsigned nrows;       /* as many as a block of the whole range needs */
-	uint64_t stride_bytes, nstrides;
-	struct zd_block **strides; /* the first block that begins in each; NULL: none does */
-	struct bin_row rows[];
 };
 
 /* ---- Headers ------------------------------------------------------------------------------------------- */
@@ -106,21 +88,22 @@ static void header_free(struct zd_block_range *range, struct zd_block *header)
 
 /* ---- Bins ---------------------------------------------------------------------------------------------- */
 
-/* Bins are numbered by ascending size: row * SUB_BINS + place in the row. */
+/* Bins are numbered by ascending size: row * ZD_BLOCK_BINS + place in the row. */
 static unsigned bin_of(uint64_t bytes)
 {
 	uint64_t granules = bytes / ZD_BLOCK_MIN_ALIGN;
 	unsigned top;
 
-	if (granules < SUB_BINS)
+	if (granules < ZD_BLOCK_BINS)
 		return (unsigned)granules;
 	top = 63u - (unsigned)__builtin_clzll(granules);
-	return (top - SUB_BITS + 1) * SUB_BINS + (unsigned)(granules >> (top - SUB_BITS)) % SUB_BINS;
+	return (top - SUB_BITS + 1) * ZD_BLOCK_BINS +
+	       (unsigned)(granules >> (top - SUB_BITS)) % ZD_BLOCK_BINS;
 }
 
 static struct zd_block **bin_head(struct zd_block_range *range, unsigned bin)
 {
-	return &range->rows[bin / SUB_BINS].bins[bin % SUB_BINS];
+	return &range->rows[bin / ZD_BLOCK_BINS].bins[bin % ZD_BLOCK_BINS];
 }
 
 static void bin_insert(struct zd_block_range *range, struct zd_block *block)
@@ -134,25 +117,25 @@ static void bin_insert(struct zd_block_range *range, struct zd_block *block)
 	if (*head)
 		(*head)->bin_prev = block;
 	*head = block;
-	range->rows[bin / SUB_BINS].filled |= 1u << bin % SUB_BINS;
-	range->filled_rows |= 1ull << bin / SUB_BINS;
+	range->rows[bin / ZD_BLOCK_BINS].filled |= 1u << bin % ZD_BLOCK_BINS;
+	range->filled_rows |= 1ull << bin / ZD_BLOCK_BINS;
 }
 
 static void bin_remove(struct zd_block_range *range, struct zd_block *block)
 {
 	unsigned bin = bin_of(block->bytes);
-	struct bin_row *row = &range->rows[bin / SUB_BINS];
+	struct zd_block_bins *row = &range->rows[bin / ZD_BLOCK_BINS];
 
 	if (block->bin_prev)
 		block->bin_prev->bin_next = block->bin_next;
 	else
-		row->bins[bin % SUB_BINS] = block->bin_next;
+		row->bins[bin % ZD_BLOCK_BINS] = block->bin_next;
 	if (block->bin_next)
 		block->bin_next->bin_prev = block->bin_prev;
-	if (!row->bins[bin % SUB_BINS]) {
-		row->filled &= ~(1u << bin % SUB_BINS);
+	if (!row->bins[bin % ZD_BLOCK_BINS]) {
+		row->filled &= ~(1u << bin % ZD_BLOCK_BINS);
 		if (!row->filled)
-			range->filled_rows &= ~(1ull << bin / SUB_BINS);
+			range->filled_rows &= ~(1ull << bin / ZD_BLOCK_BINS);
 	}
 	block->free = false;
 	block->bin_prev = block->bin_next = NULL;
@@ -162,7 +145,7 @@ static void bin_remove(struct zd_block_range *range, struct zd_block *block)
 /* Returns a block of the first bin above `bin` that is not empty. NULL: all are empty. */
 static struct zd_block *first_above(const struct zd_block_range *range, unsigned bin)
 {
-	unsigned row = bin / SUB_BINS, place = bin % SUB_BINS;
+	unsigned row = bin / ZD_BLOCK_BINS, place = bin % ZD_BLOCK_BINS;
 	uint32_t filled = row < range->nrows ? range->rows[row].filled & ~((2u << place) - 1) : 0;
 
 	if (!filled) {
@@ -231,10 +214,10 @@ static struct zd_block *tightest(const struct zd_block_range *range, unsigned bi
 {
 	struct zd_block *found = NULL;
 
-	if (bin / SUB_BINS >= range->nrows)
+	if (bin / ZD_BLOCK_BINS >= range->nrows)
 		return NULL;
-	for (struct zd_block *block = range->rows[bin / SUB_BINS].bins[bin % SUB_BINS]; block && tries > 0;
-	     block = block->bin_next, tries--) {
+	for (struct zd_block *block = range->rows[bin / ZD_BLOCK_BINS].bins[bin % ZD_BLOCK_BINS];
+	     block && tries > 0; block = block->bin_next, tries--) {
 		if ((found && found->bytes <= block->bytes) || !fits(block, request))
 			continue;
 		found = block;
@@ -374,7 +357,7 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes)
 	unsigned nrows;
 
 	zd_assert(bytes > 0 && bytes <= MAX_RANGE_BYTES && bytes % ZD_BLOCK_MIN_ALIGN == 0);
-	nrows = bin_of(bytes) / SUB_BINS + 1;
+	nrows = bin_of(bytes) / ZD_BLOCK_BINS + 1;
 	stride_bytes = zd_max_u64(LEAST_STRIDE, (bytes + MOST_STRIDES - 1) / MOST_STRIDES);
 	nstrides = (bytes + stride_bytes - 1) / stride_bytes;
 	range = zd_calloc(1, sizeof(*range) + nrows * sizeof(range->rows[0]));
@@ -410,11 +393,6 @@ void zd_block_range_free(struct zd_block_range *range)
 	free(range);
 }
 
-uint64_t zd_block_range_bytes(const struct zd_block_range *range)
-{
-	return range->bytes;
-}
-
 uint64_t zd_block_used_bytes(const struct zd_block_range *range)
 {
 	return range->used_bytes;
@@ -423,7 +401,7 @@ uint64_t zd_block_used_bytes(const struct zd_block_range *range)
 uint64_t zd_block_largest_free(const struct zd_block_range *range)
 {
 	uint64_t largest = 0;
-	const struct bin_row *row;
+	const struct zd_block_bins *row;
 
 	if (!range->filled_rows)
 		return 0;
@@ -432,67 +410,4 @@ uint64_t zd_block_largest_free(const struct zd_block_range *range)
 	     block = block->bin_next)
 		largest = zd_max_u64(largest, block->bytes);
 	return largest;
-}
-
-static uint64_t check_bin(const struct zd_block *first, unsigned bin)
-{
-	const struct zd_block *prev = NULL;
-	uint64_t count = 0;
-
-	for (const struct zd_block *block = first; block; block = block->bin_next) {
-		zd_assert(block->free && block->bin_prev == prev);
-		zd_assert(bin_of(block->bytes) == bin);
-		prev = block;
-		count++;
-	}
-	return count;
-}
-
-/* Returns the number of free blocks in all bins. The simulator calls this after every step, and nearly all
- * bins are empty: an empty bin costs no branch. */
-static uint64_t check_bins(const struct zd_block_range *range)
-{
-	uint64_t count = 0;
-
-	for (unsigned row = 0; row < range->nrows; row++) {
-		const struct bin_row *bins = &range->rows[row];
-		uint32_t filled = 0;
-
-		for (unsigned place = 0; place < SUB_BINS; place++)
-			filled |= (uint32_t)(bins->bins[place] != NULL) << place;
-		zd_assert(bins->filled == filled);
-		zd_assert(((range->filled_rows >> row & 1) != 0) == (filled != 0));
-		for (; filled; filled &= filled - 1)
-			count += check_bin(bins->bins[__builtin_ctz(filled)],
-			                   row * SUB_BINS + (unsigned)__builtin_ctz(filled));
-	}
-	zd_assert(range->filled_rows >> range->nrows == 0);
-	return count;
-}
-
-void zd_block_range_check(const struct zd_block_range *range)
-{
-	const struct zd_block *before = NULL;
-	uint64_t offset = 0, used_bytes = 0, nfree = 0, nfirst = 0;
-
-	for (const struct zd_block *block = range->first; block; block = block->after) {
-		zd_assert(block->offset == offset && block->before == before);
-		zd_assert(block->bytes > 0 && block->bytes % ZD_BLOCK_MIN_ALIGN == 0);
-		zd_assert(!(block->free && before && before->free));
-		if (!before || stride_of(range, before) != stride_of(range, block)) {
-			zd_assert(*stride_of(range, block) == block);
-			nfirst++;
-		}
-		if (block->free)
-			nfree++;
-		else
-			used_bytes += block->bytes;
-		offset += block->bytes;
-		before = block;
-	}
-	zd_assert(offset == range->bytes && used_bytes == range->used_bytes);
-	zd_assert(check_bins(range) == nfree);
-	for (uint64_t i = 0; i < range->nstrides; i++)
-		nfirst -= range->strides[i] != NULL;
-	zd_assert(nfirst == 0);
 }

@@ -16,8 +16,6 @@
 #define ZD_BLOCK_MIN_ALIGN 256u
 #define ZD_BLOCK_MAX_ALIGN (2u << 20)
 
-struct zd_block_range;
-
 /* The object that has a block: the type of `owner`. */
 enum zd_block_owner {
 	ZD_BLOCK_NOBODY,     /* it was allocated just now */
@@ -51,6 +49,26 @@ struct zd_block {
 	uint64_t object;
 };
 
+/* The bins of the blocks whose sizes have the same highest bit; see block.c. */
+#define ZD_BLOCK_BINS 32u
+
+struct zd_block_bins {
+	uint32_t filled; /* bit i: bins[i] is not empty */
+	struct zd_block *bins[ZD_BLOCK_BINS];
+};
+
+struct zd_block_range {
+	uint64_t bytes, used_bytes;
+	struct zd_block *first; /* by address */
+	struct zd_block *spare; /* unused headers, linked by bin_next */
+	struct header_chunk *chunks;
+	uint64_t filled_rows; /* bit i: rows[i].filled != 0 */
+	unsigned nrows;       /* as many as a block of the whole range needs */
+	uint64_t stride_bytes, nstrides;
+	struct zd_block **strides; /* the first block that begins in each; NULL: none does */
+	struct zd_block_bins rows[];
+};
+
 /* Makes a range of `bytes` bytes (a multiple of ZD_BLOCK_MIN_ALIGN, at most 2^50). Never NULL. */
 struct zd_block_range *zd_block_range_new(uint64_t bytes);
 /* Frees the range and all its blocks; NULL is allowed. */
@@ -70,16 +88,11 @@ void zd_block_free(struct zd_block_range *range, struct zd_block *block);
 
 /* Returns the size of the range's own tables, which does not depend on its blocks. */
 uint64_t zd_block_range_metadata_bytes(const struct zd_block_range *range);
-uint64_t zd_block_range_bytes(const struct zd_block_range *range);
 /* Returns the first block, free or in use, that starts at or after `offset`, or NULL. Visits the blocks of at
  * most 1 MiB, in ranges of up to 64 GiB. */
 const struct zd_block *zd_block_behind(const struct zd_block_range *range, uint64_t offset);
 uint64_t zd_block_used_bytes(const struct zd_block_range *range);
 /* Returns the size of the largest free block, in time linear in one bin. */
 uint64_t zd_block_largest_free(const struct zd_block_range *range);
-
-/* Checks that blocks tile the range, that no two free blocks are neighbours, and that bins and sums agree
- * with the blocks. Aborts (zd_assert) otherwise. For tests. */
-void zd_block_range_check(const struct zd_block_range *range);
 
 #endif

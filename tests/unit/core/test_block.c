@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "core/memory/block.h"
+#include "tests/support/core_check.h"
 #include "tests/support/test.h"
 
 #define GRANULE ((uint64_t)ZD_BLOCK_MIN_ALIGN)
@@ -116,7 +117,7 @@ static void assert_one_free_block(struct zd_block_range *range)
 	zd_block_range_check(range);
 	assert_null(zd_block_behind(range, 0)->after);
 	assert_int_equal(zd_block_used_bytes(range), 0);
-	assert_int_equal(zd_block_largest_free(range), zd_block_range_bytes(range));
+	assert_int_equal(zd_block_largest_free(range), range->bytes);
 }
 
 /* ---- Random programs ----------------------------------------------------------------------------------- */
@@ -142,7 +143,7 @@ static uint64_t random_bytes(const struct mix *mix, uint64_t *seed)
 /* From any offset on: the first block that begins there or behind it. */
 static void check_behind(const struct zd_block_range *range, uint64_t *seed)
 {
-	uint64_t offset = random_next(seed) % (zd_block_range_bytes(range) + GRANULE);
+	uint64_t offset = random_next(seed) % (range->bytes + GRANULE);
 	const struct zd_block *block = zd_block_behind(range, 0);
 
 	assert_true(block->offset == 0);
@@ -354,7 +355,7 @@ static void assert_taken(struct zd_block_range *range, const struct zd_block *bl
 	assert_null(zd_block_take(range, NULL, block->offset + block->bytes - GRANULE, GRANULE));
 	if (block->offset > 0)
 		assert_null(zd_block_take(range, NULL, block->offset - GRANULE, 2 * GRANULE));
-	assert_null(zd_block_take(range, NULL, block->offset, zd_block_range_bytes(range)));
+	assert_null(zd_block_take(range, NULL, block->offset, range->bytes));
 }
 
 TEST(ranges_are_built_again)

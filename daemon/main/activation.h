@@ -11,7 +11,6 @@
 #include "server/bind.h"
 
 struct zd_config;
-struct zd_err;
 struct zd_stored;
 
 /*

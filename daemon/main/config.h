@@ -18,7 +18,6 @@
 #include "server/id_key.h"
 #include "server/grants.h"
 
-struct zd_err;
 struct zd_backend_ops;
 
 #define ZD_DEFAULT_CONFIG  "/etc/zerod/zerod.conf"

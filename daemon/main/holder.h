@@ -18,8 +18,6 @@
 #include "main/outbox.h"
 #include "server/store.h"
 
-struct zd_err;
-
 #define ZD_HOLDER_PROGRAM_ARG "--hold"
 
 struct zd_holder {

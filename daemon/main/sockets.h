@@ -12,9 +12,6 @@
 #include "server/bind.h"
 #include "server/listener.h"
 
-struct zd_err;
-struct zd_loop;
-
 struct zd_served_socket {
 	struct zd_bound bound; /* sock -1: not open */
 	bool activated;        /* the service manager owns the socket */

@@ -10,7 +10,6 @@
 #include "main/marker.h"
 #include "server/store.h"
 
-struct zd_err;
 struct zd_notify;
 
 struct zd_state {

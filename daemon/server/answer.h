@@ -14,7 +14,6 @@
 #include "proto/zerod.pb-c.h"
 
 struct zd_api_session;
-struct zd_err;
 
 #define ZD_ANSWER_SEGMENTS 3u /* locations that one reply can name */
 

@@ -19,8 +19,6 @@
 #include "server/log_limit.h"
 
 struct zd_api_session;
-struct zd_err;
-struct zd_loop;
 
 #define ZD_DRAINED_BY_TEXT 96
 

@@ -24,7 +24,6 @@
 #include "server/timer.h"
 
 struct zd_api;
-struct zd_err;
 
 struct zd_bridge_config {
 	const struct zd_backend_ops *backend;

@@ -46,12 +46,6 @@ static void update_poll(struct zd_channel *channel)
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
-static void poll_ring(struct zd_channel *channel)
-{
-	if (channel->client.in.ring)
-		zd_loop_list(channel->conns->loop, &channel->poll_source);
-}
-
 static void break_off(struct zd_channel *channel, const struct zd_err *why)
 {
 	if (channel->over)
@@ -92,7 +86,8 @@ static void run_task(void *arg)
 
 	if (channel->over)
 		return;
-	poll_ring(channel);
+	if (channel->client.in.ring)
+		zd_loop_list(channel->conns->loop, &channel->poll_source);
 	receive_answers(channel);
 	update_poll(channel);
 	zd_conns_flush(conns);

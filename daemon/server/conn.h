@@ -24,8 +24,6 @@
 #include "server/user.h"
 
 struct zd_conn;
-struct zd_err;
-struct zd_loop;
 struct zd_packet;
 struct zd_ring;
 

@@ -24,7 +24,6 @@ struct zd_command;
 struct zd_completion;
 struct zd_conn;
 struct zd_conns;
-struct zd_err;
 struct zd_delegate;
 struct zd_delegate_sum;
 struct zd_ring;

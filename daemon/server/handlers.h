@@ -11,7 +11,6 @@
 #include "server/answer.h"
 
 struct zd_api;
-struct zd_api_session;
 
 typedef int zd_answer_fn(struct zd_api_session *session, const Zd__Request *request, struct zd_err *err);
 

@@ -9,8 +9,6 @@
 
 #include "server/mac.h"
 
-struct zd_err;
-
 #define ZD_ID_KEY_LEAST_BYTES 32u
 #define ZD_ID_KEY_MOST_BYTES  4096u
 #define ZD_ID_KEY_NAME_BYTES  8u

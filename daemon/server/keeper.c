@@ -401,12 +401,6 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct zd_stored *)a)->name, ((const struct zd_stored *)b)->name);
 }
 
-static void sort_found(const struct zd_store *store)
-{
-	if (store->nfound > 1)
-		qsort(store->found, store->nfound, sizeof(store->found[0]), by_name);
-}
-
 /* Returns a descriptor of the former daemon that was not taken, or NULL. */
 static struct zd_stored *find_found(const struct zd_store *store, const char *name)
 {
@@ -594,7 +588,8 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 	if (!store)
 		return 0;
 	(void)zd_bridge_tick(bridge);
-	sort_found(store);
+	if (store->nfound > 1)
+		qsort(store->found, store->nfound, sizeof(store->found[0]), by_name);
 	if (store->room > 0)
 		zd_engine_set_kept_room(bridge->engine, store->room - 1); /* the registry */
 	rc = open_store(keeper, err);

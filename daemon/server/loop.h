@@ -11,8 +11,6 @@
 
 #include "base/spin.h"
 
-struct zd_err;
-
 /*
  * A source of events in memory that other threads or processes write. The loop polls it while awake. The
  * writers therefore need not wake the loop. An event of the same source by a handle lists the source, because

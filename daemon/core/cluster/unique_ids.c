@@ -68,20 +68,19 @@ static void ids_made(struct zd_engine *e, struct zd_op *op)
 	zd_request_op_done(e, op);
 }
 
-static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                     struct zd_err *err)
+static int ids_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	uint32_t count = args->u.unique_ids.count;
+	uint32_t count = req->args->u.unique_ids.count;
 	int status;
 	if (!e->collectives)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "this daemon's backend has no communicators");
 	if (count == 0 || count > ZD_MAX_UNIQUE_IDS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u unique ids in one request; 1 to %u", count,
 		                  ZD_MAX_UNIQUE_IDS);
-	bool for_any = args->u.unique_ids.job[0] == '\0' && args->u.unique_ids.group[0] == '\0';
-	status = for_any ? 0 : zd_name_check(args->u.unique_ids.job, ZD_MAX_NAME_BYTES, "job name", err);
+	bool for_any = req->args->u.unique_ids.job[0] == '\0' && req->args->u.unique_ids.group[0] == '\0';
+	status = for_any ? 0 : zd_name_check(req->args->u.unique_ids.job, ZD_MAX_NAME_BYTES, "job name", err);
 	if (status == 0 && !for_any)
-		status = zd_name_check(args->u.unique_ids.group, ZD_MAX_NAME_BYTES, "group name", err);
+		status = zd_name_check(req->args->u.unique_ids.group, ZD_MAX_NAME_BYTES, "group name", err);
 	if (status)
 		return status;
 	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS};
@@ -89,8 +88,8 @@ static int ids_begin(struct zd_engine *e, struct zd_request *req, const struct z
 	command.u.ids.uid = req->session->uid;
 	req->device = &e->devices[0];
 	req->u.unique_ids.count = count;
-	req->u.unique_ids.job = zd_request_own(req, zd_strdup(args->u.unique_ids.job), 0);
-	req->u.unique_ids.group = zd_request_own(req, zd_strdup(args->u.unique_ids.group), 0);
+	req->u.unique_ids.job = zd_request_own(req, zd_strdup(req->args->u.unique_ids.job), 0);
+	req->u.unique_ids.group = zd_request_own(req, zd_strdup(req->args->u.unique_ids.group), 0);
 	req->u.unique_ids.bytes = zd_request_own(req, zd_calloc(count, ZD_UNIQUE_ID_BYTES),
 	                                         (size_t)count * ZD_UNIQUE_ID_BYTES);
 	req->pending_ops++;

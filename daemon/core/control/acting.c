@@ -24,13 +24,6 @@ static struct zd_member *of_unit(struct zd_engine *e, struct zd_session *session
 	return zd_part_find(e, session, id, &part, NULL) == 0 ? zd_part_member(part) : NULL;
 }
 
-/* All units of a request are of one group. */
-static struct zd_member *of_units(struct zd_engine *e, struct zd_session *session, uint32_t nunits,
-                                  const uint64_t *units)
-{
-	return nunits > 0 ? of_unit(e, session, units[0]) : NULL;
-}
-
 /* An update whose versions a normally ended rank has already published does not need that rank. */
 static struct zd_member *of_update(struct zd_engine *e, struct zd_session *session,
                                    const struct zd_args *args)
@@ -112,8 +105,9 @@ struct zd_member *zd_acting_member(struct zd_engine *e, struct zd_session *sessi
 		return args->u.gather.prefetch ? NULL
 		                               : unless_reads_on(of_unit(e, session, args->u.gather.unit));
 	case ZD_REQ_CONTEXT_BEGIN:
-		return unless_reads_on(
-		        of_units(e, session, args->u.context_begin.n_units, args->u.context_begin.units));
+		return args->u.context_begin.n_units > 0
+		               ? unless_reads_on(of_unit(e, session, args->u.context_begin.units[0]))
+		               : NULL;
 	case ZD_REQ_REDUCE_SKIP:
 		return of_unit(e, session, args->u.reduce_skip.unit);
 	case ZD_REQ_REDUCE_WAIT:

@@ -35,18 +35,17 @@ static int check_args(const struct zd_args *args, struct zd_err *err)
 	return 0;
 }
 
-static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int agree_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	if (args->u.group_agree.n_values > ZEROD_MAX_AGREED)
+	if (req->args->u.group_agree.n_values > ZEROD_MAX_AGREED)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%zu values to agree on; at most %u",
-		                  args->u.group_agree.n_values, ZEROD_MAX_AGREED);
-	int status = zd_member_find(e, req->session, args->u.group_agree.group, &member, err);
+		                  req->args->u.group_agree.n_values, ZEROD_MAX_AGREED);
+	int status = zd_member_find(e, req->session, req->args->u.group_agree.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
-		status = check_args(args, err);
+		status = check_args(req->args, err);
 	if (status != 0)
 		return status;
 	if (member->group->cluster)
@@ -57,12 +56,12 @@ static int agree_begin(struct zd_engine *e, struct zd_request *req, const struct
 		return zd_err_set(err, ZEROD_E_STATE, "rank %u waits for an agreement already",
 		                  zd_world_rank(member));
 	zd_request_set_member(req, member);
-	req->u.agree.op = args->u.group_agree.op;
-	req->u.agree.count = args->u.group_agree.n_values;
+	req->u.agree.op = req->args->u.group_agree.op;
+	req->u.agree.count = req->args->u.group_agree.n_values;
 	size_t bytes = req->u.agree.count * sizeof(double);
 	/* the charge includes the result, which all requests of the round share */
 	req->u.agree.values = zd_request_own(req, zd_calloc(1, bytes), 2 * bytes);
-	memcpy(req->u.agree.values, args->u.group_agree.values, bytes);
+	memcpy(req->u.agree.values, req->args->u.group_agree.values, bytes);
 	member->agreeing = req;
 	zd_window_fail_agreements(e, member->group);
 	zd_dirty_group(e, member->group); /* gathers that would wait for this rank fail (gather.c) */
@@ -132,16 +131,13 @@ static uint32_t first_missing(const struct zd_group *group)
 	return rank;
 }
 
-static bool are_alike(const struct zd_request *a, const struct zd_request *b)
-{
-	return a->u.agree.op == b->u.agree.op && a->u.agree.count == b->u.agree.count;
-}
-
 /* Evaluates a round in which every rank has a request. Returns whether the round has ended. */
 static bool evaluate(struct zd_engine *e, struct zd_group *group)
 {
 	for (uint32_t rank = 1; rank < group->local_world_size; rank++) {
-		if (!are_alike(group->members[0].agreeing, group->members[rank].agreeing)) {
+		const struct zd_request *first = group->members[0].agreeing,
+		                        *other = group->members[rank].agreeing;
+		if (first->u.agree.op != other->u.agree.op || first->u.agree.count != other->u.agree.count) {
 			differ(e, group, rank);
 			return true;
 		}

@@ -98,11 +98,10 @@ static int take_unit(struct zd_engine *e, struct zd_session *session, struct zd_
 	return 0;
 }
 
-static int alloc_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *given,
-                       struct zd_err *err)
+static int alloc_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_allocation *found = NULL;
-	struct zd_args resolved = *given, *args = &resolved;
+	struct zd_args resolved = *req->args, *args = &resolved;
 	int status = args->u.alloc.unit ? take_unit(e, req->session, args, err) : 0;
 	if (status == 0)
 		status = alloc_check(e, req->session, args, err);
@@ -191,16 +190,15 @@ static int alloc_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-static int free_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int free_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_allocation *allocation;
-	int status = zd_fences_check(&args->fences, err);
+	int status = zd_fences_check(&req->args->fences, err);
 	if (status == 0)
-		status = zd_allocation_find(e, req->session, args->u.free.allocation, &allocation, err);
+		status = zd_allocation_find(e, req->session, req->args->u.free.allocation, &allocation, err);
 	if (status != 0)
 		return status;
-	if (zd_fences_watch(e, req->session, allocation->job, allocation->device->index, &args->fences,
+	if (zd_fences_watch(e, req->session, allocation->job, allocation->device->index, &req->args->fences,
 	                    zd_allocation_op_done, allocation, 0))
 		allocation->pending++;
 	zd_allocation_drop(e, allocation);

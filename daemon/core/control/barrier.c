@@ -35,11 +35,10 @@ static int check_cluster(const struct zd_member *member, struct zd_err *err)
 	                  zd_world_rank(member), what);
 }
 
-static int barrier_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int barrier_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.group_barrier.group, &member, err);
+	int status = zd_member_find(e, req->session, req->args->u.group_barrier.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)

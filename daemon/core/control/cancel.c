@@ -2,13 +2,12 @@
 /* cancel.c - a client cancels one of its requests. The request then fails as if its deadline had passed. */
 #include "core/engine/objects.h"
 
-static int cancel_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int cancel_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_request *given_up;
 	(void)err;
-	HASH_FIND(hh, req->session->waiting, &args->u.cancel.request, sizeof(args->u.cancel.request),
-	          given_up);
+	HASH_FIND(hh, req->session->waiting, &req->args->u.cancel.request,
+	          sizeof(req->args->u.cancel.request), given_up);
 	if (given_up)
 		zd_request_expire(e, given_up);
 	return 0;

@@ -34,12 +34,6 @@ struct zd_group *zd_group_find(const struct zd_job *job, const char *name)
 	return NULL;
 }
 
-/* All groups of the job are over: the next join decides whether the job is durable. */
-static bool job_is_left(const struct zd_job *job)
-{
-	return job->group_names.nnodes == 0;
-}
-
 void zd_journal_group(const struct zd_group *group)
 {
 	struct zd_record_group *record;
@@ -316,34 +310,33 @@ static int join_check_device(const struct zd_group *group, const struct zd_args 
 	                  zd_world_rank(member), member->device->index, args->u.group_join.device);
 }
 
-static int join_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int join_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	int status = join_check(e, req->session, args, err);
+	int status = join_check(e, req->session, req->args, err);
 	if (status != 0)
 		return status;
 	if (e->draining)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN, "the daemon is draining: no rank joins");
-	bool durable = args->u.group_join.durable;
-	struct zd_job *job = zd_job_find(e, req->session->uid, args->u.group_join.job);
-	struct zd_group *group = job ? zd_group_find(job, args->u.group_join.group) : NULL;
-	if (job && job->durable != durable && !job_is_left(job))
+	bool durable = req->args->u.group_join.durable;
+	struct zd_job *job = zd_job_find(e, req->session->uid, req->args->u.group_join.job);
+	struct zd_group *group = job ? zd_group_find(job, req->args->u.group_join.group) : NULL;
+	if (job && job->durable != durable && job->group_names.nnodes > 0)
 		return zd_err_set(err, ZEROD_E_MISMATCH, "job '%s' is %s; rank %u says %s", job->name,
-		                  job->durable ? "durable" : "not durable", args->u.group_join.rank,
+		                  job->durable ? "durable" : "not durable", req->args->u.group_join.rank,
 		                  durable ? "durable" : "not durable");
 	if (group)
-		status = join_check_group(e, group, req->session, args, err);
+		status = join_check_group(e, group, req->session, req->args, err);
 	if (group && status == 0)
-		status = join_check_device(group, args, err);
+		status = join_check_device(group, req->args, err);
 	if (status == 0 && !(group && group->attached > 0))
-		status = zd_cluster_check_new(e, args, err);
+		status = zd_cluster_check_new(e, req->args, err);
 	if (!group && status == 0)
-		status = zd_metadata_check(e, req->session, "group", args->u.group_join.group,
-		                           group_metadata_bytes(args), err);
+		status = zd_metadata_check(e, req->session, "group", req->args->u.group_join.group,
+		                           group_metadata_bytes(req->args), err);
 	if (status != 0)
 		return status;
 	if (!job)
-		status = zd_job_get(e, req->session, args->u.group_join.job, durable, &job, err);
+		status = zd_job_get(e, req->session, req->args->u.group_join.job, durable, &job, err);
 	if (status != 0)
 		return status;
 	if (durable && !job->durable)
@@ -356,14 +349,14 @@ static int join_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	}
 	zd_job_set_durable(e, job, durable);
 	if (!group)
-		group = zd_group_new(e, job, args);
+		group = zd_group_new(e, job, req->args);
 	if (group->cluster && group->attached == 0) {
 		free(group->aborted_why); /* the reason of the group's previous end */
 		group->aborted_why = NULL;
-		zd_cluster_take_ids(e, group->cluster, args);
+		zd_cluster_take_ids(e, group->cluster, req->args);
 	}
-	req->member = &group->members[args->u.group_join.rank - group->first_rank];
-	req->device = &e->devices[args->u.group_join.device];
+	req->member = &group->members[req->args->u.group_join.rank - group->first_rank];
+	req->device = &e->devices[req->args->u.group_join.device];
 	if (!durable)
 		(void)zd_parts_drop(e, req->member, &(uint32_t){UINT32_MAX});
 	member_attach(e, req->member, req->session, req->device);
@@ -407,11 +400,10 @@ static bool leave_step(struct zd_engine *e, struct zd_ending *ending, uint32_t *
 	return zd_member_detach(e, ZD_CONTAINER_OF(ending, struct zd_member, ending), budget);
 }
 
-static int leave_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int leave_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member = NULL;
-	int status = zd_member_find(e, req->session, args->u.group_leave.group, &member, err);
+	int status = zd_member_find(e, req->session, req->args->u.group_leave.group, &member, err);
 	if (status != 0)
 		return status;
 	struct zd_err left = ZD_ERR_NONE;
@@ -435,15 +427,15 @@ void zd_group_tell_end(struct zd_engine *e, const struct zd_group *group, const 
 	e->sink.group_ended(e->sink.arg, group->job->owner->uid, group->job->name, group->name, why);
 }
 
-static int abort_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int abort_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_group *group;
 	zd_endings_finish_for(e, req->session);
-	HASH_FIND(hh, e->groups, &args->u.abort_group.group, sizeof(args->u.abort_group.group), group);
+	HASH_FIND(hh, e->groups, &req->args->u.abort_group.group, sizeof(req->args->u.abort_group.group),
+	          group);
 	if (!group || (!req->session->admin && group->job->owner->uid != req->session->uid))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no group %llu",
-		                  ZD_ID_NUMBER(args->u.abort_group.group));
+		                  ZD_ID_NUMBER(req->args->u.abort_group.group));
 	if (group->state == ZD_GROUP_ABORTED)
 		return zd_err_set(err, ZEROD_E_STATE, "group '%s' was aborted already", group->name);
 	if (group->attached == 0) /* no rank could leave it, and the group could never be joined again */
@@ -564,13 +556,12 @@ void zd_jobs_expire(struct zd_engine *e)
 	zd_settle(e);
 }
 
-static int end_job_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int end_job_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_job *job;
 	struct zd_group *group;
 	const struct zd_allocation *allocation;
-	int status = zd_job_find_for(e, req->session, args->u.end_job.job, &job, err);
+	int status = zd_job_find_for(e, req->session, req->args->u.end_job.job, &job, err);
 	if (status != 0)
 		return status;
 	if (!job->durable)

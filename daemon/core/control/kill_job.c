@@ -41,14 +41,13 @@ static void kill_sessions(struct zd_engine *e, const struct zd_job *job, const c
 	}
 }
 
-static int kill_job_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                          struct zd_err *err)
+static int kill_job_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_session *by = req->session;
 	struct zd_job *job;
 	const struct zd_group *group;
 	char why[WHY_BYTES];
-	int status = zd_job_find_for(e, by, args->u.kill_job.job, &job, err);
+	int status = zd_job_find_for(e, by, req->args->u.kill_job.job, &job, err);
 	if (status != 0)
 		return status;
 	if (is_of_job(by, job))

@@ -73,12 +73,11 @@ static int find_named(struct zd_engine *e, const struct zd_session *session, con
 	return check_daemons(*group, err);
 }
 
-static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                             struct zd_err *err)
+static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_group *group;
-	int status = find_named(e, req->session, args, &group, err);
-	if (status == 0 && args->u.commit_wait.pin && args->u.commit_wait.saved)
+	int status = find_named(e, req->session, req->args, &group, err);
+	if (status == 0 && req->args->u.commit_wait.pin && req->args->u.commit_wait.saved)
 		status = zd_err_set(err, ZEROD_E_INVALID, "a commit_wait for a host copy pins nothing");
 	if (status != 0)
 		return status;
@@ -87,10 +86,10 @@ static int commit_wait_begin(struct zd_engine *e, struct zd_request *req, const 
 	if (req->session->reads.group != group->id)
 		req->session->reads.step = 0; /* of another group */
 	req->session->reads.group = group->id;
-	req->u.commit_wait.after = args->u.commit_wait.after;
-	req->u.commit_wait.pin = args->u.commit_wait.pin;
-	req->u.commit_wait.saved = args->u.commit_wait.saved;
-	req->u.commit_wait.pin_ms = args->u.commit_wait.pin_ms;
+	req->u.commit_wait.after = req->args->u.commit_wait.after;
+	req->u.commit_wait.pin = req->args->u.commit_wait.pin;
+	req->u.commit_wait.saved = req->args->u.commit_wait.saved;
+	req->u.commit_wait.pin_ms = req->args->u.commit_wait.pin_ms;
 	if (req->u.commit_wait.pin || req->session->pinned.group == group->id)
 		zd_unpin(e, &req->session->pinned);
 	if (req->session->saved.group == group->id)
@@ -445,24 +444,24 @@ static void note_read(struct zd_engine *e, const struct zd_request *req, uint64_
 	req->session->reads.bytes += req->u.unit_read.bytes;
 }
 
-static int unit_read_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                           struct zd_err *err)
+static int unit_read_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	req->u.unit_read.step = args->u.unit_read.step;
-	int status = read_find(e, req, args, err);
+	req->u.unit_read.step = req->args->u.unit_read.step;
+	int status = read_find(e, req, req->args, err);
 	if (status != 0) {
-		note_read(e, req, args->u.unit_read.group, status, err);
+		note_read(e, req, req->args->u.unit_read.group, status, err);
 		return status;
 	}
-	req->device = req->u.unit_read.into
-	                      ? req->u.unit_read.into->device
-	                      : &e->devices[args->u.unit_read.map_bytes ? args->u.unit_read.device : 0];
-	req->u.unit_read.offset = args->u.unit_read.offset;
-	req->u.unit_read.bytes = nrows(args) * args->u.unit_read.bytes;
-	req->u.unit_read.rows = rows_of(args);
-	req->u.unit_read.into_offset = args->u.unit_read.allocation_offset;
-	req->u.unit_read.map_bytes = args->u.unit_read.map_bytes;
-	req->u.unit_read.mapped = args->u.unit_read.mapped;
+	req->device =
+	        req->u.unit_read.into
+	                ? req->u.unit_read.into->device
+	                : &e->devices[req->args->u.unit_read.map_bytes ? req->args->u.unit_read.device : 0];
+	req->u.unit_read.offset = req->args->u.unit_read.offset;
+	req->u.unit_read.bytes = nrows(req->args) * req->args->u.unit_read.bytes;
+	req->u.unit_read.rows = rows_of(req->args);
+	req->u.unit_read.into_offset = req->args->u.unit_read.allocation_offset;
+	req->u.unit_read.map_bytes = req->args->u.unit_read.map_bytes;
+	req->u.unit_read.mapped = req->args->u.unit_read.mapped;
 	req->u.unit_read.unit->refs++;
 	if (req->u.unit_read.into)
 		req->u.unit_read.into->pending++; /* the allocation can be freed meanwhile */

@@ -266,10 +266,8 @@ uint64_t zd_unmaps_expire(struct zd_engine *e)
 	return next_ns;
 }
 
-static int reset_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int reset_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	(void)args;
 	(void)err;
 	struct zd_member *member;
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
@@ -359,14 +357,13 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int kill_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	zd_endings_finish_for(e, req->session);
-	struct zd_session *victim = zd_session_find(e, args->u.kill_session.session);
+	struct zd_session *victim = zd_session_find(e, req->args->u.kill_session.session);
 	if (!victim || (!req->session->admin && victim->uid != req->session->uid))
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no session %llu",
-		                  ZD_ID_NUMBER(args->u.kill_session.session));
+		                  ZD_ID_NUMBER(req->args->u.kill_session.session));
 	if (victim == req->session)
 		return zd_err_set(err, ZEROD_E_INVALID, "session %llu is the one that asks",
 		                  ZD_ID_NUMBER(victim->id));
@@ -374,7 +371,7 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	(void)snprintf(why, sizeof(why), "ended by session %llu (pid %u, uid %u)",
 	               ZD_ID_NUMBER(req->session->id), req->session->pid, req->session->uid);
 	zd_session_end(e, victim, ZD_WORD_KILLED);
-	e->sink.session_killed(e->sink.arg, args->u.kill_session.session, why);
+	e->sink.session_killed(e->sink.arg, req->args->u.kill_session.session, why);
 	return 0;
 }
 

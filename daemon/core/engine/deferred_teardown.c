@@ -41,11 +41,6 @@ void zd_deferred_teardowns_begin(struct zd_engine *e, struct zd_session *session
 	e->nclosing++;
 }
 
-static bool lingers(const struct zd_engine *e, const struct zd_session *session)
-{
-	return (e->sessions_linger || session->former) && !session->clean_exit;
-}
-
 static struct zd_deferred_teardown *get_teardown(struct zd_session *session, struct zd_job *job,
                                                  struct zd_device *device)
 {
@@ -66,7 +61,7 @@ bool zd_deferred_teardown_hold_recorded(struct zd_engine *e, struct zd_session *
                                         struct zd_device *device, zd_op_fn *done, void *owner,
                                         struct zd_record_hold object)
 {
-	if (!session || !session->ends || !lingers(e, session))
+	if (!session || !session->ends || session->clean_exit || !(e->sessions_linger || session->former))
 		return false;
 	struct zd_deferred_teardown *teardown = get_teardown(session, job, device);
 	if (teardown->nholds == teardown->room) {

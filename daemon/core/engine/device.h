@@ -25,7 +25,6 @@
 
 struct zd_device;
 struct zd_job;
-struct zd_session;
 struct zd_slice;
 
 /* ---- Accounts (account.c) ------------------------------------------------------------------------------ */

@@ -22,12 +22,6 @@ static struct zd_owner_queue *queue_of(const struct zd_request *req)
 	return &req->session->owner->queues[req->device->index];
 }
 
-/* Whether gathers of other uids wait for memory of the device as well. */
-static bool others_wait(const struct zd_request *req)
-{
-	return req->device->memory_waiters > queue_of(req)->nwaiters;
-}
-
 bool zd_memory_has_turn(const struct zd_engine *e, const struct zd_request *req)
 {
 	const struct zd_device *device = req->device;
@@ -55,7 +49,7 @@ void zd_memory_note_grant(struct zd_engine *e, const struct zd_request *req)
 {
 	struct zd_owner_queue *queue = queue_of(req);
 	queue->last_grant = ++req->device->grants;
-	if (!req->queued || !others_wait(req))
+	if (!req->queued || req->device->memory_waiters == queue_of(req)->nwaiters)
 		return;
 	queue->blocked = true;
 	req->device->granted = req;
@@ -109,11 +103,6 @@ void zd_memory_note_wait(struct zd_engine *e, struct zd_request *req)
 
 /* ---- Passes -------------------------------------------------------------------------------------------- */
 
-static uint64_t patience_ns(const struct zd_request *req)
-{
-	return PATIENCE_NS << zd_min_u64(req->favours, MOST_DOUBLINGS);
-}
-
 /* The favoured request has not received its memory in time. */
 static void end_favour(struct zd_engine *e, struct zd_device *device)
 {
@@ -133,7 +122,7 @@ static struct zd_request *find_impatient(const struct zd_engine *e, const struct
 	struct zd_request *req;
 	TAILQ_FOREACH (req, &queue->waiters, memory_link) {
 		uint64_t waited_ns = e->now_ns - req->wants_memory_ns;
-		if (waited_ns >= patience_ns(req))
+		if (waited_ns >= PATIENCE_NS << zd_min_u64(req->favours, MOST_DOUBLINGS))
 			return req;
 		if (waited_ns < PATIENCE_NS)
 			break;

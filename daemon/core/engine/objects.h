@@ -19,7 +19,6 @@
 struct zd_events;
 struct zd_reduction;
 struct zd_cluster;
-struct zd_host_copy;
 
 /* The commit that a session or a host copy has pinned: the group's id, and the pin; save.h. */
 struct zd_pinned {

@@ -66,7 +66,7 @@ static void request_free(struct zd_engine *e, struct zd_request *req)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(req->owned); i++)
 		free(req->owned[i]);
 	free(req->failed_text);
-	free(req->args);
+	free((void *)req->args);
 	if (e->spare_request)
 		free(req);
 	else
@@ -258,18 +258,23 @@ static int tell_loss(struct zd_engine *e, const struct zd_request *req, const st
 	return acting && acting->group->state != ZD_GROUP_ABORTED ? zd_member_tell(acting, err) : 0;
 }
 
-/* Calls the type's begin(). On ZD_WAIT stores the arguments for the next attempt. */
-static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
+/* Calls the type's begin(). `given`: the caller's arguments, which are stored on ZD_WAIT for the next
+ * attempt. NULL: they are stored. */
+static int begin_request(struct zd_engine *e, struct zd_request *req, const struct zd_args *given,
                          struct zd_err *err)
 {
-	int status = tell_loss(e, req, args, err);
+	if (given)
+		req->args = given;
+	int status = tell_loss(e, req, req->args, err);
 	if (status == 0 && req->type->begin)
-		status = req->type->begin(e, req, args, err);
-	if (status == ZD_WAIT && !req->args) {
-		req->args = zd_calloc(1, sizeof(*req->args));
-		*req->args = *args;
+		status = req->type->begin(e, req, err);
+	if (status == ZD_WAIT && given) {
+		struct zd_args *copy = zd_calloc(1, sizeof(*copy));
+		*copy = *given;
+		req->args = copy;
 	} else if (status != ZD_WAIT) {
-		free(req->args);
+		if (!given)
+			free((void *)req->args);
 		req->args = NULL;
 	}
 	return status;
@@ -285,7 +290,7 @@ static int attempt(struct zd_engine *e, struct zd_request *req, struct zd_err *e
 	req->wait = (struct zd_wait){0};
 	req->goes_on = false;
 	forget_segment(e, req);
-	int status = req->args ? begin_request(e, req, req->args, err) : 0;
+	int status = req->args ? begin_request(e, req, NULL, err) : 0;
 	if (status == 0 && req->type->attempt)
 		status = req->type->attempt(e, req, err);
 	if (status == ZD_WAIT)

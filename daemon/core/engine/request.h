@@ -120,8 +120,9 @@ struct zd_request {
 	/* set by attempt() with ZD_WAIT: it has completed a part of long work, and is called for the next
 	 * part in another event */
 	bool goes_on;
-	/* begin() will be called again with these arguments; owned. NULL: begin() has succeeded */
-	struct zd_args *args;
+	/* for begin(); after its ZD_WAIT a copy, owned, with which it will be called again. NULL: it has
+	 * succeeded */
+	const struct zd_args *args;
 	struct zd_fence_list fences; /* of the client's streams, by zd_request_keep_fences() */
 	void *owned[3];              /* freed with the request */
 	uint32_t owned_bytes;        /* charged while it waits */
@@ -259,7 +260,7 @@ struct zd_request {
 /*
  * The functions of a kind of request. Each can be NULL.
  *
- *   begin   checks the arguments and copies those that the request needs later. Changes nothing if it returns
+ *   begin   checks req->args and copies those that the request needs later. Changes nothing if it returns
  *           an error or ZD_WAIT. After ZD_WAIT it is called again at the next attempt. It can return ZD_WAIT
  *           only for kinds whose arguments have no pointers, with `member` and `device` set
  *   attempt returns 0 (complete, e->reply.u has the result), ZD_WAIT, or an error, without side effects.
@@ -271,8 +272,7 @@ struct zd_request {
  */
 struct zd_request_type {
 	const char *name;
-	int (*begin)(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-	             struct zd_err *err);
+	int (*begin)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
 	void (*free)(struct zd_request *req);

@@ -103,11 +103,10 @@ bool zd_member_has_uncommitted(const struct zd_member *member)
 
 /* ---- The request --------------------------------------------------------------------------------------- */
 
-static int commit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int commit_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.commit.group, &member, err);
+	int status = zd_member_find(e, req->session, req->args->u.commit.group, &member, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
@@ -115,7 +114,7 @@ static int commit_begin(struct zd_engine *e, struct zd_request *req, const struc
 	if (status != 0)
 		return status;
 	struct zd_group *group = member->group;
-	uint64_t step = args->u.commit.step;
+	uint64_t step = req->args->u.commit.step;
 	status = group->cluster ? e->events->check_backward_ended(member, err) : 0;
 	if (status != 0)
 		return status;

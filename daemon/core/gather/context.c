@@ -82,15 +82,14 @@ static int parts_take(struct zd_engine *e, struct zd_request *req, const struct 
 	return status;
 }
 
-static int context_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int context_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	uint32_t nunits = args->u.context_begin.n_units;
+	uint32_t nunits = req->args->u.context_begin.n_units;
 	uint64_t padded_bytes = 0;
 	if (nunits == 0 || nunits > ZD_MAX_UNITS_PER_REQUEST)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u units in one context; 1 to %u", nunits,
 		                  ZD_MAX_UNITS_PER_REQUEST);
-	int status = parts_take(e, req, args, &padded_bytes, err);
+	int status = parts_take(e, req, req->args, &padded_bytes, err);
 	if (status == 0) {
 		const struct zd_device *device = req->device = req->member->device;
 		uint64_t budget = device->config.gather_budget_bytes;

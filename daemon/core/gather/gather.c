@@ -37,12 +37,6 @@ static bool part_open(const struct zd_part *part)
 	return part->state == ZD_PART_UPDATE_WAIT || zd_part_is_written(part) || zd_part_is_unpublished(part);
 }
 
-/* Whether the part's version can no longer be gathered: it is overwritten, or was never published. */
-static bool version_is_lost(const struct zd_part *part)
-{
-	return zd_part_is_written(part) || zd_part_is_unpublished(part);
-}
-
 static bool part_registered(const struct zd_part *part)
 {
 	return part->state == ZD_PART_IDLE || part->state == ZD_PART_UPDATE_WAIT ||
@@ -104,16 +98,11 @@ static int ended_check(const struct zd_unit *unit, uint64_t want, struct zd_err 
 	return 0;
 }
 
-/* Returns the version for a gather that does not name one. In a group that spans daemons all ranks must
- * choose the same version: the last that this rank has published, or is about to publish. */
-static uint64_t default_version(const struct zd_part *part)
-{
-	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
-}
-
 uint64_t zd_gather_version(const struct zd_part *part)
 {
-	return zd_gathers_are_collective(part->unit->group) ? default_version(part) : 0;
+	if (!zd_gathers_are_collective(part->unit->group))
+		return 0;
+	return zd_max_u64(part->version + (part_open(part) ? 1 : 0), 1);
 }
 
 /* Whether a lease can start on a buffer in place: its own part has the buffer's version or has promised it,
@@ -176,7 +165,9 @@ static int shards_check(struct zd_request *req, const struct zd_unit *unit, uint
 			wait = zd_wait_for(req, ZD_WAIT_REGISTER, rank, 0, 0);
 		} else if (zd_shadow_is_owed(part)) {
 			wait = zd_wait_for(req, ZD_WAIT_RESTORE, rank, 0, 0);
-		} else if (part->version > want || (part->version == want && version_is_lost(part))) {
+		} else if (part->version > want ||
+		           (part->version == want &&
+		            (zd_part_is_written(part) || zd_part_is_unpublished(part)))) {
 			return zd_err_set(
 			        err, ZEROD_E_STALE_VERSION,
 			        "version %llu of unit '%s' is no longer held: rank %u %s version %llu",
@@ -466,17 +457,16 @@ static int scope_check(const struct zd_scope *scope, const struct zd_part *part,
 	return 0;
 }
 
-static int gather_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int gather_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
 	struct zd_scope *scope = NULL;
-	const char *tag = zd_tag_or_default(args->u.gather.tag);
-	int status = zd_part_find(e, req->session, args->u.gather.unit, &part, err);
-	if (status == 0 && args->u.gather.scope) {
-		status = zd_scope_find(e, req->session, args->u.gather.scope, &scope, err);
+	const char *tag = zd_tag_or_default(req->args->u.gather.tag);
+	int status = zd_part_find(e, req->session, req->args->u.gather.unit, &part, err);
+	if (status == 0 && req->args->u.gather.scope) {
+		status = zd_scope_find(e, req->session, req->args->u.gather.scope, &scope, err);
 		if (status == 0)
-			status = scope_check(scope, part, args, err);
+			status = scope_check(scope, part, req->args, err);
 	} else if (status == 0) {
 		status = zd_tag_check(tag, err);
 	}
@@ -484,12 +474,12 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	zd_request_set_member(req, zd_part_member(part));
 	req->u.gather.part = part;
-	req->u.gather.version = args->u.gather.version;
+	req->u.gather.version = req->args->u.gather.version;
 	if (req->u.gather.version == 0)
 		req->u.gather.version = zd_gather_version(part);
-	req->u.gather.uses = args->u.gather.uses ? args->u.gather.uses : 1;
-	req->u.gather.prefetch = req->unheard = args->u.gather.prefetch;
-	req->u.gather.no_slot = args->u.gather.no_slot;
+	req->u.gather.uses = req->args->u.gather.uses ? req->args->u.gather.uses : 1;
+	req->u.gather.prefetch = req->unheard = req->args->u.gather.prefetch;
+	req->u.gather.no_slot = req->args->u.gather.no_slot;
 	req->u.gather.scope = scope;
 	if (scope)
 		zd_scope_ref(scope);
@@ -512,19 +502,12 @@ static void gather_cancel(struct zd_engine *e, struct zd_request *req)
 	gather_end(req);
 }
 
-/* Rejects a gather that its session sent before it knew of the group's last loss. */
-static int generation_check(const struct zd_request *req, struct zd_err *err)
-{
-	const struct zd_group *group = req->member->group;
-	return req->told >= group->loss ? 0 : zd_group_tell(group, req->told, err);
-}
-
 static int gather_check(struct zd_request *req, struct zd_err *err)
 {
 	const struct zd_unit *unit = req->u.gather.part->unit;
 	int status = zd_member_check_read(req->member, err);
-	if (status == 0)
-		status = generation_check(req, err);
+	if (status == 0 && req->told < unit->group->loss) /* sent before the session knew of the last loss */
+		status = zd_group_tell(unit->group, req->told, err);
 	if (status != 0)
 		return status;
 	if (zd_shadow_rolls_back(unit->group))
@@ -535,13 +518,6 @@ static int gather_check(struct zd_request *req, struct zd_err *err)
 		        "group '%s' died inside an update after step %llu: restore all units and commit",
 		        unit->group->name, (unsigned long long)unit->group->committed_step);
 	return 0;
-}
-
-/* Rejects gathers of a unit that a rank has described differently. Ranks of other daemons do not know of
- * that. */
-static int description_check(const struct zd_unit *unit, struct zd_err *err)
-{
-	return unit->mismatch ? zd_err_set(err, ZEROD_E_MISMATCH, "%s", unit->mismatch) : 0;
 }
 
 static int gather_hold(struct zd_engine *e, struct zd_request *req, struct zd_buffer *buffer,
@@ -587,13 +563,6 @@ static int gather_done(struct zd_engine *e, struct zd_request *req, struct zd_bu
 	return 0;
 }
 
-/* Whether the gather may allocate memory now. An earlier gather that waits for memory can wait for a buffer
- * that remains until this rank has copied from it. A rank that follows is therefore served first. */
-static bool has_turn(const struct zd_engine *e, const struct zd_request *req)
-{
-	return zd_memory_has_turn(e, req) || zd_collective_follows(req->u.gather.part);
-}
-
 static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t version, struct zd_buffer **out,
                         struct zd_err *err)
 {
@@ -607,7 +576,9 @@ static int gather_place(struct zd_engine *e, struct zd_request *req, uint64_t ve
 	int status = zd_collective_check_followers(req);
 	if (status != 0)
 		return status;
-	if (!has_turn(e, req))
+	/* An earlier gather can wait for a buffer that remains until this rank has copied from it. A rank
+	 * that follows is therefore served first. */
+	if (!zd_memory_has_turn(e, req) && !zd_collective_follows(part))
 		return wait_for_room(req, ZD_WAIT_TURN, 0, 0);
 	status = zd_quota_check(e, req->member->group->job, bytes.low + bytes.high, err);
 	if (status == 0 && gather_slot(req) != ZEROD_NO_SLOT) {
@@ -700,7 +671,8 @@ int zd_gather_buffer(struct zd_engine *e, struct zd_request *req, struct zd_buff
 	if (status != 0)
 		return status;
 	struct zd_buffer *buffer = part->buffer;
-	status = description_check(part->unit, err);
+	if (part->unit->mismatch) /* ranks of other daemons do not know of it */
+		status = zd_err_set(err, ZEROD_E_MISMATCH, "%s", part->unit->mismatch);
 	if (status == 0 && !req->queued)
 		status = zd_metadata_check_work(e, req->session, "a gather",
 		                                sizeof(struct zd_buffer) + sizeof(struct zd_lease), err);

@@ -282,12 +282,11 @@ static int check(const struct zd_member *member, uint64_t step, struct zd_err *e
 	return status;
 }
 
-static int save_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int save_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	uint64_t step = args->u.commit_save.step;
-	int status = zd_member_find(e, req->session, args->u.commit_save.group, &member, err);
+	uint64_t step = req->args->u.commit_save.step;
+	int status = zd_member_find(e, req->session, req->args->u.commit_save.group, &member, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)

@@ -294,12 +294,11 @@ static int check_unused(const struct zd_request *req, const struct zd_part *part
 	return 0;
 }
 
-static int set_slot_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                          struct zd_err *err)
+static int set_slot_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	uint32_t slot = args->u.set_slot.slot;
-	int status = zd_part_find(e, req->session, args->u.set_slot.unit, &part, err);
+	uint32_t slot = req->args->u.set_slot.slot;
+	int status = zd_part_find(e, req->session, req->args->u.set_slot.unit, &part, err);
 	if (status != 0)
 		return status;
 	if (slot > ZD_MAX_SLOTS)
@@ -350,15 +349,14 @@ static int check_untargeted(const struct zd_unit *unit, struct zd_err *err)
 	           : 0;
 }
 
-static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                            struct zd_err *err)
+static int set_frozen_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	bool frozen = args->u.set_frozen.frozen;
-	uint32_t target = args->u.set_frozen.target;
+	bool frozen = req->args->u.set_frozen.frozen;
+	uint32_t target = req->args->u.set_frozen.target;
 	if (target > ZD_TARGET_NONE)
 		return zd_err_set(err, ZEROD_E_INVALID, "set_frozen: target is %u", target);
-	int status = zd_part_find(e, req->session, args->u.set_frozen.unit, &part, err);
+	int status = zd_part_find(e, req->session, req->args->u.set_frozen.unit, &part, err);
 	if (status != 0)
 		return status;
 	bool untargeted = target == ZD_TARGET_KEEP ? part->untargeted : target == ZD_TARGET_NONE;

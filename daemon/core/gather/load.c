@@ -208,15 +208,14 @@ static int load_check(const struct zd_request *req, const struct zd_part *part,
 	return 0;
 }
 
-static int load_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int load_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_allocation *source = NULL;
 	struct zd_part *part;
-	int status = source_take(e, req, args, &source, err);
+	int status = source_take(e, req, req->args, &source, err);
 	if (status != 0)
 		return status;
-	status = zd_part_find(e, req->session, args->u.unit_load.unit, &part, err);
+	status = zd_part_find(e, req->session, req->args->u.unit_load.unit, &part, err);
 	if (status == 0)
 		status = load_check(req, part, source, err);
 	if (status != 0) {

@@ -254,11 +254,10 @@ static int check_move(const struct zd_engine *e, const struct zd_move *move, str
 
 /* ---- The request --------------------------------------------------------------------------------------- */
 
-static int place_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int place_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.unit_place.unit, &part, err);
+	int status = zd_part_find(e, req->session, req->args->u.unit_place.unit, &part, err);
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
@@ -270,7 +269,7 @@ static int place_begin(struct zd_engine *e, struct zd_request *req, const struct
 	part->users++;
 	zd_request_set_member(req, zd_part_member(part));
 	req->u.place.part = part;
-	req->u.place.on_host = args->u.unit_place.on_host;
+	req->u.place.on_host = req->args->u.unit_place.on_host;
 	return 0;
 }
 

@@ -43,13 +43,6 @@ static struct zd_buffer *source_find(const struct zd_buffer *taker, const struct
 	return NULL;
 }
 
-static void source_begin(struct zd_buffer *buffer, uint32_t relays)
-{
-	buffer->relay.expected = relays;
-	TAILQ_INSERT_TAIL(&buffer->part->collective->sources, buffer, relay.source_link);
-	zd_buffer_watch(buffer);
-}
-
 static void source_try_end(struct zd_engine *e, struct zd_buffer *source)
 {
 	if (source->relay.expected > 0 || source->relay.running > 0)
@@ -287,7 +280,9 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 	part->readers++;
 	zd_transfer_add(buffer, exchange, ZD_TIMELINE_EXCHANGE + buffer->device->index);
 	if (!exchanges_all(group)) {
-		source_begin(buffer, (group->local_world_size - 1) * (group->cluster->nranks - 1));
+		buffer->relay.expected = (group->local_world_size - 1) * (group->cluster->nranks - 1);
+		TAILQ_INSERT_TAIL(&part->collective->sources, buffer, relay.source_link);
+		zd_buffer_watch(buffer);
 		add_relays(member->session, buffer);
 	}
 	member->transfers += buffer->plan.nsteps;

@@ -31,24 +31,23 @@ static int check_watch(struct zd_engine *e, const struct zd_request *req, const 
 	return status;
 }
 
-static int release_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int release_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	const char *tag = zd_tag_or_default(args->u.release.tag);
-	int status = zd_part_find(e, req->session, args->u.release.unit, &part, err);
+	const char *tag = zd_tag_or_default(req->args->u.release.tag);
+	int status = zd_part_find(e, req->session, req->args->u.release.unit, &part, err);
 	if (status == 0)
 		status = zd_tag_check(tag, err);
 	if (status == 0)
-		status = zd_fences_check(&args->fences, err);
-	if (status == 0 && args->fences.count > 0)
+		status = zd_fences_check(&req->args->fences, err);
+	if (status == 0 && req->args->fences.count > 0)
 		status = check_watch(e, req, part, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, zd_part_member(part));
 	req->u.release.part = part;
 	memcpy(req->u.release.tag, tag, strlen(tag) + 1); /* checked above */
-	zd_request_keep_fences(req, &args->fences);
+	zd_request_keep_fences(req, &req->args->fences);
 	part->users++;
 	return 0;
 }

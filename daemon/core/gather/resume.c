@@ -102,28 +102,27 @@ static int check_lists(const Zd__UnitsResume *resume, struct zd_err *err)
 	                  resume->n_descriptions, resume->n_persistent, resume->n_units);
 }
 
-static int resume_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int resume_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *parts[ZD_MAX_RESUMED];
 	struct zd_member *member;
-	int status = check_lists(&args->u.units_resume, err);
+	int status = check_lists(&req->args->u.units_resume, err);
 	if (status == 0)
-		status = zd_member_find(e, req->session, args->u.units_resume.group, &member, err);
+		status = zd_member_find(e, req->session, req->args->u.units_resume.group, &member, err);
 	if (status == 0 && member->group->state == ZD_GROUP_ABORTED)
 		status = zd_group_check(member->group, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, member);
-	req->u.resume.nunits = args->u.units_resume.n_units;
+	req->u.resume.nunits = req->args->u.units_resume.n_units;
 	memset(&e->resumed, 0, sizeof(e->resumed));
-	find_parts(e, member, args, parts);
-	for (uint32_t i = 0; i < args->u.units_resume.n_units; i++) {
+	find_parts(e, member, req->args, parts);
+	for (uint32_t i = 0; i < req->args->u.units_resume.n_units; i++) {
 		struct zd_part *part = parts[i];
 		if (!part || part->state != ZD_PART_DETACHED || zd_shadow_is_owed(part))
 			continue;
 		resume(e, req, i, part,
-		       args->u.units_resume.n_persistent > 0 && args->u.units_resume.persistent[i]);
+		       req->args->u.units_resume.n_persistent > 0 && req->args->u.units_resume.persistent[i]);
 	}
 	zd_dirty_group(e, member->group);
 	return 0;

@@ -220,21 +220,20 @@ static uint32_t mark_abandoned(struct zd_member *member)
 	return nmarked;
 }
 
-static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                               struct zd_err *err)
+static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.forward_begin.group, &member, err);
+	int status = zd_member_find(e, req->session, req->args->u.forward_begin.group, &member, err);
 	if (status == 0)
 		status = zd_member_reads_on(member) ? 0 : zd_group_check(member->group, err);
-	if (status == 0 && args->u.forward_begin.parent) {
-		status = zd_scope_find(e, req->session, args->u.forward_begin.parent, &req->u.scope.scope,
-		                       err);
+	if (status == 0 && req->args->u.forward_begin.parent) {
+		status = zd_scope_find(e, req->session, req->args->u.forward_begin.parent,
+		                       &req->u.scope.scope, err);
 		if (status == 0)
 			status = parent_check(req->u.scope.scope, member, err);
 	}
 	if (status == 0)
-		status = take_fences(req, &args->fences, err);
+		status = take_fences(req, &req->args->fences, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, member);
@@ -262,18 +261,17 @@ static int forward_begin_attempt(struct zd_engine *e, struct zd_request *req, st
 
 /* ---- forward_end, claim_end, scope_abandon, context_end ------------------------------------------------ */
 
-static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                     struct zd_err *err)
+static int end_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_scope *scope; /* all of these messages begin with it */
-	int status = zd_scope_find(e, req->session, args->u.claim_end.scope, &scope, err);
+	int status = zd_scope_find(e, req->session, req->args->u.claim_end.scope, &scope, err);
 	if (status == 0)
-		status = take_fences(req, &args->fences, err);
+		status = take_fences(req, &req->args->fences, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, scope->member);
 	req->u.scope.scope = scope;
-	req->u.scope.grad = req->kind == ZD_REQ_FORWARD_END && args->u.forward_end.grad;
+	req->u.scope.grad = req->kind == ZD_REQ_FORWARD_END && req->args->u.forward_end.grad;
 	zd_scope_ref(scope);
 	return 0;
 }

@@ -452,11 +452,6 @@ static void unit_make_former(struct zd_unit *unit)
 	journal_unit_gone(unit);
 }
 
-static bool unit_has_former(const struct zd_unit *unit)
-{
-	return !TAILQ_EMPTY(&unit->group->former) && zd_unit_find_name(unit->group, unit->name, true);
-}
-
 void zd_unit_unref(struct zd_engine *e, struct zd_unit *unit)
 {
 	struct zd_group *group = unit->group;
@@ -529,10 +524,9 @@ int zd_unit_check_place(const struct zd_member *member, const char *name, bool o
 	return 0;
 }
 
-static int register_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                          struct zd_err *err)
+static int register_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const Zd__UnitRegister *wanted = &args->u.unit_register;
+	const Zd__UnitRegister *wanted = &req->args->u.unit_register;
 	struct zd_member *member;
 	struct zd_unit *unit;
 	int status = zd_member_find(e, req->session, wanted->group, &member, err);
@@ -643,7 +637,7 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	struct zd_part *part = req->u.reg.part;
 	struct zd_unit *unit = part->unit;
 	int status = 0;
-	if (unit_has_former(unit))
+	if (!TAILQ_EMPTY(&unit->group->former) && zd_unit_find_name(unit->group, unit->name, true))
 		return zd_wait_for_unit(req, unit, ZD_WAIT_FORMER, 0, 0, 0);
 	if (part->state == ZD_PART_DYING) {
 		return zd_wait_for_unit(req, unit, ZD_WAIT_READERS, part->rank, part->readers, 0);
@@ -679,11 +673,10 @@ static int register_attempt(struct zd_engine *e, struct zd_request *req, struct 
 	return 0;
 }
 
-static int unregister_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                            struct zd_err *err)
+static int unregister_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.unit_unregister.unit, &part, err);
+	int status = zd_part_find(e, req->session, req->args->u.unit_unregister.unit, &part, err);
 	if (status != 0)
 		return status;
 	const char *name = part->unit->name, *plural = part->users == 1 ? "" : "s";

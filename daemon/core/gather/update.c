@@ -136,16 +136,15 @@ static int check_leases(const struct zd_request *req, bool in_place, struct zd_e
 	return 0;
 }
 
-static int update_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int update_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	int status = parts_take(e, req, args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
+	int status = parts_take(e, req, req->args, ZD_PART_IDLE, ZD_PART_UPDATE_WAIT, err);
 	if (status != 0)
 		return status;
-	status = args->u.update_begin.await_leases ? 0 : check_leases(req, true, err);
+	status = req->args->u.update_begin.await_leases ? 0 : check_leases(req, true, err);
 	if (status != 0)
 		parts_move(req, ZD_PART_IDLE);
-	req->u.publish.ahead = args->u.update_begin.ahead;
+	req->u.publish.ahead = req->args->u.update_begin.ahead;
 	return status;
 }
 
@@ -392,20 +391,19 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 
 /* ---- publish ------------------------------------------------------------------------------------------- */
 
-static int publish_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int publish_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	int status = zd_fences_check(&args->fences, err);
+	int status = zd_fences_check(&req->args->fences, err);
 	if (status == 0)
-		status = parts_take(e, req, args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
+		status = parts_take(e, req, req->args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
 	if (status != 0)
 		return status;
-	status = check_leases(req, args->u.publish.force, err);
+	status = check_leases(req, req->args->u.publish.force, err);
 	if (status != 0) {
 		parts_move(req, ZD_PART_UPDATING);
 		return status;
 	}
-	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index, &args->fences,
+	if (zd_fences_watch(e, req->session, req->member->group->job, req->device->index, &req->args->fences,
 	                    zd_request_op_done, req, 0))
 		req->pending_ops++;
 	zd_dirty_group(e, req->member->group); /* gathers of the new version receive replies from now on */
@@ -507,16 +505,15 @@ void zd_publishes_complete(struct zd_engine *e, struct zd_session *session)
 
 /* ---- set_persistent ------------------------------------------------------------------------------------ */
 
-static int persistent_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                            struct zd_err *err)
+static int persistent_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.set_persistent.unit, &part, err);
+	int status = zd_part_find(e, req->session, req->args->u.set_persistent.unit, &part, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, zd_part_member(part));
 	req->u.reg.part = part;
-	req->u.reg.persistent = args->u.set_persistent.persistent;
+	req->u.reg.persistent = req->args->u.set_persistent.persistent;
 	part->users++;
 	return 0;
 }

@@ -101,15 +101,10 @@ static unsigned bin_of(uint64_t bytes)
 	       (unsigned)(granules >> (top - SUB_BITS)) % ZD_BLOCK_BINS;
 }
 
-static struct zd_block **bin_head(struct zd_block_range *range, unsigned bin)
-{
-	return &range->rows[bin / ZD_BLOCK_BINS].bins[bin % ZD_BLOCK_BINS];
-}
-
 static void bin_insert(struct zd_block_range *range, struct zd_block *block)
 {
 	unsigned bin = bin_of(block->bytes);
-	struct zd_block **head = bin_head(range, bin);
+	struct zd_block **head = &range->rows[bin / ZD_BLOCK_BINS].bins[bin % ZD_BLOCK_BINS];
 
 	block->free = true;
 	block->bin_prev = NULL;

@@ -486,12 +486,6 @@ static int wait_for_memory(struct zd_engine *e, struct zd_request *req, const st
 	return req ? zd_wait_for(req, ZD_WAIT_MEMORY, 0, room->bytes, room->left) : ZD_WAIT;
 }
 
-/* The bytes of the device in segments of other users' jobs, which this user can neither free nor use. */
-static uint64_t held_by_others(const struct zd_device *device, const struct zd_owner *owner)
-{
-	return device->segment_bytes - owner->queues[device->index].segment_bytes;
-}
-
 static int no_room(const struct zd_engine *e, const struct zd_owner *owner, const struct zd_device *device,
                    const struct room *room, struct zd_err *err)
 {
@@ -508,7 +502,8 @@ static int no_room(const struct zd_engine *e, const struct zd_owner *owner, cons
 	        "charged; jobs of other users hold %llu bytes",
 	        (unsigned long long)room->bytes, device->index,
 	        (unsigned long long)device->config.arena_bytes, (unsigned long long)device->segment_bytes,
-	        (unsigned long long)device->account.total, (unsigned long long)held_by_others(device, owner));
+	        (unsigned long long)device->account.total,
+	        (unsigned long long)(device->segment_bytes - owner->queues[device->index].segment_bytes));
 }
 
 int zd_pool_take(struct zd_engine *e, struct zd_request *req, struct zd_job *job, struct zd_device *device,

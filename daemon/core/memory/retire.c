@@ -18,23 +18,12 @@ static struct zd_segment *segment_find(struct zd_engine *e, uint32_t id)
 	return segment;
 }
 
-static bool is_retiring(const struct zd_segment *segment)
-{
-	return segment->state == ZD_SEGMENT_RETIRING || segment->state == ZD_SEGMENT_DESTROYING;
-}
-
 /* ---- Destruction --------------------------------------------------------------------------------------- */
-
-/* Whether the session's trims concern the segment. An administrator's trims concern all segments. */
-static bool trim_concerns(const struct zd_session *session, const struct zd_segment *segment)
-{
-	return session->admin || segment->job->owner->uid == session->uid;
-}
 
 static bool trim_waits_for(const struct zd_request *req, const struct zd_segment *segment)
 {
 	return req->kind == ZD_REQ_TRIM && segment->retire_serial <= req->u.trim.serial &&
-	       trim_concerns(req->session, segment);
+	       (req->session->admin || segment->job->owner->uid == req->session->uid);
 }
 
 static void destroyed(struct zd_engine *e, struct zd_op *op)
@@ -226,7 +215,7 @@ void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
 	segment->prefetched_bytes = 0;
 	if (segment->state == ZD_SEGMENT_READY)
 		retire(e, segment);
-	zd_assert(is_retiring(segment));
+	zd_assert(segment->state == ZD_SEGMENT_RETIRING || segment->state == ZD_SEGMENT_DESTROYING);
 }
 
 /* Returns a session that has the segment mapped and is not CLOSING, or NULL. */
@@ -405,10 +394,9 @@ static struct zd_segment **list_unused(const struct zd_engine *e, struct zd_devi
 	return list;
 }
 
-static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int trim_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	uint32_t index = args->u.trim.device;
+	uint32_t index = req->args->u.trim.device;
 	if (index >= e->ndevices)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "no device %u; there are %u", index, e->ndevices);
 	struct zd_device *device = req->device = &e->devices[index];
@@ -417,7 +405,7 @@ static int trim_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	uint32_t count;
 	struct zd_segment **list = list_unused(e, device, owner, &count);
 	for (uint32_t i = 0;
-	     i < count && device->segment_bytes - device->retiring_bytes > args->u.trim.keep_bytes; i++)
+	     i < count && device->segment_bytes - device->retiring_bytes > req->args->u.trim.keep_bytes; i++)
 		retire(e, list[i]);
 	free(list);
 	req->u.trim.serial = e->retire_serial;
@@ -442,11 +430,10 @@ static int trim_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 /* ---- segments_unmapped --------------------------------------------------------------------------------- */
 
 /* Skips segments that do not exist: the session has been given none of them. */
-static int unmapped_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                          struct zd_err *err)
+static int unmapped_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	uint32_t count = args->u.segments_unmapped.n_segments;
-	const uint32_t *ids = args->u.segments_unmapped.segments;
+	uint32_t count = req->args->u.segments_unmapped.n_segments;
+	const uint32_t *ids = req->args->u.segments_unmapped.segments;
 	for (uint32_t i = 0; i < count; i++) {
 		struct zd_segment *segment = segment_find(e, ids[i]);
 		if (segment && segment->state == ZD_SEGMENT_READY && mapping_find(segment, req->session))

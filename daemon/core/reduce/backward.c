@@ -262,12 +262,11 @@ static void begin_count(struct zd_member_reduce *mr, const struct options *optio
 		mr->w->boundary_count = mr->w->count;
 }
 
-static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int begin_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
 	struct options options;
-	int status = zd_member_find(e, req->session, args->u.backward_begin.group, &member, err);
+	int status = zd_member_find(e, req->session, req->args->u.backward_begin.group, &member, err);
 	/* A request that fails here does not release the abandoned entries, because the rank's streams can
 	 * still use them. */
 	if (status == 0)
@@ -275,7 +274,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	if (status == 0)
 		status = zd_session_check_poisoned(req->session, err);
 	if (status == 0)
-		status = parse_options(args, &options, err);
+		status = parse_options(req->args, &options, err);
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
@@ -371,12 +370,11 @@ static void tell_skippers(struct zd_engine *e, const struct zd_member_reduce *mr
 	}
 }
 
-static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                     struct zd_err *err)
+static int end_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	bool skips_rest = args->u.backward_end.skip_rest;
-	int status = zd_member_find(e, req->session, args->u.backward_end.group, &member, err);
+	bool skips_rest = req->args->u.backward_end.skip_rest;
+	int status = zd_member_find(e, req->session, req->args->u.backward_end.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status != 0)

@@ -278,15 +278,14 @@ static int create_check(const struct zd_args *args, struct zd_err *err)
 	return 0;
 }
 
-static int create_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int create_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.bucket_create.group, &member, err);
+	int status = zd_member_find(e, req->session, req->args->u.bucket_create.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
-		status = create_check(args, err);
+		status = create_check(req->args, err);
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
@@ -300,12 +299,13 @@ static int create_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	struct zd_bucket *bucket = zd_calloc(1, sizeof(*bucket));
 	zd_metadata_charge(req->session->owner, sizeof(*bucket));
-	uint64_t slot_bytes = args->u.bucket_create.slot_bytes;
+	uint64_t slot_bytes = req->args->u.bucket_create.slot_bytes;
 	bucket->id = zd_next_id(e, req->session->owner->ids, ZD_ID_BUCKET);
 	bucket->mr = mr;
-	bucket->dtype = args->u.bucket_create.dtype;
+	bucket->dtype = req->args->u.bucket_create.dtype;
 	bucket->slot_bytes = zd_align_up(slot_bytes ? slot_bytes : DEFAULT_SLOT_BYTES, ZD_BLOCK_MIN_ALIGN);
-	bucket->nslots = args->u.bucket_create.nslots ? args->u.bucket_create.nslots : DEFAULT_SLOTS;
+	bucket->nslots = req->args->u.bucket_create.nslots ? req->args->u.bucket_create.nslots
+	                                                   : DEFAULT_SLOTS;
 	for (uint32_t i = 0; i < bucket->nslots; i++)
 		TAILQ_INIT(&bucket->slots[i].queue);
 	HASH_ADD(hh, e->buckets, id, sizeof(bucket->id), bucket);
@@ -323,11 +323,10 @@ static int create_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-static int destroy_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int destroy_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_bucket *bucket;
-	int status = zd_bucket_find(e, req->session, args->u.bucket_destroy.bucket, &bucket, err);
+	int status = zd_bucket_find(e, req->session, req->args->u.bucket_destroy.bucket, &bucket, err);
 	if (status != 0)
 		return status;
 	if (bucket->entries && bucket->entries->state != ZD_ENTRY_ABANDONED) {

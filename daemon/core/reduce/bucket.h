@@ -9,8 +9,6 @@
 #include "core/reduce/member.h"
 #include "core/reduce/storage.h"
 
-struct zd_entry;
-
 enum zd_bucket_slot_state { ZD_BUCKET_SLOT_FREE, ZD_BUCKET_SLOT_OPEN, ZD_BUCKET_SLOT_CLOSED };
 
 struct zd_bucket_slot {

@@ -230,14 +230,13 @@ static int reserve_check(struct zd_engine *e, const struct zd_bucket *bucket, co
 	return 0;
 }
 
-static int reserve_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int reserve_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_bucket *bucket;
 	struct zd_part *part;
-	int status = zd_bucket_find(e, req->session, args->u.bucket_reserve.bucket, &bucket, err);
+	int status = zd_bucket_find(e, req->session, req->args->u.bucket_reserve.bucket, &bucket, err);
 	if (status == 0)
-		status = zd_part_find(e, req->session, args->u.bucket_reserve.unit, &part, err);
+		status = zd_part_find(e, req->session, req->args->u.bucket_reserve.unit, &part, err);
 	if (status == 0)
 		status = zd_backward_await(req, bucket->mr);
 	if (status == 0)
@@ -246,8 +245,8 @@ static int reserve_begin(struct zd_engine *e, struct zd_request *req, const stru
 		return status;
 	zd_reduce_request_init(req, bucket->mr->member);
 	struct zd_entry *entry = entry_new(e, bucket, part);
-	entry->ahead = args->u.bucket_reserve.ahead;
-	entry->zero_holes = args->u.bucket_reserve.zero_holes;
+	entry->ahead = req->args->u.bucket_reserve.ahead;
+	entry->zero_holes = req->args->u.bucket_reserve.zero_holes;
 	req->u.reduce.entry = entry;
 	return 0;
 }
@@ -469,25 +468,24 @@ static void expect_pieces(struct zd_engine *e, const struct zd_group *group)
 		e->sink.expect(e->sink.arg, group->members[rank].device->index);
 }
 
-static int submit_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int submit_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_bucket *bucket;
 	struct zd_reduction_options options;
-	const struct zd_fence_list *fences = &args->fences;
-	int status = zd_bucket_find(e, req->session, args->u.bucket_submit.bucket, &bucket, err);
+	const struct zd_fence_list *fences = &req->args->fences;
+	int status = zd_bucket_find(e, req->session, req->args->u.bucket_submit.bucket, &bucket, err);
 	if (status != 0)
 		return status;
-	struct zd_entry *entry = submit_find(bucket, args->u.bucket_submit.entry);
+	struct zd_entry *entry = submit_find(bucket, req->args->u.bucket_submit.entry);
 	if (entry && entry->state == ZD_ENTRY_ABANDONED)
 		return submit_abandoned(e, entry, fences, err);
-	status = submit_check(bucket, entry, args->u.bucket_submit.entry, err);
+	status = submit_check(bucket, entry, req->args->u.bucket_submit.entry, err);
 	if (status == 0)
-		status = check_absent(args, entry->part->unit, err);
-	if (status == 0 && args->u.bucket_submit.terms)
+		status = check_absent(req->args, entry->part->unit, err);
+	if (status == 0 && req->args->u.bucket_submit.terms)
 		status = check_terms(entry, err);
 	if (status == 0)
-		status = submit_options(args, bucket, &options, err);
+		status = submit_options(req->args, bucket, &options, err);
 	if (status == 0)
 		status = zd_fences_check(fences, err);
 	if (status == 0 && !entry->reduction) { /* its window was abandoned */
@@ -508,8 +506,8 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, const struc
 		return status;
 	}
 	expect_pieces(e, bucket->mr->member->group);
-	note_absent(entry, args);
-	zd_reduction_submit(e, entry, &options, args->u.bucket_submit.terms);
+	note_absent(entry, req->args);
+	zd_reduction_submit(e, entry, &options, req->args->u.bucket_submit.terms);
 	entry_submit(e, entry, fences);
 	return 0;
 }

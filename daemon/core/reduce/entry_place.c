@@ -37,19 +37,31 @@ static void place_there(struct zd_engine *e, struct zd_entry *entry)
 	zd_dirty(e, entry->bucket->mr->member->device); /* the reservation can wait for it */
 }
 
+static void begin_fill(struct zd_entry *entry)
+{
+	entry->ops++; /* keeps the entry allocated while fills end */
+	entry->fills++;
+	entry->place = ZD_ENTRY_PLACE_ZEROED;
+}
+
+static void end_fill(struct zd_engine *e, struct zd_entry *entry)
+{
+	if (--entry->fills == 0 && entry->bucket)
+		place_there(e, entry);
+	entry->ops--;
+	if (entry->bucket)
+		zd_entry_try_ready(e, entry);
+	else if (entry->ops == 0)
+		zd_entry_free(entry);
+}
+
 static void filled(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_entry *entry = op->owner;
 	zd_storage_unuse(e, entry->storage);
 	if (op->status != 0)
 		zd_failure_set(&entry->failure, op->status, op->error);
-	if (--entry->fills == 0 && entry->bucket)
-		place_there(e, entry);
-	entry->ops--; /* the op has kept the entry allocated until here */
-	if (entry->bucket)
-		zd_entry_try_ready(e, entry);
-	else if (entry->ops == 0)
-		zd_entry_free(entry);
+	end_fill(e, entry);
 }
 
 static void zero_padding(struct zd_engine *e, struct zd_entry *entry, struct range range)
@@ -59,9 +71,7 @@ static void zero_padding(struct zd_engine *e, struct zd_entry *entry, struct ran
 	uint64_t begin = range.begin * each, end = zd_min_u64(range.end * each, entry->bytes);
 	if (begin >= end)
 		return;
-	entry->place = ZD_ENTRY_PLACE_ZEROED;
-	entry->fills++;
-	entry->ops++;
+	begin_fill(entry);
 	zd_storage_use(entry->storage);
 	zd_op_fill(e, entry->bucket->mr->member->group->job, storage->device->index,
 	           zd_storage_location(storage, entry->offset + begin, end - begin), filled, entry, 0);
@@ -91,32 +101,14 @@ static void zero_holes(struct zd_engine *e, struct zd_entry *entry)
 	free(views);
 }
 
-static void begin_fills(struct zd_entry *entry)
-{
-	entry->ops++; /* keeps the entry allocated while fills end */
-	entry->fills++;
-	entry->place = ZD_ENTRY_PLACE_ZEROED;
-}
-
-static void end_fills(struct zd_engine *e, struct zd_entry *entry)
-{
-	if (--entry->fills == 0)
-		place_there(e, entry);
-	entry->ops--;
-	if (entry->bucket)
-		zd_entry_try_ready(e, entry);
-	else if (entry->ops == 0)
-		zd_entry_free(entry);
-}
-
 void zd_entry_prepare(struct zd_engine *e, struct zd_entry *entry)
 {
-	begin_fills(entry);
+	begin_fill(entry);
 	if (entry->zero_holes && entry->state != ZD_ENTRY_ABANDONED)
 		zero_holes(e, entry);
 	if (entry->state != ZD_ENTRY_ABANDONED)
 		zero_padding(e, entry, (struct range){entry->part->unit->numel, UINT64_MAX / 8});
-	end_fills(e, entry);
+	end_fill(e, entry);
 }
 
 void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry)
@@ -124,13 +116,13 @@ void zd_entry_zero_absent(struct zd_engine *e, struct zd_entry *entry)
 	const struct zd_unit *unit = entry->part->unit;
 	uint32_t n = entry->nabsent;
 	entry->nabsent = 0;
-	begin_fills(entry);
+	begin_fill(entry);
 	for (uint32_t i = 0; i < n; i++) {
 		const Zd__View *view = unit->views[entry->absent[i]];
 		zero_padding(e, entry,
 		             (struct range){view->offset_numel, view->offset_numel + zd_view_numel(view)});
 	}
-	end_fills(e, entry);
+	end_fill(e, entry);
 }
 
 void zd_entry_release_promise(struct zd_engine *e, struct zd_entry *entry)

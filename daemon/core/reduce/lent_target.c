@@ -88,11 +88,6 @@ static bool is_stored(const struct zd_reduction *r, uint32_t rank)
 	       r->slices[rank].state == ZD_SLICE_DONE;
 }
 
-static bool has_contributed(const struct zd_reduction *r, uint32_t rank)
-{
-	return r && (!r->ranks || zd_contribution_made(&r->ranks[rank]));
-}
-
 static int check_failure(const struct zd_failure *failure, struct zd_err *err)
 {
 	if (failure->abandoned)
@@ -148,7 +143,8 @@ static int check_lent(const struct zd_window *w, const struct zd_part *part, boo
 		                  unit->name);
 	if (w->step == ZD_STEP_TAKEN && !terms)
 		return check_in_step(w, part, err);
-	if (has_contributed(r, part->rank) && !is_stored(r, part->rank)) {
+	bool made = r && (!r->ranks || zd_contribution_made(&r->ranks[part->rank]));
+	if (made && !is_stored(r, part->rank)) {
 		status = check_kind(r, part, terms, err);
 		return status == 0 ? ZD_WAIT : status;
 	}
@@ -166,11 +162,10 @@ static int check_lent(const struct zd_window *w, const struct zd_part *part, boo
 	                  unit->name);
 }
 
-static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int wait_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.reduce_wait.unit, &part, err);
+	int status = zd_part_find(e, req->session, req->args->u.reduce_wait.unit, &part, err);
 	if (status == 0)
 		status = zd_group_check(part->unit->group, err);
 	if (status == 0)
@@ -178,14 +173,14 @@ static int wait_begin(struct zd_engine *e, struct zd_request *req, const struct 
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(zd_part_member(part));
-	bool terms = args->u.reduce_wait.terms;
+	bool terms = req->args->u.reduce_wait.terms;
 	status = check_lent(mr->w, part, terms, err);
 	if (status < 0)
 		return status;
 	zd_reduce_request_init(req, mr->member);
 	req->u.reduce.window = mr->w->number;
 	req->u.reduce.part = part;
-	req->u.reduce.ahead = args->u.reduce_wait.ahead && !terms;
+	req->u.reduce.ahead = req->args->u.reduce_wait.ahead && !terms;
 	req->u.reduce.terms = terms;
 	part->users++;
 	mr->nlenders++;
@@ -343,17 +338,16 @@ static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 }
 
 /* Skips places that are not lent, because the group has failed or the step has begun. */
-static int return_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                        struct zd_err *err)
+static int return_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_fence_list *fences = &args->fences;
-	uint32_t nunits = args->u.target_return.n_units;
+	const struct zd_fence_list *fences = &req->args->fences;
+	uint32_t nunits = req->args->u.target_return.n_units;
 	struct zd_part *part;
 	int status = zd_fences_check(fences, err);
 	for (uint32_t i = 0; i < nunits && status == 0; i++)
-		status = zd_part_find(e, req->session, args->u.target_return.units[i], &part, err);
+		status = zd_part_find(e, req->session, req->args->u.target_return.units[i], &part, err);
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
-		status = zd_part_find(e, req->session, args->u.target_return.units[i], &part, err);
+		status = zd_part_find(e, req->session, req->args->u.target_return.units[i], &part, err);
 		if (status != 0)
 			break;
 		give_back(e, req, part, fences);

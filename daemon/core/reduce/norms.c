@@ -185,8 +185,7 @@ void zd_norms_keep(struct zd_group *group, uint64_t window)
 {
 	forget(&group->step_norms);
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_norms *norms =
-		        &zd_window_find(zd_member_reduce(&group->members[rank]), window)->norms;
+		const struct zd_norms *norms = &zd_window_of_rank(group, rank, window)->norms;
 		const struct zd_slice_norm *norm;
 		DL_FOREACH(norms->all, norm)
 		if (norm->epoch == norms->epoch)
@@ -199,7 +198,7 @@ static double sum_all(struct zd_group *group, uint64_t window)
 {
 	double sum = 0;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-		zd_norms_add(zd_window_find(zd_member_reduce(&group->members[rank]), window), &sum);
+		zd_norms_add(zd_window_of_rank(group, rank, window), &sum);
 	zd_norms_keep(group, window);
 	return sum;
 }
@@ -214,8 +213,7 @@ bool zd_norms_sum(const struct zd_engine *e, struct zd_group *group, uint64_t wi
 		        .runs = true, .window = window, .next = TAILQ_FIRST(&group->units)};
 	}
 	while (summing->rank < group->local_world_size) {
-		const struct zd_norms *norms =
-		        &zd_window_find(zd_member_reduce(&group->members[summing->rank]), window)->norms;
+		const struct zd_norms *norms = &zd_window_of_rank(group, summing->rank, window)->norms;
 		for (; summing->next; summing->next = TAILQ_NEXT(summing->next, group_link)) {
 			if (left-- == 0)
 				return false;

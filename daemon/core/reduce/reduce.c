@@ -203,8 +203,7 @@ static int check_ended(const struct zd_group *group, const struct zd_reduction *
                        const struct zd_window *w, const char *wants, struct zd_err *err)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		const struct zd_window *other = zd_window_of_rank(group, rank, w->number);
 		if (!zd_backward_ended(&group->members[rank], w) || skips(other, unit) ||
 		    (r && zd_contribution_made(&r->ranks[rank])))
 			continue;
@@ -714,11 +713,10 @@ bool zd_reductions_drain(const struct zd_engine *e, const struct zd_group *group
 
 /* ---- Skip ---------------------------------------------------------------------------------------------- */
 
-static int skip_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                      struct zd_err *err)
+static int skip_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_part *part;
-	int status = zd_part_find(e, req->session, args->u.reduce_skip.unit, &part, err);
+	int status = zd_part_find(e, req->session, req->args->u.reduce_skip.unit, &part, err);
 	if (status != 0)
 		return status;
 	struct zd_member *member = zd_part_member(part);

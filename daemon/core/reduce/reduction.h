@@ -11,8 +11,6 @@
 #include "core/reduce/member.h"
 #include "core/reduce/window.h"
 
-struct zd_slice;
-
 enum zd_reduction_state {
 	ZD_REDUCTION_COLLECTING, /* contributions of ranks are missing */
 	ZD_REDUCTION_RUNNING,
@@ -92,8 +90,7 @@ static inline bool zd_reduction_is_of(const struct zd_reduction *r, const struct
  * NULL while the rank's backward waits for the reduction. */
 static inline struct zd_window *zd_reduction_window(const struct zd_reduction *r, uint32_t rank)
 {
-	const struct zd_member_reduce *mr = zd_member_reduce(&r->group->members[rank]);
-	return mr ? zd_window_find(mr, r->key[ZD_REDUCTION_WINDOW]) : NULL;
+	return zd_window_of_rank(r->group, rank, r->key[ZD_REDUCTION_WINDOW]);
 }
 
 /* Whether the rank has submitted or skipped. */

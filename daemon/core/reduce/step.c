@@ -69,8 +69,7 @@ bool zd_step_is_promised(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		const struct zd_window *other = zd_window_of_rank(group, rank, w->number);
 		if (other && other->promise)
 			return true;
 	}
@@ -193,12 +192,11 @@ static int begin_check(const struct zd_member_reduce *mr, bool ahead, struct zd_
 	                  mr->w->stage == 1 ? "boundary " : "", rank);
 }
 
-static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                       struct zd_err *err)
+static int begin_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	bool ahead = args->u.step_begin.ahead;
-	int status = zd_member_find(e, req->session, args->u.step_begin.group, &member, err);
+	bool ahead = req->args->u.step_begin.ahead;
+	int status = zd_member_find(e, req->session, req->args->u.step_begin.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
@@ -220,7 +218,7 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	zd_reduce_request_init(req, member);
 	req->u.reduce.window = mr->w->number;
 	req->u.reduce.ahead = ahead;
-	req->u.reduce.scalars = args->u.step_begin.scalars &&
+	req->u.reduce.scalars = req->args->u.step_begin.scalars &&
 	                        (zd_window_has_target(mr->w) || mr->w->norms.count > 0) &&
 	                        !zd_window_is_abandoned(mr->w);
 	zd_step_forget_result(mr);
@@ -230,19 +228,12 @@ static int begin_begin(struct zd_engine *e, struct zd_request *req, const struct
 	return 0;
 }
 
-/* Returns NULL if the rank has no window of that number, or it is over. */
-static struct zd_window *window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t window)
-{
-	const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-	return mr ? zd_window_find(mr, window) : NULL;
-}
-
 uint32_t zd_step_first_uncalled(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
 	uint32_t rank;
 	for (rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_window *other = window_of_rank(group, rank, w->number);
+		const struct zd_window *other = zd_window_of_rank(group, rank, w->number);
 		if (!other || !zd_step_is_called(other))
 			break;
 	}
@@ -265,7 +256,7 @@ static uint32_t first_missing(const struct zd_window *w)
 {
 	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_window *other = window_of_rank(group, rank, w->number);
+		const struct zd_window *other = zd_window_of_rank(group, rank, w->number);
 		if (!other || other->step != ZD_STEP_WAITING)
 			return rank;
 	}
@@ -288,9 +279,9 @@ static void add_rank(struct sums *sums, struct zd_window *w)
 /* Adds up in the order of ranks, so that all runs compute the same bits. */
 static struct sums local_sums(const struct zd_group *group, uint64_t window)
 {
-	struct sums sums = {.backwards = window_of_rank(group, 0, window)->count};
+	struct sums sums = {.backwards = zd_window_of_rank(group, 0, window)->count};
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-		add_rank(&sums, window_of_rank(group, rank, window));
+		add_rank(&sums, zd_window_of_rank(group, rank, window));
 	return sums;
 }
 
@@ -298,7 +289,7 @@ static void agree_on_sums(struct zd_engine *e, struct zd_group *group, uint64_t 
                           const struct sums *sums)
 {
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		struct zd_window *w = window_of_rank(group, rank, window);
+		struct zd_window *w = zd_window_of_rank(group, rank, window);
 		w->mr->steps++;
 		set_result(w->mr, w->mr->steps, sums->overflow, sums->norm_squared);
 		zd_window_close(w);
@@ -359,7 +350,7 @@ static void ask(struct zd_engine *e, struct zd_group *group, uint64_t window)
 		struct zd_member *member = &group->members[rank];
 		struct sums own = {.backwards = local.backwards};
 		if (group->cluster->nccl_collectives)
-			add_rank(&own, window_of_rank(group, rank, window));
+			add_rank(&own, zd_window_of_rank(group, rank, window));
 		else
 			own = local;
 		zd_cluster_ask(e, member, &group->cluster->step, "step", &own, sizeof(own), rail_answered);
@@ -382,7 +373,7 @@ static int decide(struct zd_engine *e, struct zd_request *req, uint64_t window)
 		return zd_wait_for(req, ZD_WAIT_SUMS, req->member->rank, 0, 0);
 	}
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++)
-		sums.overflow |= window_of_rank(group, rank, window)->overflow;
+		sums.overflow |= zd_window_of_rank(group, rank, window)->overflow;
 	agree_on_sums(e, group, window, &sums);
 	return 0;
 }
@@ -399,14 +390,6 @@ static int zero_rest(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	zd_targets_set_written(w);
 	zd_sm_move(&zd_sm_step, &w->step, ZD_STEP_WAITING);
 	return 0;
-}
-
-/* Takes the step of an abandoned window: without reductions there is no agreement. */
-static void begin_abandoned(struct zd_engine *e, struct zd_window *w)
-{
-	set_result(w->mr, w->mr->steps, false, 0);
-	zd_failure_copy(&w->mr->result.failure, &w->failure);
-	zd_window_leave(e, w, ZD_STEP_TAKEN);
 }
 
 static void fill_target(struct zd_engine *e, const struct zd_window *w)
@@ -455,7 +438,10 @@ static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_wind
 	if (follows_another(w))
 		return zd_wait_for(req, ZD_WAIT_SUMS, w->mr->member->rank, 0, 0);
 	if (zd_window_is_abandoned(w)) {
-		begin_abandoned(e, w);
+		/* without reductions there is no agreement */
+		set_result(w->mr, w->mr->steps, false, 0);
+		zd_failure_copy(&w->mr->result.failure, &w->failure);
+		zd_window_leave(e, w, ZD_STEP_TAKEN);
 		return 0;
 	}
 	if (w->failure.status != 0 && w->promise) {
@@ -472,7 +458,7 @@ static int take_step(struct zd_engine *e, struct zd_request *req, struct zd_wind
 		return ZD_WAIT;
 	uint32_t missing = first_missing(w);
 	if (missing < req->member->group->local_world_size) {
-		const struct zd_window *other = window_of_rank(req->member->group, missing, w->number);
+		const struct zd_window *other = zd_window_of_rank(req->member->group, missing, w->number);
 		bool called = other && zd_step_is_called(other); /* its sums are missing */
 		return zd_wait_for(req, called ? ZD_WAIT_SUMS : ZD_WAIT_STEP, missing, 0, 0);
 	}
@@ -558,23 +544,22 @@ static int begin_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 
 /* ---- Get ----------------------------------------------------------------------------------------------- */
 
-static int get_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                     struct zd_err *err)
+static int get_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	int status = zd_member_find(e, req->session, args->u.step_get.group, &member, err);
-	if (status == 0 && args->u.step_get.n_units > 0)
-		status = zd_norms_check(e, req->session, member->group, args, err);
+	int status = zd_member_find(e, req->session, req->args->u.step_get.group, &member, err);
+	if (status == 0 && req->args->u.step_get.n_units > 0)
+		status = zd_norms_check(e, req->session, member->group, req->args, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, member);
-	req->u.reduce.nunits = args->u.step_get.n_units;
+	req->u.reduce.nunits = req->args->u.step_get.n_units;
 	if (req->u.reduce.nunits > 0) {
 		size_t bytes = req->u.reduce.nunits * sizeof(*req->u.reduce.units);
 		/* the charge includes the norms of the reply */
 		req->u.reduce.units = zd_request_own(req, zd_calloc(1, bytes),
 		                                     bytes + req->u.reduce.nunits * sizeof(double));
-		memcpy(req->u.reduce.units, args->u.step_get.units, bytes);
+		memcpy(req->u.reduce.units, req->args->u.step_get.units, bytes);
 	}
 	return 0;
 }
@@ -637,12 +622,11 @@ static int end_check(const struct zd_member *member, struct zd_err *err)
 	return status;
 }
 
-static int end_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                     struct zd_err *err)
+static int end_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	const struct zd_fence_list *fences = &args->fences;
-	int status = zd_member_find(e, req->session, args->u.step_end.group, &member, err);
+	const struct zd_fence_list *fences = &req->args->fences;
+	int status = zd_member_find(e, req->session, req->args->u.step_end.group, &member, err);
 	if (status == 0)
 		status = end_check(member, err);
 	if (status == 0)

@@ -6,8 +6,6 @@
 #include "core/reduce/member.h"
 #include "core/reduce/window.h"
 
-struct zd_slice;
-
 /* Allocates the targets that the window lacks, for all present units of the group. Returns as
  * zd_storage_new(), but ZD_WAIT in place of an error while the target of a closing window will be freed.
  * After ZD_WAIT or an error, one of two targets may be bound. */

@@ -75,10 +75,15 @@ struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t num
 	return mr->closing && mr->closing->stage > 0 && mr->closing->number == number ? mr->closing : NULL;
 }
 
+struct zd_window *zd_window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t number)
+{
+	const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
+	return mr ? zd_window_find(mr, number) : NULL;
+}
+
 struct zd_window *zd_window_of(const struct zd_request *req)
 {
-	const struct zd_member_reduce *mr = zd_member_reduce(req->member);
-	return mr ? zd_window_find(mr, req->u.reduce.window) : NULL;
+	return zd_window_of_rank(req->member->group, req->member->rank, req->u.reduce.window);
 }
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
@@ -178,8 +183,7 @@ void zd_window_fail(struct zd_engine *e, struct zd_group *group, uint64_t window
 		return;
 	}
 	for (uint32_t rank = 0; rank < group->local_world_size; rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		struct zd_window *w = mr ? zd_window_find(mr, window) : NULL;
+		struct zd_window *w = zd_window_of_rank(group, rank, window);
 		if (w)
 			zd_failure_set(&w->failure, status, text);
 	}
@@ -267,12 +271,11 @@ static int abandon_check(const struct zd_member_reduce *mr, struct zd_err *err)
 	return 0;
 }
 
-static int abandon_begin(struct zd_engine *e, struct zd_request *req, const struct zd_args *args,
-                         struct zd_err *err)
+static int abandon_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	const struct zd_fence_list *fences = &args->fences;
-	int status = zd_member_find(e, req->session, args->u.backward_abandon.group, &member, err);
+	const struct zd_fence_list *fences = &req->args->fences;
+	int status = zd_member_find(e, req->session, req->args->u.backward_abandon.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
 	if (status == 0)
@@ -335,8 +338,7 @@ int zd_window_check_begin(const struct zd_window *w, struct zd_err *err)
 {
 	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(w); rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		const struct zd_window *other = zd_window_of_rank(group, rank, w->number);
 		if (other && zd_step_is_called(other) && other->count <= w->count)
 			return counts_differ(w, w->count + 1, other, err);
 	}
@@ -347,8 +349,7 @@ int zd_window_check_step(const struct zd_window *w, struct zd_err *err)
 {
 	const struct zd_group *group = w->mr->member->group;
 	for (uint32_t rank = 0; rank < group->local_world_size && !zd_window_is_abandoned(w); rank++) {
-		const struct zd_member_reduce *mr = zd_member_reduce(&group->members[rank]);
-		const struct zd_window *other = mr ? zd_window_find(mr, w->number) : NULL;
+		const struct zd_window *other = zd_window_of_rank(group, rank, w->number);
 		if (other &&
 		    (other->count > w->count || (zd_step_is_called(other) && other->count < w->count)))
 			return counts_differ(w, w->count, other, err);

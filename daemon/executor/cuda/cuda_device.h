@@ -18,8 +18,6 @@
 #include "executor/backend.h"
 #include "proto/limits.h"
 
-struct zd_err;
-
 struct zd_cuda_device {
 	const struct zd_cuda *cuda;
 	uint32_t index; /* the daemon's number */

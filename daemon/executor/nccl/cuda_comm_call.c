@@ -27,18 +27,15 @@ static const char *kind_name(uint32_t kind)
 	return kind < ZD_ARRAY_LEN(kinds) && kinds[kind] ? kinds[kind] : "unknown";
 }
 
-static bool sums(enum zd_cuda_comm_kind kind)
-{
-	return kind == ZD_CUDA_COMM_REDUCE_SCATTER || kind == ZD_CUDA_COMM_ALL_REDUCE;
-}
-
 int zd_cuda_comm_call_check(const struct zd_cuda_comm_call *call, uint32_t nranks, struct zd_err *err)
 {
 	const char *name = kind_name(call->kind);
 	size_t bytes = zerod_dtype_bytes(call->dtype);
 	if (call->kind >= ZD_ARRAY_LEN(kinds) || !kinds[call->kind])
 		return zd_err_set(err, ZEROD_E_INVALID, "%d is no collective operation", (int)call->kind);
-	if (bytes == 0 || (sums(call->kind) && !zd_dtype_holds_sums(call->dtype)))
+	if (bytes == 0 ||
+	    ((call->kind == ZD_CUDA_COMM_REDUCE_SCATTER || call->kind == ZD_CUDA_COMM_ALL_REDUCE) &&
+	     !zd_dtype_holds_sums(call->dtype)))
 		return zd_err_set(err, ZEROD_E_INVALID, "%s of %s", name, zerod_dtype_name(call->dtype));
 	if (call->numel > ZD_MAX_BYTES / bytes / nranks)
 		return zd_err_set(err, ZEROD_E_INVALID,

@@ -17,8 +17,6 @@
 
 #include "executor/nccl/cuda_comm_local_ranks.h"
 
-struct zd_err;
-
 enum zd_cuda_comm_kind {
 	ZD_CUDA_COMM_ALL_GATHER = 1,
 	ZD_CUDA_COMM_REDUCE_SCATTER,

@@ -18,8 +18,6 @@
 #include "driver/nccl.h"
 #include "executor/cuda/cuda_gate.h"
 
-struct zd_err;
-
 /* A rank of a communicator. The caller owns the memory, which must remain while the rank is in the table. */
 struct zd_cuda_comm_rank {
 	LIST_ENTRY(zd_cuda_comm_rank) link;

@@ -384,19 +384,15 @@ static void compare_descriptions(struct zd_cuda_comm_queue *queue, struct zd_cud
 		launch_op(op);
 }
 
-static bool may_begin(const struct zd_cuda_comm_op *op)
-{
-	return op->comm->state == ZD_CUDA_COMM_READY &&
-	       !(op->call.kind == ZD_CUDA_COMM_AGREE && op->comm->agrees);
-}
-
 /* Advances the operation by one phase. Returns false if it cannot advance now. */
 static bool step_op(struct zd_cuda_comm_queue *queue, struct zd_cuda_comm_op *op)
 {
 	enum zd_cuda_comm_phase before = op->phase;
 	switch (op->phase) {
 	case ZD_CUDA_COMM_WAITING:
-		if (!may_begin(op) || !zd_cuda_gate_enter(&queue->home.local_ranks->gate))
+		if (op->comm->state != ZD_CUDA_COMM_READY ||
+		    (op->call.kind == ZD_CUDA_COMM_AGREE && op->comm->agrees) ||
+		    !zd_cuda_gate_enter(&queue->home.local_ranks->gate))
 			return false;
 		op->entered = true;
 		if (!op->comm->checking) {

@@ -2,11 +2,10 @@
 /*
  * lift.c - between messages and the core, which has them by value.
  *
- * Values that would be unsafe to pass on are checked here: counts of lists, fences. The core checks the rest.
+ * Counts of lists are checked here. The core checks the rest.
  */
 #include "server/lift.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -105,26 +104,13 @@ void zd_lift_plan(void)
 
 /* ---- Lists of messages --------------------------------------------------------------------------------- */
 
-static int take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena,
-                       struct zd_fence_list *list, struct zd_err *err)
+static struct zd_fence_list take_fences(Zd__Fence *const *messages, size_t count, struct zd_arena *arena)
 {
 	struct zd_fence *fences = zd_arena_alloc(arena, count * sizeof(*fences));
 
-	for (size_t i = 0; i < count; i++) {
-		uint32_t timeline = messages[i]->timeline;
-		uint64_t value = messages[i]->value;
-
-		if (timeline >= ZD_TIMELINES)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "fence %zu: timeline %" PRIu32 ", the highest is %u", i, timeline,
-			                  ZD_TIMELINES - 1);
-		if (value == 0 || value >= (uint64_t)ZD_FENCE_ABORTED)
-			return zd_err_set(err, ZEROD_E_INVALID,
-			                  "fence %zu: value %" PRIu64 " is not in 1 .. 2^63-2", i, value);
-		fences[i] = (struct zd_fence){.timeline = timeline, .value = value};
-	}
-	*list = (struct zd_fence_list){.count = (uint32_t)count, .fences = fences};
-	return 0;
+	for (size_t i = 0; i < count; i++)
+		fences[i] = (struct zd_fence){.timeline = messages[i]->timeline, .value = messages[i]->value};
+	return (struct zd_fence_list){.count = (uint32_t)count, .fences = fences};
 }
 
 static int check_views(Zd__View *const *views, size_t count, struct zd_err *err)
@@ -150,7 +136,7 @@ static int take_list(const struct list *list, struct zd_arena *arena, struct zd_
 		return zd_err_set(err, ZEROD_E_LIMIT, "%zu %s in one request, at most %zu are allowed", count,
 		                  list->field->name, list->most);
 	if (count > 0 && list->field->descriptor == &zd__fence__descriptor)
-		return take_fences(items, count, arena, &args->fences, err);
+		args->fences = take_fences(items, count, arena);
 	if (count > 0 && list->field->descriptor == &zd__view__descriptor)
 		return check_views(items, count, err);
 	return 0;

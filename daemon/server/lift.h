@@ -13,7 +13,7 @@
 /* Creates the plans. Called first. */
 void zd_lift_plan(void);
 /* Sets *args to the request's message, whose lists it refers to. Lists of messages are converted, in the
- * arena. Errors: LIMIT for lists that are too long, INVALID for a fence with an invalid timeline or value. */
+ * arena. Errors: LIMIT for lists that are too long. */
 int zd_lift(const Zd__Request *request, enum zd_request_kind kind, struct zd_arena *arena,
             struct zd_args *args, struct zd_err *err) __attribute__((warn_unused_result));
 /* Makes the body of a reply with status 0, if it has one: its message, with places and fences, in the arena.

@@ -193,9 +193,7 @@ static int alloc_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 static int free_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_allocation *allocation;
-	int status = zd_fences_check(&req->args->fences, err);
-	if (status == 0)
-		status = zd_allocation_find(e, req->session, req->args->u.free.allocation, &allocation, err);
+	int status = zd_allocation_find(e, req->session, req->args->u.free.allocation, &allocation, err);
 	if (status != 0)
 		return status;
 	if (zd_fences_watch(e, req->session, allocation->job, allocation->device->index, &req->args->fences,

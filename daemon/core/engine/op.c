@@ -88,23 +88,6 @@ void zd_engine_op_done(struct zd_engine *e, uint64_t id, int status, const char 
 	zd_settle(e);
 }
 
-int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err)
-{
-	if (list->count > ZD_MAX_FENCES)
-		return zd_err_set(err, ZEROD_E_LIMIT, "%u fences in one request; at most %u", list->count,
-		                  ZD_MAX_FENCES);
-	for (uint32_t i = 0; i < list->count; i++) {
-		const struct zd_fence *fence = &list->fences[i];
-		if (fence->timeline >= ZD_TIMELINES)
-			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: timeline %u; a page has %u", i,
-			                  fence->timeline, ZD_TIMELINES);
-		if (fence->value == 0 || fence->value >= (uint64_t)ZD_FENCE_ABORTED)
-			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: value %llu is not in 1 .. 2^63-2",
-			                  i, (unsigned long long)fence->value);
-	}
-	return 0;
-}
-
 bool zd_fences_watch(struct zd_engine *e, struct zd_session *session, struct zd_job *job, uint32_t device,
                      const struct zd_fence_list *list, zd_op_fn *done, void *owner, uint64_t aux)
 {

@@ -50,8 +50,6 @@ void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *co
 void zd_op_fill(struct zd_engine *e, struct zd_job *job, uint32_t device, struct zd_location where,
                 zd_op_fn *done, void *owner, uint64_t aux);
 
-/* Checks the fences of a request. Errors: INVALID or LIMIT for an invalid count, timeline or value. */
-int zd_fences_check(const struct zd_fence_list *list, struct zd_err *err) __attribute__((warn_unused_result));
 /*
  * Watches the fences of the session's client page that have not passed. Returns true if it started an op
  * (done will be called), false if all fences have passed.

@@ -310,6 +310,23 @@ static int check_may_wait(const struct zd_engine *e, const struct zd_request *re
 	return zd_metadata_check_work(e, session, "a request that waits", request_metadata_bytes(req), err);
 }
 
+static int check_fences(const struct zd_fence_list *list, struct zd_err *err)
+{
+	if (list->count > ZD_MAX_FENCES)
+		return zd_err_set(err, ZEROD_E_LIMIT, "%u fences in one request; at most %u", list->count,
+		                  ZD_MAX_FENCES);
+	for (uint32_t i = 0; i < list->count; i++) {
+		const struct zd_fence *fence = &list->fences[i];
+		if (fence->timeline >= ZD_TIMELINES)
+			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: timeline %u; a page has %u", i,
+			                  fence->timeline, ZD_TIMELINES);
+		if (fence->value == 0 || fence->value >= (uint64_t)ZD_FENCE_ABORTED)
+			return zd_err_set(err, ZEROD_E_INVALID, "fence %u: value %llu is not in 1 .. 2^63-2",
+			                  i, (unsigned long long)fence->value);
+	}
+	return 0;
+}
+
 void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const struct zd_args *args)
 {
 	struct zd_session *session = zd_session_find(e, call->session);
@@ -336,7 +353,9 @@ void zd_engine_request(struct zd_engine *e, const struct zd_call *call, const st
 	req->deadline_ns = call->deadline_ns;
 	req->session = session;
 
-	int status = begin_request(e, req, args, &err);
+	int status = check_fences(&args->fences, &err);
+	if (status == 0)
+		status = begin_request(e, req, args, &err);
 	if (status >= 0) {
 		req->told = req->member ? req->member->told : 0;
 		if (status == 0)

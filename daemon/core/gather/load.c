@@ -41,18 +41,16 @@ static int source_take(struct zd_engine *e, struct zd_request *req, const struct
                        struct zd_allocation **out, struct zd_err *err)
 {
 	struct zd_allocation *source;
-	const struct zd_fence_list *fences = &args->fences;
-	int status = zd_fences_check(fences, err);
-	if (status != 0 || args->u.unit_load.allocation == 0)
-		return status;
-	status = zd_allocation_find(e, req->session, args->u.unit_load.allocation, &source, err);
+	if (args->u.unit_load.allocation == 0)
+		return 0;
+	int status = zd_allocation_find(e, req->session, args->u.unit_load.allocation, &source, err);
 	if (status == 0 && source->durable)
 		status = zd_err_set(err, ZEROD_E_INVALID, "allocation '%s' is durable", source->name);
 	if (status != 0)
 		return status;
 	source->loader = req;
-	if (zd_fences_watch(e, req->session, source->job, source->device->index, fences, source_written,
-	                    source, 0))
+	if (zd_fences_watch(e, req->session, source->job, source->device->index, &args->fences,
+	                    source_written, source, 0))
 		source->pending++;
 	*out = source;
 	return 0;

@@ -38,8 +38,6 @@ static int release_begin(struct zd_engine *e, struct zd_request *req, struct zd_
 	int status = zd_part_find(e, req->session, req->args->u.release.unit, &part, err);
 	if (status == 0)
 		status = zd_tag_check(tag, err);
-	if (status == 0)
-		status = zd_fences_check(&req->args->fences, err);
 	if (status == 0 && req->args->fences.count > 0)
 		status = check_watch(e, req, part, err);
 	if (status != 0)

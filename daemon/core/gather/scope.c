@@ -181,15 +181,6 @@ bool zd_scopes_detach(struct zd_engine *e, struct zd_member *member, uint32_t *b
 
 /* ---- forward_begin ------------------------------------------------------------------------------------- */
 
-static int take_fences(struct zd_request *req, const struct zd_fence_list *fences, struct zd_err *err)
-{
-	int status = zd_fences_check(fences, err);
-	if (status != 0)
-		return status;
-	zd_request_keep_fences(req, fences);
-	return 0;
-}
-
 static int parent_check(const struct zd_scope *parent, const struct zd_member *member, struct zd_err *err)
 {
 	unsigned long long id = ZD_ID_NUMBER(parent->id);
@@ -232,10 +223,9 @@ static int forward_begin_begin(struct zd_engine *e, struct zd_request *req, stru
 		if (status == 0)
 			status = parent_check(req->u.scope.scope, member, err);
 	}
-	if (status == 0)
-		status = take_fences(req, &req->args->fences, err);
 	if (status != 0)
 		return status;
+	zd_request_keep_fences(req, &req->args->fences);
 	zd_request_set_member(req, member);
 	return 0;
 }
@@ -265,10 +255,9 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, struct zd_err 
 {
 	struct zd_scope *scope; /* all of these messages begin with it */
 	int status = zd_scope_find(e, req->session, req->args->u.claim_end.scope, &scope, err);
-	if (status == 0)
-		status = take_fences(req, &req->args->fences, err);
 	if (status != 0)
 		return status;
+	zd_request_keep_fences(req, &req->args->fences);
 	zd_request_set_member(req, scope->member);
 	req->u.scope.scope = scope;
 	req->u.scope.grad = req->kind == ZD_REQ_FORWARD_END && req->args->u.forward_end.grad;

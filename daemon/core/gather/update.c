@@ -393,9 +393,7 @@ static int update_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 
 static int publish_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	int status = zd_fences_check(&req->args->fences, err);
-	if (status == 0)
-		status = parts_take(e, req, req->args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
+	int status = parts_take(e, req, req->args, ZD_PART_UPDATING, ZD_PART_PUBLISHING, err);
 	if (status != 0)
 		return status;
 	status = check_leases(req, req->args->u.publish.force, err);

@@ -427,9 +427,7 @@ static int submit_abandoned(struct zd_engine *e, struct zd_entry *entry, const s
                             struct zd_err *err)
 {
 	struct zd_member_reduce *mr = entry->bucket->mr;
-	int status = zd_fences_check(fences, err);
-	if (status != 0)
-		return status;
+	int status;
 	entry_watch(e, entry, fences);
 	zd_entry_end(e, entry);
 	(void)zd_bucket_trim(e, mr);
@@ -486,8 +484,6 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, struct zd_e
 		status = check_terms(entry, err);
 	if (status == 0)
 		status = submit_options(req->args, bucket, &options, err);
-	if (status == 0)
-		status = zd_fences_check(fences, err);
 	if (status == 0 && !entry->reduction) { /* its window was abandoned */
 		entry_submit(e, entry, fences);
 		return 0;

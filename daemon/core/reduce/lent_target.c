@@ -340,17 +340,16 @@ static void drop_abandoned(struct zd_engine *e, const struct zd_member *member)
 /* Skips places that are not lent, because the group has failed or the step has begun. */
 static int return_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
-	const struct zd_fence_list *fences = &req->args->fences;
 	uint32_t nunits = req->args->u.target_return.n_units;
 	struct zd_part *part;
-	int status = zd_fences_check(fences, err);
+	int status = 0;
 	for (uint32_t i = 0; i < nunits && status == 0; i++)
 		status = zd_part_find(e, req->session, req->args->u.target_return.units[i], &part, err);
 	for (uint32_t i = 0; i < nunits && status == 0; i++) {
 		status = zd_part_find(e, req->session, req->args->u.target_return.units[i], &part, err);
 		if (status != 0)
 			break;
-		give_back(e, req, part, fences);
+		give_back(e, req, part, &req->args->fences);
 		drop_abandoned(e, zd_part_member(part));
 	}
 	return status;

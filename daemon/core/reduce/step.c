@@ -625,16 +625,13 @@ static int end_check(const struct zd_member *member, struct zd_err *err)
 static int end_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	const struct zd_fence_list *fences = &req->args->fences;
 	int status = zd_member_find(e, req->session, req->args->u.step_end.group, &member, err);
 	if (status == 0)
 		status = end_check(member, err);
-	if (status == 0)
-		status = zd_fences_check(fences, err);
 	if (status != 0)
 		return status;
 	zd_request_set_member(req, member);
-	zd_request_keep_fences(req, fences);
+	zd_request_keep_fences(req, &req->args->fences);
 	member->reduce->nenders++;
 	zd_window_try_pass(e, member->reduce);
 	return 0;

@@ -274,12 +274,9 @@ static int abandon_check(const struct zd_member_reduce *mr, struct zd_err *err)
 static int abandon_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	struct zd_member *member;
-	const struct zd_fence_list *fences = &req->args->fences;
 	int status = zd_member_find(e, req->session, req->args->u.backward_abandon.group, &member, err);
 	if (status == 0)
 		status = zd_group_check(member->group, err);
-	if (status == 0)
-		status = zd_fences_check(fences, err);
 	if (status != 0)
 		return status;
 	struct zd_member_reduce *mr = zd_member_reduce_get(member);
@@ -295,7 +292,7 @@ static int abandon_begin(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (!zd_window_is_abandoned(mr->w))
 		abandon_window(e, mr);
 	mr->w->told = true;
-	return_entries(e, mr, fences);
+	return_entries(e, mr, &req->args->fences);
 	zd_reduce_request_init(req, member);
 	return 0;
 }

@@ -251,7 +251,7 @@ SCENE_TEST(test_fences)
 	assert_int_equal(scene_status(scene, sock, request),
 	                 ZEROD_E_NOT_FOUND); /* the engine: no such unit */
 	fence.timeline = ZD_TIMELINES;
-	expect_error(scene, sock, request, ZEROD_E_INVALID, "fence 0: timeline 1024, the highest is 1023");
+	expect_error(scene, sock, request, ZEROD_E_INVALID, "fence 0: timeline 1024; a page has 1024");
 	fence.timeline = UINT32_MAX;
 	expect_error(scene, sock, request, ZEROD_E_INVALID, "timeline 4294967295");
 	fence.timeline = 0;

@@ -10,18 +10,14 @@
 struct agreeing {
 	double *values;
 	uint32_t count;
-	struct zd_err *err;
 };
 
-static int take_values(const Zd__Reply *reply, void *arg)
+static int take_values(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	const struct agreeing *agreeing = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_AGREE, agreeing->err);
+	const struct agreeing *agreeing = object;
 
-	if (rc)
-		return rc;
 	if (reply->group_agree->n_values != agreeing->count)
-		return zd_err_set(agreeing->err, ZEROD_E_PROTOCOL, "the daemon agrees on %zu values, not %u",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon agrees on %zu values, not %u",
 		                  reply->group_agree->n_values, agreeing->count);
 	memcpy(agreeing->values, reply->group_agree->values, agreeing->count * sizeof(double));
 	return 0;
@@ -34,16 +30,17 @@ int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values
 	Zd__GroupAgree agree = ZD__GROUP_AGREE__INIT;
 	Zd__Request request = ZD_REQUEST(GROUP_AGREE, group_agree, &agree);
 	struct agreeing agreeing = {.values = values, .count = count};
+	struct zd_err *err;
 	uint32_t deadline_ms = 0;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &agreeing.err);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, agreeing.err);
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc && !values)
-		rc = zd_err_set(agreeing.err, ZEROD_E_INVALID, "values is NULL");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "values is NULL");
 	if (!rc && count > ZEROD_MAX_AGREED)
-		rc = zd_err_set(agreeing.err, ZEROD_E_LIMIT, "%u values to agree on; at most %u", count,
+		rc = zd_err_set(err, ZEROD_E_LIMIT, "%u values to agree on; at most %u", count,
 		                ZEROD_MAX_AGREED);
 	if (rc)
 		return rc;
@@ -51,5 +48,6 @@ int zerod_group_agree(zerod_group *group, enum zerod_agree_op op, double *values
 	agree.op = op;
 	agree.n_values = count;
 	agree.values = values;
-	return zc_call(client, &request, deadline_ms, take_values, &agreeing);
+	return zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_GROUP_AGREE, take_values,
+	                    &agreeing);
 }

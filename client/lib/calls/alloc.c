@@ -18,39 +18,36 @@ struct allocation {
 	uint64_t bytes;
 	struct zc_location location;
 	void *data;
-	struct zd_err *err;
 };
 
-static int take_allocation(const Zd__Reply *reply, void *arg)
+static int take_allocation(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct allocation *allocation = arg;
+	struct allocation *allocation = object;
 	struct zerod_client *client = allocation->buffer->client;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_ALLOC, allocation->err);
+	int rc;
 
-	if (rc)
-		return rc;
 	allocation->buffer->id = reply->alloc->allocation;
 	pthread_mutex_lock(&client->lock);
 	rc = zc_location_take(client, reply->alloc->location, allocation->bytes, 1, &allocation->location,
-	                      allocation->err);
+	                      err);
 	if (!rc)
-		rc = zc_location_map(client, &allocation->location, &allocation->data, allocation->err);
+		rc = zc_location_map(client, &allocation->location, &allocation->data, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
 /* Frees an allocation that the daemon has made and this process cannot map. Does not change `err`. */
-static void give_back(const struct allocation *allocation)
+static void give_back(const struct zerod_allocation *buffer, struct zd_err *err)
 {
 	Zd__Free release = ZD__FREE__INIT;
 	Zd__Request request = ZD_REQUEST(FREE, free, &release);
-	struct zd_err why = *allocation->err;
+	struct zd_err why = *err;
 	int rc;
 
-	release.allocation = allocation->buffer->id;
-	rc = zc_call(allocation->buffer->client, &request, 0, NULL, NULL);
+	release.allocation = buffer->id;
+	rc = zc_call(buffer->client, &request, 0, NULL, NULL);
 	(void)rc; /* it ends with the session in any case */
-	*allocation->err = why;
+	*err = why;
 }
 
 static int take_options(const struct zerod_alloc_options *given, struct zerod_alloc_options *options,
@@ -75,20 +72,18 @@ int zc_buffer_new(struct zerod_client *client, Zd__Alloc *alloc, uint64_t bytes,
                   struct zerod_allocation **buffer, struct zc_location *location, void **data,
                   struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	struct allocation allocation = {.bytes = bytes, .err = err};
+	Zd__Request request = ZD_REQUEST(ALLOC, alloc, alloc);
+	struct allocation allocation = {.bytes = bytes};
 	int rc;
 
 	allocation.buffer = calloc(1, sizeof(*allocation.buffer));
 	if (!allocation.buffer)
 		return zd_err_errno(err, ENOMEM, "allocating %llu bytes", (unsigned long long)bytes);
 	allocation.buffer->client = client;
-	request.body_case = ZD__REQUEST__BODY_ALLOC;
-	request.alloc = alloc;
-	rc = zc_call(client, &request, deadline_ms, take_allocation, &allocation);
+	rc = zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_ALLOC, take_allocation, &allocation);
 	if (rc) {
 		if (allocation.buffer->id && rc != ZEROD_E_PROTOCOL)
-			give_back(&allocation);
+			give_back(allocation.buffer, err);
 		free(allocation.buffer);
 		return rc;
 	}

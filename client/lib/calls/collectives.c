@@ -148,18 +148,14 @@ void zc_collectives_place(const struct zerod_group_options *options, struct zero
 struct making {
 	size_t expected_bytes;
 	struct zerod_unique_id id;
-	struct zd_err *err;
 };
 
-static int take_ids(const Zd__Reply *reply, void *arg)
+static int take_ids(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct making *making = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIQUE_IDS, making->err);
+	struct making *making = object;
 
-	if (rc)
-		return rc;
 	if (reply->unique_ids->ids.len != making->expected_bytes)
-		return zd_err_set(making->err, ZEROD_E_PROTOCOL,
+		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon sent unique ids of %zu bytes, expected %zu",
 		                  reply->unique_ids->ids.len, making->expected_bytes);
 	memcpy(making->id.bytes, reply->unique_ids->ids.data, making->expected_bytes);
@@ -185,15 +181,12 @@ static int take_group(const struct zerod_client *client, const struct zerod_grou
 }
 
 static int make_id(zerod_client *client, Zd__UniqueIds *unique_ids, uint32_t deadline_ms,
-                   struct zerod_unique_id *id, struct zd_err *err)
+                   struct zerod_unique_id *id)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
-	struct making making = {.err = err, .expected_bytes = id_bytes(unique_ids->count)};
-	int rc;
+	Zd__Request request = ZD_REQUEST(UNIQUE_IDS, unique_ids, unique_ids);
+	struct making making = {.expected_bytes = id_bytes(unique_ids->count)};
+	int rc = zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_UNIQUE_IDS, take_ids, &making);
 
-	request.body_case = ZD__REQUEST__BODY_UNIQUE_IDS;
-	request.unique_ids = unique_ids;
-	rc = zc_call(client, &request, deadline_ms, take_ids, &making);
 	if (rc == 0)
 		*id = making.id;
 	return rc;
@@ -220,7 +213,7 @@ int zerod_group_unique_id(zerod_client *client, const struct zerod_group_options
 	unique_ids.count = ids_needed(&group);
 	unique_ids.job = (char *)group.job;
 	unique_ids.group = (char *)group.group;
-	return make_id(client, &unique_ids, deadline_ms, id, err);
+	return make_id(client, &unique_ids, deadline_ms, id);
 }
 
 int zerod_unique_id(zerod_client *client, uint32_t local_world_size, const struct zerod_wait_options *options,
@@ -244,5 +237,5 @@ int zerod_unique_id(zerod_client *client, uint32_t local_world_size, const struc
 	if (rc)
 		return rc;
 	unique_ids.count = local_world_size * ZD_UNIQUE_IDS_PER_RANK;
-	return make_id(client, &unique_ids, deadline_ms, id, err);
+	return make_id(client, &unique_ids, deadline_ms, id);
 }

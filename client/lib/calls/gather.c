@@ -104,14 +104,11 @@ static int take_frames(struct zerod_client *client, struct zc_op *op, const Zd__
 static int gather_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *from,
                            struct zd_err *err)
 {
-	const Zd__GatherReply *reply;
+	const Zd__GatherReply *reply = from->gather;
 	size_t align = zerod_dtype_bytes(op->unit->dtype);
 	size_t place_align = client->strict ? ZD_STRICT_ALIGN_BYTES : align;
-	int rc = zc_check_body(from, ZD__REPLY__BODY_GATHER, err);
+	int rc;
 
-	if (rc)
-		return rc;
-	reply = from->gather;
 	rc = reply->frames ? take_frames(client, op, reply->frames, err)
 	                   : zc_location_take(client, reply->buffer, zc_unit_padded_bytes(op->unit),
 	                                      place_align, &op->buffer, err);
@@ -123,7 +120,8 @@ static int gather_answered(struct zerod_client *client, struct zc_op *op, const 
 }
 
 /* Its failure withdraws the uses from the lease. */
-static const struct zc_ticket_type gather_type = {.answered = gather_answered, .failed = zc_lease_withdraw};
+static const struct zc_ticket_type gather_type = {
+        .body = ZD__REPLY__BODY_GATHER, .answered = gather_answered, .failed = zc_lease_withdraw};
 
 static int post_gather(struct zerod_client *client, struct zc_op *op,
                        const struct zerod_gather_options *options, zerod_ticket *ticket, struct zd_err *err)

@@ -45,29 +45,15 @@ static int choose_device(struct zerod_client *client, struct zerod_group_options
 	return rc;
 }
 
-struct joining {
-	struct zerod_group *group;
-	struct zd_err *err;
-};
-
 static int fill_group(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	struct zerod_group *group = object;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_GROUP_JOIN, err);
 
-	if (rc)
-		return rc;
+	(void)err;
 	group->id = reply->group_join->group;
 	group->committed_step = reply->group_join->committed_step;
 	group->torn = reply->group_join->torn;
 	return 0;
-}
-
-static int take_join(const Zd__Reply *reply, void *arg)
-{
-	const struct joining *joining = arg;
-
-	return fill_group(reply, joining->group, joining->err);
 }
 
 static const struct zc_kept_request *kept_join(const void *object)
@@ -77,7 +63,8 @@ static const struct zc_kept_request *kept_join(const void *object)
 
 int zc_group_rejoin(struct zerod_group *group, struct zd_err *err)
 {
-	static const struct zc_repeat repeat = {.kept = kept_join, .take = fill_group};
+	static const struct zc_repeat repeat = {
+	        .kept = kept_join, .body = ZD__REPLY__BODY_GROUP_JOIN, .take = fill_group};
 	void *object = group;
 	int rc = zc_device_join(group->client, group->device, err);
 
@@ -95,25 +82,26 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	Zd__GroupJoin join = ZD__GROUP_JOIN__INIT;
 	Zd__Request request = ZD_REQUEST(GROUP_JOIN, group_join, &join);
 	struct zerod_group_options options;
-	struct joining joining;
+	struct zerod_group *joined;
+	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter(client, &joining.err);
+	int rc = zc_enter(client, &err);
 
 	if (!rc && (!given || !group))
-		rc = zd_err_set(joining.err, ZEROD_E_INVALID, "options or group is NULL");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "options or group is NULL");
 	if (!rc)
-		rc = zc_group_options(given, &options, joining.err);
+		rc = zc_group_options(given, &options, err);
 	if (!rc)
-		rc = zc_collectives_check(client, &options, joining.err);
+		rc = zc_collectives_check(client, &options, err);
 	if (!rc)
-		rc = choose_device(client, &options, joining.err);
+		rc = choose_device(client, &options, err);
 	if (!rc)
-		rc = zc_device_join(client, options.device, joining.err);
+		rc = zc_device_join(client, options.device, err);
 	if (rc)
 		return rc;
-	joining.group = calloc(1, sizeof(*joining.group));
-	if (!joining.group)
-		return zd_err_errno(joining.err, ENOMEM, "joining group '%s'", options.group);
+	joined = calloc(1, sizeof(*joined));
+	if (!joined)
+		return zd_err_errno(err, ENOMEM, "joining group '%s'", options.group);
 	join.job = (char *)options.job;
 	join.group = (char *)options.group;
 	join.world_size = options.world_size;
@@ -122,21 +110,22 @@ int zerod_group_join(zerod_client *client, const struct zerod_group_options *giv
 	join.durable = options.flags & ZEROD_GROUP_DURABLE;
 	join.shadow = (options.flags & ZEROD_GROUP_SHADOW) != 0;
 	zc_collectives_pack(&options, &join);
-	rc = zc_call(client, &request, options.deadline_ms, take_join, &joining);
+	rc = zc_call_take(client, &request, options.deadline_ms, ZD__REPLY__BODY_GROUP_JOIN, fill_group,
+	                  joined);
 	if (rc) {
-		free(joining.group);
+		free(joined);
 		return rc;
 	}
-	joining.group->client = client;
-	joining.group->device = options.device;
+	joined->client = client;
+	joined->device = options.device;
 	if (rejoins(&options))
-		joining.group->joined = zc_request_keep(client, &request);
-	zc_collectives_place(&options, joining.group);
-	joining.group->shadow = options.flags & ZEROD_GROUP_SHADOW;
+		joined->joined = zc_request_keep(client, &request);
+	zc_collectives_place(&options, joined);
+	joined->shadow = options.flags & ZEROD_GROUP_SHADOW;
 	pthread_mutex_lock(&client->lock);
-	LIST_INSERT_HEAD(&client->groups, joining.group, link);
+	LIST_INSERT_HEAD(&client->groups, joined, link);
 	pthread_mutex_unlock(&client->lock);
-	*group = joining.group;
+	*group = joined;
 	return 0;
 }
 

@@ -125,27 +125,6 @@ static int bring_data(struct load *load)
 
 static const struct zc_ticket_type load_ticket = {.what = "the load of"};
 
-static int post_load(struct load *load, Zd__Request *request, zerod_ticket *ticket)
-{
-	struct zc_op *op;
-	int rc = zc_outstanding_reserve(load->client, request->body_case, 1, 0, load->err);
-
-	if (rc)
-		return rc;
-	request->deadline_ms = zc_deadline_ms(load->client, zc_left_ms(load->deadline_ns));
-	op = zc_op_new_other(load->client, &load_ticket, NULL, load->unit, request->deadline_ms, load->err);
-	if (!op) {
-		pthread_mutex_lock(&load->client->lock);
-		zc_outstanding_return(load->client, 1);
-		pthread_mutex_unlock(&load->client->lock);
-		return ZEROD_E_SYSTEM;
-	}
-	rc = zc_post(load->client, op, request, load->err);
-	if (!rc)
-		ticket->id = request->id;
-	return rc;
-}
-
 /* The room is the daemon's when this returns, or has been freed. */
 static int send_load(struct load *load, zerod_ticket *ticket)
 {
@@ -161,7 +140,8 @@ static int send_load(struct load *load, zerod_ticket *ticket)
 	unit_load.n_fences = fences.count;
 	unit_load.fences = fences.pointers;
 	if (!rc)
-		rc = ticket ? post_load(load, &request, ticket)
+		rc = ticket ? zc_post_other(load->client, &load_ticket, NULL, load->unit, &request,
+		                            zc_left_ms(load->deadline_ns), ticket, load->err)
 		            : zc_call(load->client, &request, zc_left_ms(load->deadline_ns), NULL, NULL);
 	if (rc)
 		give_room_back(load);

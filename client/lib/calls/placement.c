@@ -11,21 +11,19 @@ struct placement {
 	struct zerod_client *client;
 	struct zc_unit *unit;
 	bool on_host;
-	struct zd_err *err;
 };
 
 /* With the lock. */
-static int take_place(const struct placement *placement, const Zd__UnitPlaceReply *reply)
+static int take_place(const struct placement *placement, const Zd__UnitPlaceReply *reply, struct zd_err *err)
 {
 	struct zc_unit *unit = placement->unit;
 	struct zc_location shard;
 	int rc = zc_location_take(placement->client, reply->shard, zc_unit_shard_bytes(unit),
-	                          zerod_dtype_bytes(unit->dtype), &shard, placement->err);
+	                          zerod_dtype_bytes(unit->dtype), &shard, err);
 
 	if (!rc && reply->target_offset_numel > ZD_MAX_BYTES / zerod_dtype_bytes(unit->dtype))
-		rc = zd_err_set(placement->err, ZEROD_E_PROTOCOL,
-		                "unit '%s': the daemon has its target at element %llu", unit->name,
-		                (unsigned long long)reply->target_offset_numel);
+		rc = zd_err_set(err, ZEROD_E_PROTOCOL, "unit '%s': the daemon has its target at element %llu",
+		                unit->name, (unsigned long long)reply->target_offset_numel);
 	if (rc)
 		return rc;
 	unit->shard = shard;
@@ -34,28 +32,26 @@ static int take_place(const struct placement *placement, const Zd__UnitPlaceRepl
 	return 0;
 }
 
-static int take_reply(const Zd__Reply *reply, void *arg)
+static int take_reply(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	const struct placement *placement = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_PLACE, placement->err);
+	const struct placement *placement = object;
+	int rc;
 
-	if (rc)
-		return rc;
 	pthread_mutex_lock(&placement->client->lock);
-	rc = take_place(placement, reply->unit_place);
+	rc = take_place(placement, reply->unit_place, err);
 	pthread_mutex_unlock(&placement->client->lock);
 	return rc;
 }
 
 static int call(struct placement *placement, uint64_t deadline_ns)
 {
-	struct zerod_client *client = placement->client;
 	Zd__UnitPlace unit_place = ZD__UNIT_PLACE__INIT;
 	Zd__Request request = ZD_REQUEST(UNIT_PLACE, unit_place, &unit_place);
 
 	unit_place.unit = placement->unit->id;
 	unit_place.on_host = placement->on_host;
-	return zc_call(client, &request, zc_left_ms(deadline_ns), take_reply, placement);
+	return zc_call_take(placement->client, &request, zc_left_ms(deadline_ns), ZD__REPLY__BODY_UNIT_PLACE,
+	                    take_reply, placement);
 }
 
 int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_options *options)
@@ -64,22 +60,22 @@ int zerod_unit_place(zerod_unit *unit, uint32_t flags, const struct zerod_wait_o
 	                              .on_host = (flags & ZEROD_UNIT_ON_HOST) != 0};
 	uint32_t deadline_ms;
 	uint64_t deadline_ns;
+	struct zd_err *err;
 	ZC_INSIDE(placement.client);
-	int rc = zc_enter_group(zc_unit_group(unit), &placement.err);
+	int rc = zc_enter_group(zc_unit_group(unit), &err);
 
 	if (!rc)
-		rc = zc_flags(flags, ZEROD_UNIT_ON_HOST, "zerod_unit_place()", placement.err);
+		rc = zc_flags(flags, ZEROD_UNIT_ON_HOST, "zerod_unit_place()", err);
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, placement.err);
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (rc)
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(placement.client, deadline_ms));
-	rc = zc_step_await(unit->group, 0, deadline_ns, placement.err);
+	rc = zc_step_await(unit->group, 0, deadline_ns, err);
 	if (!rc)
-		rc = zc_publishes_await(placement.client, &unit, 1, deadline_ns, placement.err);
+		rc = zc_publishes_await(placement.client, &unit, 1, deadline_ns, err);
 	if (rc)
 		return rc;
 	placement.unit = unit->shared;
-	rc = call(&placement, deadline_ns);
-	return rc;
+	return call(&placement, deadline_ns);
 }

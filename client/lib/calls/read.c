@@ -23,22 +23,17 @@
 struct committed {
 	struct zerod_committed made;
 	bool saved; /* of a host copy */
-	struct zd_err *err;
 };
 
-static int take_committed(const Zd__Reply *reply, void *arg)
+static int take_committed(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct committed *committed = arg;
+	struct committed *committed = object;
 
-	return zc_commit_wait_take(reply, committed->saved, &committed->made, committed->err);
+	return zc_commit_wait_take(reply, committed->saved, &committed->made, err);
 }
 
 int zc_commit_wait_take(const Zd__Reply *reply, bool saved, struct zerod_committed *made, struct zd_err *err)
 {
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_COMMIT_WAIT, err);
-
-	if (rc)
-		return rc;
 	made->group = reply->commit_wait->group;
 	made->step = reply->commit_wait->step;
 	if (saved && !reply->commit_wait->saved)
@@ -78,18 +73,20 @@ int zerod_commit_wait(zerod_client *client, const struct zerod_commit_source *so
 	Zd__CommitWait wait = ZD__COMMIT_WAIT__INIT;
 	Zd__Request request = ZD_REQUEST(COMMIT_WAIT, commit_wait, &wait);
 	struct committed result = {0};
+	struct zd_err *err;
 	uint32_t deadline_ms = 0;
 	ZC_INSIDE(client);
-	int rc = zc_enter(client, &result.err);
+	int rc = zc_enter(client, &err);
 
 	if (!rc)
-		rc = zc_result_check(committed, "committed", result.err);
+		rc = zc_result_check(committed, "committed", err);
 	if (!rc)
-		rc = zc_commit_wait_make(source, after, &wait, &deadline_ms, result.err);
+		rc = zc_commit_wait_make(source, after, &wait, &deadline_ms, err);
 	if (rc)
 		return rc;
 	result.saved = wait.saved;
-	rc = zc_call(client, &request, deadline_ms, take_committed, &result);
+	rc = zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_COMMIT_WAIT, take_committed,
+	                  &result);
 	if (!rc)
 		zc_result_fill(committed, &result.made, sizeof(result.made));
 	return rc;
@@ -122,18 +119,14 @@ int zerod_commit_save(zerod_group *group, uint64_t step, const struct zerod_wait
 struct info {
 	struct zerod_unit_info made;
 	uint64_t rows_bytes; /* of several rows, which an older daemon does not copy */
-	struct zd_err *err;
 };
 
-static int take_info(const Zd__Reply *reply, void *arg)
+static int take_info(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct info *info = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_READ, info->err);
+	struct info *info = object;
 
-	if (rc)
-		return rc;
 	if (reply->unit_read->copied_bytes < info->rows_bytes)
-		return zd_err_set(info->err, ZEROD_E_UNSUPPORTED,
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon is older, and copies one row of a read");
 	info->made.numel = reply->unit_read->numel;
 	info->made.dtype = (enum zerod_dtype)reply->unit_read->dtype;
@@ -159,18 +152,16 @@ static int check_read(const struct zerod_client *client, const struct zerod_unit
 }
 
 /* Repeats the request while a shard is saved or moved. */
-static int call_read(zerod_client *client, Zd__UnitRead *read, uint32_t deadline_ms,
-                     int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
+static int call_read(zerod_client *client, Zd__UnitRead *read, uint32_t deadline_ms, zc_take_fn *take,
+                     void *object, struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(UNIT_READ, unit_read, read);
 	uint64_t until = zc_until_ns(zc_deadline_ms(client, deadline_ms)), ask_ns = zc_ask_from(client);
 	bool busy;
 	int rc;
 
-	request.body_case = ZD__REQUEST__BODY_UNIT_READ;
-	request.unit_read = read;
 	do {
-		rc = zc_call(client, &request, deadline_ms, fn, arg);
+		rc = zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_UNIT_READ, take, object);
 		busy = rc == ZEROD_E_BUSY && zc_now_ns() < until;
 		if (busy && zc_ask(client, &ask_ns))
 			return zd_err_set(err, ZEROD_E_INTERRUPTED,
@@ -187,15 +178,16 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 	Zd__UnitRead read = ZD__UNIT_READ__INIT;
 	struct zerod_unit_read_options options;
 	struct info result = {0};
+	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter(client, &result.err);
+	int rc = zc_enter(client, &err);
 
 	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_unit_read_options", result.err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_unit_read_options", err);
 	if (!rc && info)
-		rc = zc_result_check(info, "info", result.err);
+		rc = zc_result_check(info, "info", err);
 	if (!rc)
-		rc = check_read(client, &options, result.err);
+		rc = check_read(client, &options, err);
 	if (rc)
 		return rc;
 	read.group = options.group;
@@ -209,7 +201,7 @@ int zerod_unit_read(zerod_client *client, const struct zerod_unit_read_options *
 		result.rows_bytes = UINT64_MAX; /* the daemon rejects it */
 	read.allocation = options.into ? options.into->id : 0;
 	read.allocation_offset = options.into_offset_bytes;
-	rc = call_read(client, &read, options.deadline_ms, take_info, &result, result.err);
+	rc = call_read(client, &read, options.deadline_ms, take_info, &result, err);
 	if (!rc && info)
 		zc_result_fill(info, &result.made, sizeof(result.made));
 	return rc;
@@ -221,22 +213,21 @@ struct place {
 	struct zerod_mapped *mapped; /* its segment is NULL: there is nothing to map */
 	const void *data;
 	uint64_t bytes;
-	struct zd_err *err;
 };
 
 /* With the lock. */
-static int map_place(const Zd__Location *from, struct place *place)
+static int map_place(const Zd__Location *from, struct place *place, struct zd_err *err)
 {
 	struct zerod_client *client = place->mapped->client;
 	struct zc_location location;
 	int rc = 0;
 
 	if (!zc_segment_find(client, from->segment)) /* it was given back before this thread had the reply */
-		rc = zd_err_set(place->err, ZEROD_E_STALE, "the bytes were freed just now");
+		rc = zd_err_set(err, ZEROD_E_STALE, "the bytes were freed just now");
 	if (!rc)
-		rc = zc_location_take(client, from, place->bytes, 1, &location, place->err);
+		rc = zc_location_take(client, from, place->bytes, 1, &location, err);
 	if (!rc)
-		rc = zc_location_map_read(client, &location, &place->data, place->err);
+		rc = zc_location_map_read(client, &location, &place->data, err);
 	if (rc)
 		return rc;
 	place->mapped->segment = zc_segment_find(client, location.segment);
@@ -245,19 +236,17 @@ static int map_place(const Zd__Location *from, struct place *place)
 	return 0;
 }
 
-static int take_place(const Zd__Reply *reply, void *arg)
+static int take_place(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct place *place = arg;
+	struct place *place = object;
 	struct zerod_mapped *mapped = place->mapped;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_READ, place->err);
+	int rc;
 
-	if (rc)
-		return rc;
 	place->bytes = reply->unit_read->mapped_bytes;
 	if (place->bytes == 0)
-		return zd_err_set(place->err, ZEROD_E_UNSUPPORTED, "the daemon is older, and maps no reads");
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "the daemon is older, and maps no reads");
 	if (place->bytes > mapped->request.map_bytes)
-		return zd_err_set(place->err, ZEROD_E_PROTOCOL, "the daemon maps %llu bytes instead of %llu",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon maps %llu bytes instead of %llu",
 		                  (unsigned long long)place->bytes,
 		                  (unsigned long long)mapped->request.map_bytes);
 	if (!reply->unit_read->place)
@@ -265,7 +254,7 @@ static int take_place(const Zd__Reply *reply, void *arg)
 	mapped->request.map_bytes = place->bytes;
 	mapped->request.mapped = reply->unit_read->mapped;
 	pthread_mutex_lock(&mapped->client->lock);
-	rc = map_place(reply->unit_read->place, place);
+	rc = map_place(reply->unit_read->place, place, err);
 	pthread_mutex_unlock(&mapped->client->lock);
 	return rc;
 }
@@ -310,22 +299,23 @@ int zerod_unit_map(zerod_client *client, const struct zerod_unit_map_options *gi
 {
 	struct zerod_unit_map_options options;
 	struct place place = {0};
+	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter(client, &place.err);
+	int rc = zc_enter(client, &err);
 
 	if (!rc && (!mapped || !data || !bytes))
-		rc = zd_err_set(place.err, ZEROD_E_INVALID, "mapped, data or bytes is NULL");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "mapped, data or bytes is NULL");
 	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_unit_map_options", place.err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_unit_map_options", err);
 	if (!rc && (!options.unit || options.bytes == 0))
-		rc = zd_err_set(place.err, ZEROD_E_INVALID, "unit is NULL, or bytes is 0");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "unit is NULL, or bytes is 0");
 	if (!rc)
-		rc = zc_device_join(client, options.device, place.err);
+		rc = zc_device_join(client, options.device, err);
 	if (!rc)
-		rc = mapped_new(client, &options, &place.mapped, place.err);
+		rc = mapped_new(client, &options, &place.mapped, err);
 	if (rc)
 		return rc;
-	rc = call_read(client, &place.mapped->request, options.deadline_ms, take_place, &place, place.err);
+	rc = call_read(client, &place.mapped->request, options.deadline_ms, take_place, &place, err);
 	if (!rc) {
 		*mapped = place.data ? place.mapped : NULL;
 		*data = place.data;
@@ -352,15 +342,13 @@ static void end_mapping(struct zerod_mapped *mapped)
 int zerod_unit_map_end(zerod_mapped *mapped)
 {
 	struct zerod_client *client = mapped ? mapped->client : NULL;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(UNIT_READ, unit_read, mapped ? &mapped->request : NULL);
 	struct zd_err *err;
 	ZC_INSIDE(client);
 	int rc = zc_enter_quietly(client, &err);
 
 	if (!mapped || rc == ZEROD_E_FORKED)
 		return rc;
-	request.body_case = ZD__REQUEST__BODY_UNIT_READ;
-	request.unit_read = &mapped->request;
 	if (!rc)
 		rc = zc_call(client, &request, 0, NULL, NULL);
 	end_mapping(mapped);

@@ -55,10 +55,8 @@ static int take_resumed(const Zd__Reply *reply, void *object, struct zd_err *err
 	const struct resumption *resumption = object;
 	struct zerod_client *client = resumption->group->client;
 	const Zd__UnitsResumeReply *resumed = reply->units_resume;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNITS_RESUME, err);
+	int rc = 0;
 
-	if (rc)
-		return rc;
 	if (resumed->n_segments != resumption->count || resumed->n_offsets != resumption->count ||
 	    resumed->n_versions != resumption->count ||
 	    resumed->n_target_offsets_numel != resumption->count ||
@@ -102,7 +100,8 @@ static int keep_request(struct resumption *resumption, struct zd_err *err)
 static int resume_all(struct resumption *resumptions, size_t count, struct zerod_group *group,
                       struct zd_err *err)
 {
-	static const struct zc_repeat repeat = {.kept = kept_request, .take = take_resumed};
+	static const struct zc_repeat repeat = {
+	        .kept = kept_request, .body = ZD__REPLY__BODY_UNITS_RESUME, .take = take_resumed};
 	void **objects = calloc(count, sizeof(*objects));
 	int rc = 0;
 
@@ -155,10 +154,8 @@ static int take_again(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	const struct zerod_unit *unit = object;
 	struct zerod_client *client = unit->group->client;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_REGISTER, err);
+	int rc;
 
-	if (rc)
-		return rc;
 	pthread_mutex_lock(&client->lock);
 	rc = zc_unit_place(unit->group, unit->shared, reply->unit_register, err);
 	pthread_mutex_unlock(&client->lock);
@@ -198,7 +195,11 @@ static int rejoin_units(struct zerod_group *group, struct zerod_unit **units, si
                         struct zd_err *err)
 {
 	static const struct zc_repeat repeat = {
-	        .kept = kept_registration, .take = take_again, .explain = explain_registration};
+	        .kept = kept_registration,
+	        .body = ZD__REPLY__BODY_UNIT_REGISTER,
+	        .take = take_again,
+	        .explain = explain_registration,
+	};
 	size_t ndue = 0;
 	int rc = resume_units(group, units, count, err);
 

@@ -4,19 +4,12 @@
 #include "client/lib/base/options.h"
 #include "client/lib/conn/request.h"
 
-struct trimming {
-	uint64_t freed_bytes;
-	struct zd_err *err;
-};
-
-static int take_trim(const Zd__Reply *reply, void *arg)
+static int take_trim(const Zd__Reply *reply, void *freed_bytes, struct zd_err *err)
 {
-	struct trimming *trimming = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_TRIM, trimming->err);
-
-	if (!rc)
-		trimming->freed_bytes = reply->trim->freed_bytes;
-	return rc;
+	(void)err;
+	if (freed_bytes)
+		*(uint64_t *)freed_bytes = reply->trim->freed_bytes;
+	return 0;
 }
 
 int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
@@ -25,18 +18,15 @@ int zerod_trim(zerod_client *client, uint32_t device, uint64_t keep_bytes,
 	uint32_t deadline_ms;
 	Zd__Trim trim = ZD__TRIM__INIT;
 	Zd__Request request = ZD_REQUEST(TRIM, trim, &trim);
-	struct trimming trimming;
+	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter_quietly(client, &trimming.err);
+	int rc = zc_enter_quietly(client, &err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, trimming.err);
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (rc)
 		return rc;
 	trim.device = device;
 	trim.keep_bytes = keep_bytes;
-	rc = zc_call(client, &request, deadline_ms, take_trim, &trimming);
-	if (!rc && freed_bytes)
-		*freed_bytes = trimming.freed_bytes;
-	return rc;
+	return zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_TRIM, take_trim, freed_bytes);
 }

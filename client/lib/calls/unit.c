@@ -264,7 +264,8 @@ static void fill_unit(struct zc_unit *unit, const struct zerod_unit_options *opt
 }
 
 /* Finds the shared unit of the daemon's id, or adds it. With the lock. */
-static int adopt_unit(struct registration *registration, const Zd__UnitRegisterReply *reply)
+static int adopt_unit(struct registration *registration, const Zd__UnitRegisterReply *reply,
+                      struct zd_err *err)
 {
 	struct zerod_client *client = registration->group->client;
 	struct zc_unit *unit;
@@ -274,7 +275,7 @@ static int adopt_unit(struct registration *registration, const Zd__UnitRegisterR
 	if (!unit) {
 		unit = registration->shared;
 		fill_unit(unit, registration->options);
-		rc = zc_unit_place(registration->group, unit, reply, registration->err);
+		rc = zc_unit_place(registration->group, unit, reply, err);
 		if (rc)
 			return rc;
 		registration->shared = NULL;
@@ -289,16 +290,14 @@ static int adopt_unit(struct registration *registration, const Zd__UnitRegisterR
 	return 0;
 }
 
-static int take_registration(const Zd__Reply *reply, void *arg)
+static int take_registration(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct registration *registration = arg;
+	struct registration *registration = object;
 	struct zerod_client *client = registration->group->client;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_UNIT_REGISTER, registration->err);
+	int rc;
 
-	if (rc)
-		return rc;
 	pthread_mutex_lock(&client->lock);
-	rc = adopt_unit(registration, reply->unit_register);
+	rc = adopt_unit(registration, reply->unit_register, err);
 	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
@@ -330,8 +329,8 @@ static int send_registration(struct registration *registration)
 	unit_register.on_host = (options->flags & ZEROD_UNIT_ON_HOST) != 0;
 	unit_register.copied = (options->flags & ZEROD_UNIT_COPIED) != 0;
 	unit_register.unsaved = (options->flags & ZEROD_UNIT_UNSAVED) != 0;
-	rc = zc_call(registration->group->client, &request, zc_left_ms(registration->deadline_ns),
-	             take_registration, registration);
+	rc = zc_call_take(registration->group->client, &request, zc_left_ms(registration->deadline_ns),
+	                  ZD__REPLY__BODY_UNIT_REGISTER, take_registration, registration);
 	request.deadline_ms = zc_deadline_ms(registration->group->client, options->deadline_ms);
 	if (!rc && registration->group->joined && !registration->unit->shared->registered)
 		registration->unit->shared->registered = zc_request_keep(registration->group->client,
@@ -542,24 +541,20 @@ struct freezing {
 	struct zerod_client *client;
 	bool frozen;
 	bool untargeted; /* is asked for */
-	struct zd_err *err;
 };
 
-static int take_frozen(const Zd__Reply *reply, void *arg)
+static int take_frozen(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct freezing *freezing = arg;
+	struct freezing *freezing = object;
 	uint64_t limit = ZD_MAX_BYTES / zerod_dtype_bytes(freezing->unit->dtype);
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_SET_FROZEN, freezing->err);
 
-	if (!rc && reply->set_frozen->target_offset_numel > limit)
-		rc = zd_err_set(freezing->err, ZEROD_E_PROTOCOL,
-		                "unit '%s': the daemon has its target at element %llu", freezing->unit->name,
-		                (unsigned long long)reply->set_frozen->target_offset_numel);
-	if (!rc && freezing->untargeted && !reply->set_frozen->no_target)
-		rc = zd_err_set(freezing->err, ZEROD_E_UNSUPPORTED,
-		                "the daemon is older than sums without a place in the target");
-	if (rc)
-		return rc;
+	if (reply->set_frozen->target_offset_numel > limit)
+		return zd_err_set(
+		        err, ZEROD_E_PROTOCOL, "unit '%s': the daemon has its target at element %llu",
+		        freezing->unit->name, (unsigned long long)reply->set_frozen->target_offset_numel);
+	if (freezing->untargeted && !reply->set_frozen->no_target)
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
+		                  "the daemon is older than sums without a place in the target");
 	pthread_mutex_lock(&freezing->client->lock);
 	freezing->unit->frozen = freezing->frozen;
 	freezing->unit->untargeted = reply->set_frozen->no_target;
@@ -573,8 +568,7 @@ static int set_frozen(zerod_unit *unit, bool frozen, enum zd_target_change targe
 	struct freezing freezing = {.client = unit->group->client,
 	                            .unit = unit->shared,
 	                            .frozen = frozen,
-	                            .untargeted = target == ZD_TARGET_NONE,
-	                            .err = err};
+	                            .untargeted = target == ZD_TARGET_NONE};
 	Zd__SetFrozen set_frozen = ZD__SET_FROZEN__INIT;
 	Zd__Request request = ZD_REQUEST(SET_FROZEN, set_frozen, &set_frozen);
 	uint64_t deadline_ns = zc_default_ns(freezing.client);
@@ -585,7 +579,8 @@ static int set_frozen(zerod_unit *unit, bool frozen, enum zd_target_change targe
 	set_frozen.unit = unit->shared->id;
 	set_frozen.frozen = frozen;
 	set_frozen.target = target;
-	return zc_call(freezing.client, &request, zc_left_ms(deadline_ns), take_frozen, &freezing);
+	return zc_call_take(freezing.client, &request, zc_left_ms(deadline_ns), ZD__REPLY__BODY_SET_FROZEN,
+	                    take_frozen, &freezing);
 }
 
 int zerod_unit_set_frozen(zerod_unit *unit, int frozen)

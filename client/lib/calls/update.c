@@ -144,42 +144,6 @@ static void ticket_deinit(struct zerod_client *client, struct zc_op *op)
 	units_free(op->data);
 }
 
-/* Posts the ticket's request. `units` are the ticket's from here on. */
-static int post(struct zerod_client *client, const struct zc_ticket_type *type, struct ticket_units *units,
-                Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
-{
-	struct zc_op *op = NULL;
-	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
-	bool took = !rc;
-
-	if (!rc) {
-		op = zc_op_new_other(client, type, units, units->each[0], request->deadline_ms, err);
-		rc = op ? 0 : ZEROD_E_SYSTEM;
-	}
-	if (rc) {
-		pthread_mutex_lock(&client->lock);
-		if (took)
-			zc_outstanding_return(client, 1);
-		units_free(units);
-		pthread_mutex_unlock(&client->lock);
-		return rc;
-	}
-	pthread_mutex_lock(&client->lock);
-	for (uint32_t i = 0; i < units->count; i++) {
-		if (request->body_case == ZD__REQUEST__BODY_PUBLISH) {
-			set_one(units->each[i], false);
-			units->each[i]->publishing = op;
-		} else {
-			units->each[i]->unawaited = true;
-		}
-	}
-	pthread_mutex_unlock(&client->lock);
-	rc = zc_post(client, op, request, err);
-	if (!rc)
-		ticket->id = request->id;
-	return rc;
-}
-
 /* Waits until the unit's publish, if any, was answered. With the lock, which is released meanwhile. */
 static int await_publish(struct zerod_client *client, struct zc_unit *unit, uint64_t deadline_ns,
                          struct zd_err *err)
@@ -239,12 +203,19 @@ static int await_group(zerod_group *group, uint64_t deadline_ns, struct zd_err *
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
 
-static void pack_update(const struct zc_unit_list *list, Zd__Request *request, Zd__UpdateBegin *update_begin)
+static void list_units(const struct zc_unit_list *list, Zd__UpdateBegin *update_begin)
 {
 	update_begin->n_units = list->count;
 	update_begin->units = (uint64_t *)list->ids;
-	request->body_case = ZD__REQUEST__BODY_UPDATE_BEGIN;
-	request->update_begin = update_begin;
+}
+
+static void update_posted(struct zerod_client *client, struct zc_op *op)
+{
+	const struct ticket_units *units = op->data;
+
+	(void)client;
+	for (uint32_t i = 0; i < units->count; i++)
+		units->each[i]->unawaited = true;
 }
 
 static int update_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
@@ -290,6 +261,7 @@ static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_st
 static const struct zc_ticket_type update_ticket = {
         .what = "the update of",
         .takes_stream = true,
+        .posted = update_posted,
         .answered = update_answered,
         .failed = update_failed,
         .settle = update_settle,
@@ -298,12 +270,12 @@ static const struct zc_ticket_type update_ticket = {
 
 static int ask_for_update(const struct zc_unit_list *list, bool await_leases, uint64_t deadline_ns)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
+	Zd__Request request = ZD_REQUEST(UPDATE_BEGIN, update_begin, &update_begin);
 
 	if (list->count == 0)
 		return 0;
-	pack_update(list, &request, &update_begin);
+	list_units(list, &update_begin);
 	update_begin.await_leases = await_leases;
 	return zc_call(list->client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 }
@@ -312,8 +284,8 @@ static int ask_for_update(const struct zc_unit_list *list, bool await_leases, ui
 static int post_update(const struct zc_unit_list *list, zerod_unit *const *units, uint32_t count,
                        bool await_leases, uint64_t deadline_ns, zerod_ticket *ticket, struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__UpdateBegin update_begin = ZD__UPDATE_BEGIN__INIT;
+	Zd__Request request = ZD_REQUEST(UPDATE_BEGIN, update_begin, &update_begin);
 	struct ticket_units *mine;
 
 	if (list->count < count)
@@ -323,11 +295,11 @@ static int post_update(const struct zc_unit_list *list, zerod_unit *const *units
 	mine = units_new(list->client, units, count, err);
 	if (!mine)
 		return ZEROD_E_SYSTEM;
-	request.deadline_ms = zc_deadline_ms(list->client, zc_left_ms(deadline_ns));
-	pack_update(list, &request, &update_begin);
+	list_units(list, &update_begin);
 	update_begin.ahead = true;
 	update_begin.await_leases = await_leases;
-	return post(list->client, &update_ticket, mine, &request, ticket, err);
+	return zc_post_other(list->client, &update_ticket, mine, mine->each[0], &request,
+	                     zc_left_ms(deadline_ns), ticket, err);
 }
 
 static int begin_now(struct zc_unit_list *list, zerod_unit *const *units, uint32_t count, bool await_leases,
@@ -364,6 +336,17 @@ int zerod_update_begin(zerod_unit *const *units, uint32_t count, const struct ze
 }
 
 /* ---- publish ------------------------------------------------------------------------------------------- */
+
+static void publish_posted(struct zerod_client *client, struct zc_op *op)
+{
+	const struct ticket_units *units = op->data;
+
+	(void)client;
+	for (uint32_t i = 0; i < units->count; i++) {
+		set_one(units->each[i], false);
+		units->each[i]->publishing = op;
+	}
+}
 
 /* With the lock. */
 static void publish_over(struct zc_op *op)
@@ -403,22 +386,20 @@ static void publish_failed(struct zerod_client *client, struct zc_op *op)
 
 static const struct zc_ticket_type publish_ticket = {
         .what = "the publish of",
+        .posted = publish_posted,
         .answered = publish_answered,
         .failed = publish_failed,
         .deinit = ticket_deinit,
 };
 
 static void pack_publish(struct zc_unit_list *list, struct zc_fence_args *fences,
-                         const struct zerod_publish_options *options, Zd__Request *request,
-                         Zd__Publish *publish)
+                         const struct zerod_publish_options *options, Zd__Publish *publish)
 {
 	publish->n_units = list->count;
 	publish->units = list->ids;
 	publish->n_fences = fences->count;
 	publish->fences = fences->pointers;
 	publish->force = options->flags & ZEROD_PUBLISH_FORCE;
-	request->body_case = ZD__REQUEST__BODY_PUBLISH;
-	request->publish = publish;
 }
 
 static void keep_writers(struct ticket_units *units, const struct zc_fence_args *fences)
@@ -478,8 +459,8 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
                uint32_t nstreams, const struct zerod_publish_options *options, zerod_ticket *ticket,
                struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__Publish publish = ZD__PUBLISH__INIT;
+	Zd__Request request = ZD_REQUEST(PUBLISH, publish, &publish);
 	struct zc_fence_args fences;
 	struct ticket_units *mine;
 	int rc = check_awaited(list->client, units, list->count, err);
@@ -488,15 +469,15 @@ int zc_publish(struct zc_unit_list *list, zerod_unit *const *units, zerod_stream
 		rc = zc_streams_fence(list->client, streams, nstreams, &fences, err);
 	if (rc)
 		return rc;
-	pack_publish(list, &fences, options, &request, &publish);
+	pack_publish(list, &fences, options, &publish);
 	if (!ticket)
 		return publish_now(list, units, &request, options->deadline_ms);
 	mine = units_new(list->client, units, (uint32_t)list->count, err);
 	if (!mine)
 		return ZEROD_E_SYSTEM;
 	keep_writers(mine, &fences);
-	request.deadline_ms = zc_deadline_ms(list->client, options->deadline_ms);
-	return post(list->client, &publish_ticket, mine, &request, ticket, err);
+	return zc_post_other(list->client, &publish_ticket, mine, mine->each[0], &request,
+	                     options->deadline_ms, ticket, err);
 }
 
 int zc_publish_options(struct zerod_publish_options *options, const struct zerod_publish_options *given,

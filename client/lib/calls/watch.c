@@ -53,7 +53,12 @@ static void take_failure(struct zerod_client *client, struct zc_op *op)
 }
 
 static const struct zc_ticket_type watching = {
-        .what = "a watch", .answered = take_answer, .failed = take_failure, .deinit = zc_ticket_free_data};
+        .what = "a watch",
+        .body = ZD__REPLY__BODY_COMMIT_WAIT,
+        .answered = take_answer,
+        .failed = take_failure,
+        .deinit = zc_ticket_free_data,
+};
 
 void zc_watches_forget(struct zerod_client *client)
 {
@@ -102,7 +107,7 @@ static struct zerod_watch *open_watch(struct zerod_client *client, struct zd_err
 static int post(struct zerod_watch *watch, Zd__CommitWait *wait, uint32_t deadline_ms, struct zd_err *err)
 {
 	struct zerod_client *client = watch->client;
-	Zd__Request request = ZD__REQUEST__INIT;
+	Zd__Request request = ZD_REQUEST(COMMIT_WAIT, commit_wait, wait);
 	struct zerod_watch **data = malloc(sizeof(struct zerod_watch *));
 	zerod_ticket ticket = {0};
 	int rc;
@@ -110,8 +115,6 @@ static int post(struct zerod_watch *watch, Zd__CommitWait *wait, uint32_t deadli
 	if (!data)
 		return zd_err_errno(err, ENOMEM, "opening a watch");
 	*data = watch;
-	request.body_case = ZD__REQUEST__BODY_COMMIT_WAIT;
-	request.commit_wait = wait;
 	rc = zc_post_other(client, &watching, data, NULL, &request, deadline_ms, &ticket, err);
 	if (rc)
 		return rc;

@@ -72,19 +72,6 @@ static int send_next(struct repeating *repeating, void *object, struct zd_err *e
 	return rc;
 }
 
-struct taking {
-	const struct zc_repeat *repeat;
-	void *object;
-	struct zd_err *err;
-};
-
-static int take_reply(const Zd__Reply *reply, void *arg)
-{
-	struct taking *taking = arg;
-
-	return taking->repeat->take(reply, taking->object, taking->err);
-}
-
 /* Waits for the replies to the oldest requests. Returns the first failure. */
 static int await_oldest(struct repeating *repeating, size_t count, struct zd_err *err)
 {
@@ -94,9 +81,8 @@ static int await_oldest(struct repeating *repeating, size_t count, struct zd_err
 	zc_flush(repeating->group->client);
 	for (; count > 0; count--) {
 		struct sent *sent = &repeating->sent[repeating->first];
-		struct taking taking = {.repeat = repeating->repeat, .object = sent->object, .err = &each};
 		int rc = zc_call_end(repeating->group->client, &sent->op, zc_answer_ns(sent->deadline_ns),
-		                     take_reply, &taking, &each);
+		                     repeating->repeat->body, repeating->repeat->take, sent->object, &each);
 
 		repeating->first = (repeating->first + 1) % AHEAD;
 		repeating->count--;

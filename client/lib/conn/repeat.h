@@ -9,7 +9,7 @@
 #include <zerod.h>
 
 #include "base/err.h"
-#include "proto/zerod.pb-c.h"
+#include "client/lib/conn/request.h"
 
 struct zc_kept_request {
 	size_t nbytes;
@@ -21,8 +21,8 @@ struct zc_kept_request *zc_request_keep(const struct zerod_client *client, const
 /* Objects of one kind, each created by a request of this client. */
 struct zc_repeat {
 	const struct zc_kept_request *(*kept)(const void *object);
-	/* Takes the reply to a request that was granted, as zc_call()'s `fn` does. */
-	int (*take)(const Zd__Reply *reply, void *object, struct zd_err *err);
+	Zd__Reply__BodyCase body; /* of the replies */
+	zc_take_fn *take;         /* as of zc_call_take() */
 	/* Names the object in the text of its failure. NULL: the text is sufficient. */
 	void (*explain)(const void *object, struct zd_err *err);
 };

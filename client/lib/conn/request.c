@@ -62,7 +62,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
 {
-	if (reply->body_case == body)
+	if (reply->body_case == body || body == ZD__REPLY__BODY__NOT_SET)
 		return 0;
 	return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's reply has body %d, expected %d",
 	                  (int)reply->body_case, (int)body);
@@ -150,13 +150,15 @@ int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *re
 	return send_call(client, op, request, false, deadline_ns, err);
 }
 
-int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
-                int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
+int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns, Zd__Reply__BodyCase body,
+                zc_take_fn *take, void *object, struct zd_err *err)
 {
 	int rc = wait_call(client, op, deadline_ns, err);
 
-	if (!rc && fn)
-		rc = fn(op->reply, arg);
+	if (!rc && take)
+		rc = zc_check_body(op->reply, body, err);
+	if (!rc && take)
+		rc = take(op->reply, object, err);
 	if (op->packet) {
 		pthread_mutex_lock(&client->lock);
 		if (rc == ZEROD_E_PROTOCOL && !op->status)
@@ -167,8 +169,8 @@ int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline
 	return rc;
 }
 
-int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
-            int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+int zc_call_take(zerod_client *client, Zd__Request *request, uint32_t deadline_ms, Zd__Reply__BodyCase body,
+                 zc_take_fn *take, void *object)
 {
 	struct zc_op op = {.kind = ZC_OP_CALL};
 	uint64_t deadline_ns;
@@ -182,5 +184,27 @@ int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
 	rc = send_call(client, &op, request, true, deadline_ns, err);
 	request->deadline_ms = zc_deadline_ms(client,
 	                                      deadline_ms); /* the request can be stored, and repeated */
-	return rc ? rc : zc_call_end(client, &op, zc_answer_ns(deadline_ns), fn, arg, err);
+	return rc ? rc : zc_call_end(client, &op, zc_answer_ns(deadline_ns), body, take, object, err);
+}
+
+struct plain {
+	int (*fn)(const Zd__Reply *reply, void *arg);
+	void *arg;
+};
+
+static int take_plain(const Zd__Reply *reply, void *object, struct zd_err *err)
+{
+	const struct plain *plain = object;
+
+	(void)err;
+	return plain->fn(reply, plain->arg);
+}
+
+int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
+            int (*fn)(const Zd__Reply *reply, void *arg), void *arg)
+{
+	struct plain plain = {.fn = fn, .arg = arg};
+
+	return zc_call_take(client, request, deadline_ms, ZD__REPLY__BODY__NOT_SET, fn ? take_plain : NULL,
+	                    &plain);
 }

@@ -49,12 +49,18 @@ enum zc_op_kind {
 
 struct zc_op;
 
+/* Takes the reply to a request that was granted. PROTOCOL: the reply is invalid. */
+typedef int zc_take_fn(const Zd__Reply *reply, void *object, struct zd_err *err);
+
 /* The functions of one call's tickets. NULL functions do nothing. */
 struct zc_ticket_type {
 	const char *what; /* DETACHED: "release", for error texts; a literal. NULL: reports nothing */
 	/* True: zerod_wait() accepts a stream, which then waits for op->fences and for the fences that
 	 * settle() adds. False: a wait returns when the daemon has answered, and accepts no stream. */
 	bool takes_stream;
+	/* Called with the lock by post.c before the request is sent. */
+	void (*posted)(struct zerod_client *client, struct zc_op *op);
+	Zd__Reply__BodyCase body; /* of the replies that answered() receives; NOT_SET: any */
 	/* Called with the lock when the daemon has granted the request. An error means an invalid reply: the
 	 * connection ends. */
 	int (*answered)(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
@@ -288,10 +294,9 @@ int zc_outstanding_await(struct zerod_client *client, Zd__Request *request, uint
  * half. After an error there is no request. Without the lock. */
 int zc_call_begin(struct zerod_client *client, struct zc_op *op, Zd__Request *request, uint64_t deadline_ns,
                   struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits for the reply, and hands it to `fn`, as zc_call() does. */
-int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns,
-                int (*fn)(const Zd__Reply *reply, void *arg), void *arg, struct zd_err *err)
-        __attribute__((warn_unused_result));
+/* Waits for the reply, and hands it to `take`, as zc_call_take() does. */
+int zc_call_end(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns, Zd__Reply__BodyCase body,
+                zc_take_fn *take, void *object, struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends the request of an op other than a CALL, or puts the request into the thread's batch. The op has
  * reserved room. The table owns the op from then on. On failure the op is freed, and its room returned. */
 int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request, struct zd_err *err)
@@ -300,7 +305,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
  * request, whose answer then has the status INTERRUPTED. */
 int zc_wait_own_answer(struct zerod_client *client, struct zc_op *op, uint64_t deadline_ns)
         __attribute__((warn_unused_result));
-/* Checks that the reply has the body that the request expects. Errors: PROTOCOL. */
+/* Checks that the reply has the body that the request expects. NOT_SET: any. Errors: PROTOCOL. */
 int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_err *err)
         __attribute__((warn_unused_result));
 
@@ -308,18 +313,21 @@ int zc_check_body(const Zd__Reply *reply, Zd__Reply__BodyCase body, struct zd_er
  * Fills request->id and request->deadline_ms, sends the request and waits for its reply. `deadline_ms` is as
  * in zerod.h: 0 is the client's default, ZEROD_NO_DEADLINE no deadline. It is the deadline of all waits of
  * the call: for room, for the socket, and for the reply, which can arrive a grace period later. Returns the
- * reply's status if it is not 0 (its text is then in zerod_last_error()), otherwise the result of `fn`. `fn`
- * runs on the calling thread, can be NULL, and can use the reply only during the call. If `fn` returns
- * PROTOCOL, the connection is ended.
+ * reply's status if it is not 0 (its text is then in zerod_last_error()), otherwise the result of `take`.
+ * `take` receives a reply with this body, runs on the calling thread, can be NULL, and can use the reply only
+ * during the call. If it returns PROTOCOL, the connection is ended.
  */
+ZEROD_MUST_USE int zc_call_take(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
+                                Zd__Reply__BodyCase body, zc_take_fn *take, void *object);
+/* As zc_call_take(), for programs that check the body themselves. */
 ZEROD_MUST_USE int zc_call(zerod_client *client, Zd__Request *request, uint32_t deadline_ms,
                            int (*fn)(const Zd__Reply *reply, void *arg), void *arg);
 
 /* ---- post.c -------------------------------------------------------------------------------------------- */
 
 /* Sends a request, or puts it into the thread's batch, and creates its ticket. `unit` can be NULL.
- * `deadline_ms` is the caller's option. Takes ownership of `data` (NULL, or from malloc()), also after an
- * error. Without the lock. */
+ * `deadline_ms` is the caller's option. Owns `data`, for the type's deinit(), also after an error. Without
+ * the lock. */
 int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type, void *data,
                   struct zc_unit *unit, Zd__Request *request, uint32_t deadline_ms, zerod_ticket *ticket,
                   struct zd_err *err) __attribute__((warn_unused_result));
@@ -329,10 +337,9 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
 /* Sends a request about the group without a ticket. The op's data is the group's id, by which the type's
- * functions find the group, unless the rank has left. *noted (unless NULL) is set, with the lock, to the op
- * before it is sent. `what` is a call of zerod.h, or NULL. */
+ * functions find the group, unless the rank has left; zc_ticket_free_data() frees it. `what` is a call of
+ * zerod.h, or NULL. */
 int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
-                      Zd__Request *request, struct zc_op **noted, struct zd_err *err)
-        __attribute__((warn_unused_result));
+                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
 
 #endif

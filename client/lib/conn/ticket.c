@@ -181,8 +181,10 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 		zc_ticket_fail(client, op, reply->error);
 		return 0;
 	}
-	if (op->type && op->type->answered)
-		rc = op->type->answered(client, op, reply, err);
+	if (op->type && op->type->answered) {
+		rc = zc_check_body(reply, op->type->body, err);
+		rc = rc ? rc : op->type->answered(client, op, reply, err);
+	}
 	if (rc) { /* the connection ends, and the ticket has the reason */
 		op->status = rc;
 		zc_ticket_fail(client, op, err->text);

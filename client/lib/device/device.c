@@ -16,21 +16,15 @@ struct device_listing {
 	void *arg;
 	bool done;
 	uint64_t next; /* cursor; 0: no more rows */
-	struct zd_err *err;
 };
 
-static int take_devices(const Zd__Reply *reply, void *arg)
+static int take_devices(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct device_listing *listing = arg;
-	const Zd__ListReply *list;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_LIST, listing->err);
+	struct device_listing *listing = object;
+	const Zd__ListReply *list = reply->list;
 
-	if (rc)
-		return rc;
-	list = reply->list;
 	if (list->next != 0 && list->next <= listing->next)
-		return zd_err_set(listing->err, ZEROD_E_PROTOCOL,
-		                  "the daemon's list of devices does not end");
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's list of devices does not end");
 	listing->next = list->next;
 	for (size_t i = 0; i < list->n_rows && !listing->done; i++)
 		if (list->rows[i]->row_case == ZD__ROW__ROW_DEVICE)
@@ -39,9 +33,9 @@ static int take_devices(const Zd__Reply *reply, void *arg)
 }
 
 static int list_devices(struct zerod_client *client, bool (*visit)(const Zd__DeviceRow *row, void *arg),
-                        void *arg, struct zd_err *err)
+                        void *arg)
 {
-	struct device_listing listing = {.visit = visit, .arg = arg, .err = err};
+	struct device_listing listing = {.visit = visit, .arg = arg};
 	int rc;
 
 	do {
@@ -50,7 +44,7 @@ static int list_devices(struct zerod_client *client, bool (*visit)(const Zd__Dev
 
 		list.table = ZD__TABLE__DEVICES;
 		list.cursor = listing.next;
-		rc = zc_call(client, &request, 0, take_devices, &listing);
+		rc = zc_call_take(client, &request, 0, ZD__REPLY__BODY_LIST, take_devices, &listing);
 	} while (!rc && !listing.done && listing.next != 0);
 	return rc;
 }
@@ -105,7 +99,7 @@ int zerod_device_get(zerod_client *client, uint32_t device, struct zerod_device_
 	if (!rc)
 		rc = zc_result_check(info, "info", err);
 	if (!rc)
-		rc = list_devices(client, match_number, &search, err);
+		rc = list_devices(client, match_number, &search);
 	if (!rc && !search.found)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "there is no device %u", device);
 	return rc;
@@ -157,7 +151,7 @@ int zc_device_find(struct zerod_client *client, const char *uuid, uint32_t *devi
 		                  "device_uuid '%.64s' is a MIG instance, which has no peer access to other "
 		                  "GPUs: zerod serves whole GPUs",
 		                  uuid);
-	rc = list_devices(client, match_name, &choice, err);
+	rc = list_devices(client, match_name, &choice);
 	if (rc)
 		return rc;
 	if (choice.nmatches == 0)

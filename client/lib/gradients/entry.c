@@ -29,13 +29,12 @@ static int take_reservation(struct zerod_client *client, struct zc_op *op, const
                             struct zd_err *err)
 {
 	struct zc_reserved *reserved = op->data;
-	const Zd__BucketReserveReply *from;
+	const Zd__BucketReserveReply *from = reply->bucket_reserve;
 	size_t align;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_RESERVE, err);
+	int rc;
 
-	if (rc || !reserved) /* the bucket was freed meanwhile */
-		return rc;
-	from = reply->bucket_reserve;
+	if (!reserved) /* the bucket was freed meanwhile */
+		return 0;
 	align = zerod_dtype_bytes(reserved->dtype);
 	reserved->entry = from->entry;
 	rc = zc_location_take(client, from->location, op->unit->padded_numel * align, align,
@@ -61,6 +60,7 @@ static void refused_reservation(struct zerod_client *client, struct zc_op *op)
 /* Only this file waits for these tickets. */
 static const struct zc_ticket_type reservation_type = {
         .what = "the gradient of",
+        .body = ZD__REPLY__BODY_BUCKET_RESERVE,
         .answered = take_reservation,
         .failed = refused_reservation,
 };
@@ -485,8 +485,8 @@ int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *c
 int zerod_reduce_skip(zerod_unit *unit, const struct zerod_skip_options *given, zerod_ticket *ticket)
 {
 	struct zerod_client *client = zc_unit_client(unit);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ReduceSkip skip = ZD__REDUCE_SKIP__INIT;
+	Zd__Request request = ZD_REQUEST(REDUCE_SKIP, reduce_skip, &skip);
 	struct zc_sending sending = {.type = &skip_type, .word = "skip", .ticket = ticket};
 	struct zerod_skip_options options;
 	struct zd_err *err;
@@ -506,8 +506,6 @@ int zerod_reduce_skip(zerod_unit *unit, const struct zerod_skip_options *given, 
 	sending.unit = unit->shared;
 	sending.detached = options.flags & ZEROD_SKIP_DETACHED;
 	skip.unit = unit->shared->id;
-	request.body_case = ZD__REQUEST__BODY_REDUCE_SKIP;
-	request.reduce_skip = &skip;
 	return zc_entry_send(client, &sending, &request, options.deadline_ms, err);
 }
 

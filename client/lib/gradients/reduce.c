@@ -28,22 +28,14 @@ static void begun(struct zerod_group *group, const Zd__BackwardBeginReply *reply
 	zc_buckets_forget(group, request);
 }
 
-struct beginning {
-	struct zerod_group *group;
-	struct zd_err *err;
-};
-
-static int take_backward(const Zd__Reply *reply, void *arg)
+static int take_backward(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct beginning *beginning = arg;
-	struct zerod_client *client = beginning->group->client;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BACKWARD_BEGIN, beginning->err);
+	struct zerod_group *group = object;
 
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&client->lock);
-	begun(beginning->group, reply->backward_begin, UINT64_MAX);
-	pthread_mutex_unlock(&client->lock);
+	(void)err;
+	pthread_mutex_lock(&group->client->lock);
+	begun(group, reply->backward_begin, UINT64_MAX);
+	pthread_mutex_unlock(&group->client->lock);
 	return 0;
 }
 
@@ -52,15 +44,16 @@ static int begin_answered(struct zerod_client *client, struct zc_op *op, const Z
 {
 	const uint64_t *id = op->data;
 	struct zerod_group *group = zc_group_find(client, *id);
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BACKWARD_BEGIN, err);
 
-	if (!rc && group)
+	(void)err;
+	if (group)
 		begun(group, reply->backward_begin, op->id);
-	return rc;
+	return 0;
 }
 
 static const struct zc_ticket_type begin_type = {
         .what = "the beginning of a backward",
+        .body = ZD__REPLY__BODY_BACKWARD_BEGIN,
         .answered = begin_answered,
         .deinit = zc_ticket_free_data,
 };
@@ -68,29 +61,28 @@ static const struct zc_ticket_type begin_type = {
 int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *given)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardBegin begin = ZD__BACKWARD_BEGIN__INIT;
+	Zd__Request request = ZD_REQUEST(BACKWARD_BEGIN, backward_begin, &begin);
 	struct zerod_backward_options options;
-	struct beginning beginning = {.group = group};
+	struct zd_err *err;
 	uint64_t deadline_ns;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &beginning.err);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", beginning.err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_backward_options", err);
 	if (!rc)
-		rc = zc_flags(options.flags, ZEROD_BACKWARD_DETACHED, "zerod_backward_options",
-		              beginning.err);
+		rc = zc_flags(options.flags, ZEROD_BACKWARD_DETACHED, "zerod_backward_options", err);
 	if (!rc)
-		rc = zc_reserved(options.reserved, "zerod_backward_options", beginning.err);
+		rc = zc_reserved(options.reserved, "zerod_backward_options", err);
 	if (!rc)
-		rc = zc_streams_check_poison(client, beginning.err);
+		rc = zc_streams_check_poison(client, err);
 	if (!rc)
-		rc = zc_backward_report(group, beginning.err);
+		rc = zc_backward_report(group, err);
 	if (rc)
 		return rc;
 	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
-	rc = zc_step_await(group, 1, deadline_ns, beginning.err);
+	rc = zc_step_await(group, 1, deadline_ns, err);
 	if (rc)
 		return rc;
 	options.deadline_ms = zc_left_ms(deadline_ns);
@@ -98,14 +90,12 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	begin.stage = options.stage ? options.stage : DEFAULT_STAGE;
 	begin.boundary = options.boundary != 0;
 	begin.target_dtype = options.target_dtype ? options.target_dtype : ZEROD_FLOAT32;
-	request.body_case = ZD__REQUEST__BODY_BACKWARD_BEGIN;
-	request.backward_begin = &begin;
 	if (options.flags & ZEROD_BACKWARD_DETACHED) {
 		request.deadline_ms = zc_deadline_ms(client, options.deadline_ms);
-		return zc_post_for_group(group, &begin_type, "zerod_backward_begin()", &request, NULL,
-		                         beginning.err);
+		return zc_post_for_group(group, &begin_type, "zerod_backward_begin()", &request, err);
 	}
-	return zc_call(client, &request, options.deadline_ms, take_backward, &beginning);
+	return zc_call_take(client, &request, options.deadline_ms, ZD__REPLY__BODY_BACKWARD_BEGIN,
+	                    take_backward, group);
 }
 
 static const struct zc_ticket_type end_type = {.what = "the end of a backward"};
@@ -114,8 +104,8 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
                        zerod_ticket *ticket)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardEnd end = ZD__BACKWARD_END__INIT;
+	Zd__Request request = ZD_REQUEST(BACKWARD_END, backward_end, &end);
 	struct zerod_backward_end_options options;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -134,8 +124,6 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 		return rc;
 	end.group = group->id;
 	end.skip_rest = options.flags & ZEROD_BACKWARD_SKIP_REST;
-	request.body_case = ZD__REQUEST__BODY_BACKWARD_END;
-	request.backward_end = &end;
 	if (!ticket) {
 		rc = zc_call(client, &request, options.deadline_ms, NULL, NULL);
 		/* The reason is a detached call that was refused before: an entry is not submitted, or the
@@ -154,8 +142,8 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 {
 	uint32_t deadline_ms;
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BackwardAbandon abandon = ZD__BACKWARD_ABANDON__INIT;
+	Zd__Request request = ZD_REQUEST(BACKWARD_ABANDON, backward_abandon, &abandon);
 	struct zc_fence_args fences;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -174,8 +162,6 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	abandon.group = group->id;
 	abandon.n_fences = fences.count;
 	abandon.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_BACKWARD_ABANDON;
-	request.backward_abandon = &abandon;
 	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
@@ -192,26 +178,13 @@ static struct zerod_client *bucket_client(const struct zerod_bucket *bucket)
 	return bucket ? bucket->group->client : NULL;
 }
 
-struct creation {
-	struct zerod_bucket *bucket;
-	struct zd_err *err;
-};
-
 static int fill_bucket(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	struct zerod_bucket *bucket = object;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_BUCKET_CREATE, err);
 
-	if (!rc)
-		bucket->id = reply->bucket_create->bucket;
-	return rc;
-}
-
-static int take_creation(const Zd__Reply *reply, void *arg)
-{
-	const struct creation *creation = arg;
-
-	return fill_bucket(reply, creation->bucket, creation->err);
+	(void)err;
+	bucket->id = reply->bucket_create->bucket;
+	return 0;
 }
 
 static const struct zc_kept_request *kept_creation(const void *object)
@@ -221,7 +194,8 @@ static const struct zc_kept_request *kept_creation(const void *object)
 
 int zc_buckets_rejoin(struct zerod_group *group, struct zd_err *err)
 {
-	static const struct zc_repeat repeat = {.kept = kept_creation, .take = fill_bucket};
+	static const struct zc_repeat repeat = {
+	        .kept = kept_creation, .body = ZD__REPLY__BODY_BUCKET_CREATE, .take = fill_bucket};
 	void *due[ZD_MAX_BUCKETS]; /* no daemon has granted more */
 	struct zerod_bucket *bucket;
 	size_t ndue = 0;
@@ -235,51 +209,49 @@ int zc_buckets_rejoin(struct zerod_group *group, struct zd_err *err)
 int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *given, zerod_bucket **bucket)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BucketCreate create = ZD__BUCKET_CREATE__INIT;
+	Zd__Request request = ZD_REQUEST(BUCKET_CREATE, bucket_create, &create);
 	struct zerod_bucket_options options;
-	struct creation creation;
+	struct zerod_bucket *made;
+	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &creation.err);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc && (!given || !bucket))
-		rc = zd_err_set(creation.err, ZEROD_E_INVALID, "options or bucket is NULL");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "options or bucket is NULL");
 	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_bucket_options", creation.err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_bucket_options", err);
 	if (!rc && zerod_dtype_bytes(options.dtype) == 0)
-		rc = zd_err_set(creation.err, ZEROD_E_INVALID, "bucket: there is no dtype %d",
-		                (int)options.dtype);
+		rc = zd_err_set(err, ZEROD_E_INVALID, "bucket: there is no dtype %d", (int)options.dtype);
 	if (rc)
 		return rc;
-	creation.bucket = calloc(1, sizeof(*creation.bucket));
-	if (!creation.bucket)
-		return zd_err_errno(creation.err, ENOMEM, "creating a bucket");
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return zd_err_errno(err, ENOMEM, "creating a bucket");
 	create.group = group->id;
 	create.dtype = options.dtype;
 	create.slot_bytes = options.slot_bytes ? options.slot_bytes : DEFAULT_SLOT_BYTES;
 	create.nslots = options.nslots ? options.nslots : DEFAULT_NSLOTS;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_CREATE;
-	request.bucket_create = &create;
-	rc = zc_call(client, &request, 0, take_creation, &creation);
+	rc = zc_call_take(client, &request, 0, ZD__REPLY__BODY_BUCKET_CREATE, fill_bucket, made);
 	if (rc) {
-		free(creation.bucket);
+		free(made);
 		return rc;
 	}
-	creation.bucket->group = group;
-	creation.bucket->dtype = options.dtype;
-	creation.bucket->created = zc_request_keep(client, &request);
+	made->group = group;
+	made->dtype = options.dtype;
+	made->created = zc_request_keep(client, &request);
 	pthread_mutex_lock(&client->lock);
-	LIST_INSERT_HEAD(&group->buckets, creation.bucket, link);
+	LIST_INSERT_HEAD(&group->buckets, made, link);
 	pthread_mutex_unlock(&client->lock);
-	*bucket = creation.bucket;
+	*bucket = made;
 	return 0;
 }
 
 int zerod_bucket_destroy(zerod_bucket *bucket)
 {
 	struct zerod_client *client = bucket_client(bucket);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BucketDestroy destroy = ZD__BUCKET_DESTROY__INIT;
+	Zd__Request request = ZD_REQUEST(BUCKET_DESTROY, bucket_destroy, &destroy);
 	struct zd_err *err;
 	ZC_INSIDE(client);
 	int rc = zc_enter_group_quietly(bucket ? bucket->group : NULL, &err);
@@ -287,8 +259,6 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	if (rc)
 		return rc;
 	destroy.bucket = bucket->id;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_DESTROY;
-	request.bucket_destroy = &destroy;
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;

@@ -25,9 +25,7 @@
 struct stepping {
 	struct zerod_group *group;
 	struct zerod_step_info *info;
-	Zd__Reply__BodyCase body;
 	struct zc_fences fences; /* when the scalars can be read */
-	struct zd_err *err;
 };
 
 /* With the lock. A group whose units are all frozen has no target: segment 0. */
@@ -59,20 +57,19 @@ static int bind_target(struct zerod_group *group, const Zd__StepBeginReply *repl
 	return 0;
 }
 
-static int take_step(const Zd__Reply *reply, void *arg)
+static int take_step(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct stepping *stepping = arg;
+	struct stepping *stepping = object;
 	struct zerod_client *client = stepping->group->client;
 	const Zd__StepBeginReply *step = reply->step_begin; /* step_get has the same in the same place */
-	int rc = zc_check_body(reply, stepping->body, stepping->err);
+	int rc = 0;
 
-	if (!rc && stepping->body == ZD__REPLY__BODY_STEP_BEGIN) {
+	if (reply->body_case == ZD__REPLY__BODY_STEP_BEGIN) {
 		pthread_mutex_lock(&client->lock);
-		rc = bind_target(stepping->group, step, stepping->err);
+		rc = bind_target(stepping->group, step, err);
 		stepping->group->stepped_ahead = false;
 		if (!rc)
-			rc = zc_fences_take(client, step->n_fences, step->fences, &stepping->fences,
-			                    stepping->err);
+			rc = zc_fences_take(client, step->n_fences, step->fences, &stepping->fences, err);
 		pthread_mutex_unlock(&client->lock);
 	}
 	if (rc)
@@ -97,9 +94,9 @@ static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd
 {
 	const uint64_t *id = op->data;
 	struct zerod_group *group = zc_group_find(client, *id);
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_BEGIN, err);
+	int rc = 0;
 
-	if (!rc && group) {
+	if (group) {
 		rc = bind_target(group, reply->step_begin, err);
 		group->stepped_ahead = true;
 	}
@@ -112,6 +109,7 @@ static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd
 static const struct zc_ticket_type step_ticket = {
         .what = "the step's target",
         .takes_stream = true,
+        .body = ZD__REPLY__BODY_STEP_BEGIN,
         .answered = take_promised,
         .deinit = zc_ticket_free_data,
 };
@@ -132,43 +130,43 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 {
 	struct zerod_step_options options;
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepBegin begin = ZD__STEP_BEGIN__INIT;
-	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_BEGIN};
+	Zd__Request request = ZD_REQUEST(STEP_BEGIN, step_begin, &begin);
+	struct stepping stepping = {.group = group, .info = info};
+	struct zd_err *err;
 	uint64_t deadline_ns;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &stepping.err);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
-		rc = zc_options(&options, sizeof(options), given, "zerod_step_options", stepping.err);
+		rc = zc_options(&options, sizeof(options), given, "zerod_step_options", err);
 	if (!rc)
-		rc = zc_flags(options.flags, ZEROD_STEP_SCALARS, "zerod_step_options", stepping.err);
+		rc = zc_flags(options.flags, ZEROD_STEP_SCALARS, "zerod_step_options", err);
 	if (!rc && ticket && info)
-		rc = zd_err_set(stepping.err, ZEROD_E_INVALID,
+		rc = zd_err_set(err, ZEROD_E_INVALID,
 		                "info and ticket are both set: with a ticket info must be NULL, and "
 		                "zerod_step_get() returns it");
 	else if (!rc && !ticket)
-		rc = zc_result_check(info, "info", stepping.err);
+		rc = zc_result_check(info, "info", err);
 	if (!rc)
-		rc = zc_streams_check_poison(client, stepping.err);
+		rc = zc_streams_check_poison(client, err);
 	if (!rc)
-		rc = zc_targets_return(group, false, stepping.err);
+		rc = zc_targets_return(group, false, err);
 	if (!rc)
-		rc = zc_backward_report(group, stepping.err);
+		rc = zc_backward_report(group, err);
 	if (rc)
 		return rc;
 	begin.group = group->id;
 	begin.ahead = ticket != NULL;
 	begin.scalars = options.flags & ZEROD_STEP_SCALARS;
-	request.body_case = ZD__REQUEST__BODY_STEP_BEGIN;
-	request.step_begin = &begin;
 	if (ticket)
-		return post_step(group, &request, options.deadline_ms, ticket, stepping.err);
+		return post_step(group, &request, options.deadline_ms, ticket, err);
 	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
-	rc = zc_call(client, &request, options.deadline_ms, take_step, &stepping);
+	rc = zc_call_take(client, &request, options.deadline_ms, ZD__REPLY__BODY_STEP_BEGIN, take_step,
+	                  &stepping);
 	if (!rc)
 		rc = zc_fences_wait(client, &stepping.fences, zc_answer_ns(deadline_ns),
-		                    "the result of the step to be stored", stepping.err);
+		                    "the result of the step to be stored", err);
 	zc_fences_deinit(&stepping.fences);
 	return rc;
 }
@@ -195,22 +193,21 @@ int zerod_step_get(zerod_group *group, const struct zerod_wait_options *options,
 {
 	uint32_t deadline_ms = 0;
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepGet get = ZD__STEP_GET__INIT;
-	struct stepping stepping = {.group = group, .info = info, .body = ZD__REPLY__BODY_STEP_GET};
+	Zd__Request request = ZD_REQUEST(STEP_GET, step_get, &get);
+	struct stepping stepping = {.group = group, .info = info};
+	struct zd_err *err;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &stepping.err);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, stepping.err);
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc)
-		rc = zc_result_check(info, "info", stepping.err);
+		rc = zc_result_check(info, "info", err);
 	if (rc)
 		return rc;
 	get.group = group->id;
-	request.body_case = ZD__REQUEST__BODY_STEP_GET;
-	request.step_get = &get;
-	return zc_call(client, &request, deadline_ms, take_step, &stepping);
+	return zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_STEP_GET, take_step, &stepping);
 }
 
 int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalars)
@@ -242,48 +239,43 @@ int zerod_step_scalars_get(zerod_group *group, struct zerod_step_scalars *scalar
 }
 
 struct norms {
-	struct zerod_client *client;
 	size_t count;
 	double *norms_squared;
-	struct zd_err *err;
 };
 
-static int take_norms(const Zd__Reply *reply, void *arg)
+static int take_norms(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	const struct norms *norms = arg;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_STEP_GET, norms->err);
+	const struct norms *norms = object;
 
-	if (!rc && reply->step_get->n_norms_squared != norms->count)
-		rc = zd_err_set(norms->err, ZEROD_E_PROTOCOL,
-		                "the daemon's reply has %zu norms, expected %zu",
-		                reply->step_get->n_norms_squared, norms->count);
-	if (!rc)
-		memcpy(norms->norms_squared, reply->step_get->norms_squared, norms->count * sizeof(double));
-	return rc;
+	if (reply->step_get->n_norms_squared != norms->count)
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's reply has %zu norms, expected %zu",
+		                  reply->step_get->n_norms_squared, norms->count);
+	memcpy(norms->norms_squared, reply->step_get->norms_squared, norms->count * sizeof(double));
+	return 0;
 }
 
 int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t count,
                          const struct zerod_wait_options *options, double *norms_squared)
 {
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepGet get = ZD__STEP_GET__INIT;
+	Zd__Request request = ZD_REQUEST(STEP_GET, step_get, &get);
 	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
-	struct norms norms = {.client = client, .count = count, .norms_squared = norms_squared};
+	struct norms norms = {.count = count, .norms_squared = norms_squared};
+	struct zd_err *err;
 	uint32_t deadline_ms = 0;
 	ZC_INSIDE(client);
-	int rc = zc_enter_group(group, &norms.err);
+	int rc = zc_enter_group(group, &err);
 
 	if (!rc)
-		rc = zc_wait_options(options, &deadline_ms, norms.err);
+		rc = zc_wait_options(options, &deadline_ms, err);
 	if (!rc && (count == 0 || !units || !norms_squared))
-		rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units or norms_squared is NULL, or count is 0");
+		rc = zd_err_set(err, ZEROD_E_INVALID, "units or norms_squared is NULL, or count is 0");
 	if (!rc && count > ZD_MAX_UNITS_PER_REQUEST)
-		rc = zd_err_set(norms.err, ZEROD_E_LIMIT, "%u units; at most %u", count,
-		                ZD_MAX_UNITS_PER_REQUEST);
+		rc = zd_err_set(err, ZEROD_E_LIMIT, "%u units; at most %u", count, ZD_MAX_UNITS_PER_REQUEST);
 	for (uint32_t i = 0; i < count && !rc; i++) {
 		if (!units[i] || units[i]->group->client != client)
-			rc = zd_err_set(norms.err, ZEROD_E_INVALID, "units[%u] is %s", i,
+			rc = zd_err_set(err, ZEROD_E_INVALID, "units[%u] is %s", i,
 			                units[i] ? "another client's" : "NULL");
 		else
 			ids[i] = units[i]->shared->id;
@@ -293,12 +285,15 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 	get.group = group->id;
 	get.n_units = count;
 	get.units = ids;
-	request.body_case = ZD__REQUEST__BODY_STEP_GET;
-	request.step_get = &get;
-	return zc_call(client, &request, deadline_ms, take_norms, &norms);
+	return zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY_STEP_GET, take_norms, &norms);
 }
 
 /* ---- The end ------------------------------------------------------------------------------------------- */
+
+static void end_posted(struct zerod_client *client, struct zc_op *op)
+{
+	zc_group_find(client, *(const uint64_t *)op->data)->step_ending = op;
+}
 
 /* With the lock. */
 static void end_over(struct zerod_client *client, const struct zc_op *op)
@@ -329,6 +324,7 @@ static void end_failed(struct zerod_client *client, struct zc_op *op)
 
 static const struct zc_ticket_type end_type = {
         .what = "the end of a step",
+        .posted = end_posted,
         .answered = end_answered,
         .failed = end_failed,
         .deinit = zc_ticket_free_data,
@@ -371,8 +367,8 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 {
 	uint32_t deadline_ms;
 	struct zerod_client *client = zc_group_client(group);
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__StepEnd end = ZD__STEP_END__INIT;
+	Zd__Request request = ZD_REQUEST(STEP_END, step_end, &end);
 	struct zc_fence_args fences;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -387,13 +383,11 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	end.group = group->id;
 	end.n_fences = fences.count;
 	end.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_STEP_END;
-	request.step_end = &end;
 	pthread_mutex_lock(&client->lock);
 	note_before(group);
 	pthread_mutex_unlock(&client->lock);
 	if (group->target_bound && group->stepped_ahead) /* without a deadline: no call would retry */
-		rc = zc_post_for_group(group, &end_type, NULL, &request, &group->step_ending, err);
+		rc = zc_post_for_group(group, &end_type, NULL, &request, err);
 	else
 		rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)

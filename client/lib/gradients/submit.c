@@ -52,8 +52,8 @@ int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *buck
                     const struct zc_fence_args *fences, const struct zerod_reduce_options *options,
                     const struct zc_sending *sending, struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__BucketSubmit submit = ZD__BUCKET_SUBMIT__INIT;
+	Zd__Request request = ZD_REQUEST(BUCKET_SUBMIT, bucket_submit, &submit);
 	uint32_t absent[ZD_MAX_VIEWS];
 	int rc;
 
@@ -69,8 +69,6 @@ int zc_entry_submit(struct zerod_client *client, const struct zerod_bucket *buck
 		memcpy(absent, options->absent, options->nabsent * sizeof(*absent));
 	submit.n_absent = options->nabsent;
 	submit.absent = absent;
-	request.body_case = ZD__REQUEST__BODY_BUCKET_SUBMIT;
-	request.bucket_submit = &submit;
 	rc = zc_entry_send(client, sending, &request, options->deadline_ms, err);
 	if (!rc)
 		zc_worker_expect(client);

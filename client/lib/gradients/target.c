@@ -69,8 +69,8 @@ static void unmark_readers(struct zerod_client *client)
 static int return_places(struct zerod_client *client, struct zc_unit *const *units, uint32_t count,
                          struct zd_err *err)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__TargetReturn back = ZD__TARGET_RETURN__INIT;
+	Zd__Request request = ZD_REQUEST(TARGET_RETURN, target_return, &back);
 	uint64_t ids[ZD_MAX_UNITS_PER_REQUEST];
 	struct zc_fence_args fences;
 	int rc = fence_readers(client, &fences, err);
@@ -83,8 +83,6 @@ static int return_places(struct zerod_client *client, struct zc_unit *const *uni
 	back.units = ids;
 	back.n_fences = fences.count;
 	back.fences = fences.pointers;
-	request.body_case = ZD__REQUEST__BODY_TARGET_RETURN;
-	request.target_return = &back;
 	rc = zc_post_detached(client, units[0], "return of the target", &request, err);
 	if (rc)
 		return rc;
@@ -251,18 +249,15 @@ static int take_terms(struct lending *lending, const Zd__ReduceWaitReply *from, 
 	return rc;
 }
 
-static int take_loan(const Zd__Reply *reply, void *arg)
+static int take_loan(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct lending *lending = arg;
+	struct lending *lending = object;
 	const Zd__ReduceWaitReply *from = reply->reduce_wait;
-	size_t each;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_REDUCE_WAIT, lending->err);
+	size_t each = zerod_dtype_bytes((enum zerod_dtype)from->target_dtype);
+	int rc;
 
-	if (rc)
-		return rc;
-	each = zerod_dtype_bytes((enum zerod_dtype)from->target_dtype);
 	if (each == 0)
-		return zd_err_set(lending->err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
 		                  from->target_dtype);
 	pthread_mutex_lock(&lending->client->lock);
 	rc = lending->wants_terms ? take_terms(lending, from, each) : take_sum(lending, from, each);
@@ -333,8 +328,8 @@ static int let_stream_wait(const struct lending *lending)
 
 static int borrow(struct lending *lending, const struct zerod_wait_options *options)
 {
-	Zd__Request request = ZD__REQUEST__INIT;
 	Zd__ReduceWait wait = ZD__REDUCE_WAIT__INIT;
+	Zd__Request request = ZD_REQUEST(REDUCE_WAIT, reduce_wait, &wait);
 	uint32_t deadline_ms = 0;
 	int rc = zc_wait_options(options, &deadline_ms, lending->err);
 
@@ -345,9 +340,8 @@ static int borrow(struct lending *lending, const struct zerod_wait_options *opti
 	wait.unit = lending->unit->shared->id;
 	wait.terms = lending->wants_terms;
 	wait.ahead = lending->stream && !wait.terms;
-	request.body_case = ZD__REQUEST__BODY_REDUCE_WAIT;
-	request.reduce_wait = &wait;
-	rc = zc_call(lending->client, &request, deadline_ms, take_loan, lending);
+	rc = zc_call_take(lending->client, &request, deadline_ms, ZD__REPLY__BODY_REDUCE_WAIT, take_loan,
+	                  lending);
 	if (rc)
 		return rc;
 	rc = map_loan(lending);

@@ -213,7 +213,7 @@ static void say_goodbye(struct zerod_client *client)
 	rc = zc_call_begin(client, &op, &request, deadline_ns, &ignored);
 	zc_flush(client);
 	if (!rc)
-		rc = zc_call_end(client, &op, deadline_ns, NULL, NULL, &ignored);
+		rc = zc_call_end(client, &op, deadline_ns, ZD__REPLY__BODY__NOT_SET, NULL, NULL, &ignored);
 	(void)rc; /* the session ends in either case */
 }
 
@@ -256,34 +256,23 @@ void zerod_close(zerod_client *client)
 
 /* ---- The hello ----------------------------------------------------------------------------------------- */
 
-struct greeting {
-	struct zerod_client *client;
-	struct zd_err *err;
-};
-
-static int take_hello(const Zd__Reply *reply, void *arg)
+static int take_hello(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct greeting *greeting = arg;
-	struct zerod_client *client = greeting->client;
-	const Zd__HelloReply *hello;
-	int rc = zc_check_body(reply, ZD__REPLY__BODY_HELLO, greeting->err);
+	struct zerod_client *client = object;
+	const Zd__HelloReply *hello = reply->hello;
 
-	if (rc)
-		return rc;
-	hello = reply->hello;
 	if (hello->version != ZD_PROTOCOL_VERSION)
-		return zd_err_set(greeting->err, ZEROD_E_VERSION,
-		                  "the daemon speaks version %u, this library %u", hello->version,
-		                  ZD_PROTOCOL_VERSION);
+		return zd_err_set(err, ZEROD_E_VERSION, "the daemon speaks version %u, this library %u",
+		                  hello->version, ZD_PROTOCOL_VERSION);
 	if (hello->timelines == 0 || hello->timelines > ZD_TIMELINES)
-		return zd_err_set(greeting->err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
+		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's pages have %u timelines",
 		                  hello->timelines);
 	if (client->strict && !hello->strict)
 		return zd_err_set(
-		        greeting->err, ZEROD_E_UNSUPPORTED,
+		        err, ZEROD_E_UNSUPPORTED,
 		        "the daemon does not place gathered buffers in separate pages, which strict needs");
 	if (client->poison_mode && !hello->poison)
-		return zd_err_set(greeting->err, ZEROD_E_UNSUPPORTED,
+		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon does not fill released buffers, which poison (the option, or "
 		                  "$ZEROD_POISON) needs");
 	client->session = hello->session;
@@ -304,7 +293,6 @@ int zc_greet(struct zerod_client *client, const char *name)
 {
 	Zd__Hello hello = ZD__HELLO__INIT;
 	Zd__Request request = ZD_REQUEST(HELLO, hello, &hello);
-	struct greeting greeting = {.client = client, .err = zc_err(client)};
 	uint64_t former[ZC_MAX_FORMER];
 	char *features[] = {(char *)ZD_FEATURE_WORK, (char *)ZD_FEATURE_WORK_AHEAD, (char *)ZD_FEATURE_FRAMES,
 	                    (char *)ZD_FEATURE_RINGS, (char *)ZD_FEATURE_RUN_AHEAD};
@@ -319,7 +307,7 @@ int zc_greet(struct zerod_client *client, const char *name)
 	hello.features = features;
 	hello.n_former_sessions = zc_former_list(client->daemon, former);
 	hello.former_sessions = former;
-	return zc_call(client, &request, 0, take_hello, &greeting);
+	return zc_call_take(client, &request, 0, ZD__REPLY__BODY_HELLO, take_hello, client);
 }
 
 /* Access is revoked by pages of this machine, and buffers are placed in pages of the protocol. */
@@ -457,11 +445,12 @@ int zerod_connect(const struct zerod_options *given, zerod_client **client)
 
 /* ---- Session ------------------------------------------------------------------------------------------- */
 
-static int take_reset(const Zd__Reply *reply, void *arg)
+static int take_reset(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
-	struct zerod_client *client = arg;
+	struct zerod_client *client = object;
 	bool says = reply->body_case == ZD__REPLY__BODY_SESSION_RESET; /* older daemons do not */
 
+	(void)err;
 	pthread_mutex_lock(&client->lock);
 	zc_targets_settle(client, says ? reply->session_reset : NULL);
 	pthread_mutex_unlock(&client->lock);
@@ -485,7 +474,7 @@ int zerod_session_reset(zerod_client *client, const struct zerod_wait_options *o
 	pthread_mutex_lock(&client->lock);
 	zc_targets_doubt(client);
 	pthread_mutex_unlock(&client->lock);
-	rc = zc_call(client, &request, deadline_ms, take_reset, client);
+	rc = zc_call_take(client, &request, deadline_ms, ZD__REPLY__BODY__NOT_SET, take_reset, client);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);

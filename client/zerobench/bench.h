@@ -24,14 +24,7 @@
 #define ZD_BENCH_MAX_RANKS 64
 #define ZD_BENCH_MAX_NODES 8
 
-enum zd_bench_op {
-	ZD_BENCH_GATHER,
-	ZD_BENCH_REDUCE,
-	ZD_BENCH_RPC,
-	ZD_BENCH_ALLOC,
-	ZD_BENCH_SCALE,
-	ZD_BENCH_STEP
-};
+enum zd_bench_op { ZD_BENCH_GATHER, ZD_BENCH_REDUCE, ZD_BENCH_RPC, ZD_BENCH_SCALE, ZD_BENCH_STEP };
 
 /* A structure of zerod.h to be filled in, which is a member of another one. */
 #define ZD_SIZED(out) ((out)->struct_size = sizeof(*(out)), (out))
@@ -40,14 +33,14 @@ struct zd_bench_options {
 	enum zd_bench_op op;
 	uint64_t min_bytes, max_bytes; /* of a unit */
 	uint32_t factor;               /* from one size to the next */
-	uint64_t step_bytes;           /* added instead; 0: the factor */
 	uint32_t iters, warmup;
 	uint32_t ranks, units;
 	enum zerod_dtype dtype;
-	bool check, start;
-	bool json, csv;          /* results are printed at the end, as this; else as lines */
+	uint32_t check; /* 0: contents are not compared */
+	bool start;
+	bool json;               /* results are printed at the end, as an object; else as lines */
 	bool strict;             /* a missed target is an error */
-	unsigned particular;     /* bit i: the option particular[i] of main.c was given */
+	unsigned given;          /* bit i: the option settings[i] of main.c */
 	const char *socket_path; /* NULL: a private daemon */
 	/* On GPUs: */
 	bool cuda; /* the private daemon's backend */
@@ -59,8 +52,8 @@ struct zd_bench_options {
 	enum zerod_collectives collectives;
 	uint32_t load_side;      /* of the matrices that the trainers multiply meanwhile; 0: no products */
 	uint64_t backward_bytes; /* gradients of a whole backward; 0: none is measured */
-	const char *nccl_path, *cublas_path; /* NULL: searched for */
-	bool copy_engines;                   /* NCCL gathers with them */
+	const char *nccl_path;   /* NULL: searched for */
+	bool copy_engines;       /* NCCL gathers with them */
 };
 
 struct zd_bench {
@@ -255,11 +248,7 @@ struct zd_latency_row {
 	struct zd_stats time, baseline;
 };
 
-/* Whether results are printed at the end, all at once. */
-bool zd_report_is_collected(const struct zd_bench *bench);
 void zd_report_begin(const struct zd_bench *bench);
-/* Prints an array of objects as comma-separated values: names, then a line for each object (csv.c). */
-void zd_csv_print(const json_t *objects, FILE *file);
 void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *row);
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
 /* Prints a single figure with its unit. */
@@ -305,7 +294,6 @@ void zd_private_stop(struct zd_private *daemon);
 int zd_bench_gather(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-int zd_bench_alloc(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Measures on GPUs (cuda_run.c). */
 int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Counts the GPUs. This process then still does not use CUDA. */

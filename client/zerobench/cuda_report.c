@@ -379,13 +379,13 @@ static void report_sm_time(struct zd_bench *bench, const struct zd_cuda_run *run
 void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const struct zd_cuda_shared *shared = run->shared;
-	if (!zd_report_is_collected(bench))
+	if (!bench->options.json)
 		print_head(bench, run);
 	for (uint32_t i = 0; i < shared->nrows; i++) {
 		const struct zd_cuda_row *row = &shared->rows[i];
 		bench->wrong += row->wrong;
 		zd_report_busbw(bench, busbw(run, row->bytes, row->ways[ZD_CUDA_ZEROD].each.p50));
-		if (zd_report_is_collected(bench))
+		if (bench->options.json)
 			json_array_append_new(bench->results, row_json(bench, run, row));
 		else
 			print_row(bench, run, row);

@@ -185,8 +185,7 @@ static int begin_trainer(struct zd_cuda_trainer *trainer)
 	if (!status)
 		status = join_nccl(trainer);
 	if (!status && options->load_side)
-		status = zd_gemm_new(&trainer->gpu, options->load_side, options->cublas_path, &trainer->gemm,
-		                     member->err);
+		status = zd_gemm_new(&trainer->gpu, options->load_side, NULL, &trainer->gemm, member->err);
 	return status;
 }
 

@@ -25,15 +25,9 @@ static const struct op {
         [ZD_BENCH_GATHER] = {"gather", zd_bench_gather, 20, 5, 4},
         [ZD_BENCH_REDUCE] = {"reduce", zd_bench_reduce, 20, 5, 4},
         [ZD_BENCH_RPC] = {"rpc", zd_bench_rpc, 20000, 1000, 1},
-        [ZD_BENCH_ALLOC] = {"alloc", zd_bench_alloc, 1000, 20, 1},
         [ZD_BENCH_SCALE] = {"scale", zd_bench_scale, 20000, 1000, 16},
         [ZD_BENCH_STEP] = {"step", zd_bench_step, 10, 3, 2},
 };
-
-static const struct {
-	const char *name;
-	enum zerod_dtype dtype;
-} dtypes[] = {{"float", ZEROD_FLOAT32}, {"bfloat16", ZEROD_BFLOAT16}, {"half", ZEROD_FLOAT16}};
 
 /* On GPUs, with other defaults. */
 static const struct op cuda_ops[] = {
@@ -41,18 +35,9 @@ static const struct op cuda_ops[] = {
         [ZD_BENCH_REDUCE] = {"reduce", zd_bench_cuda, 100, 10, 0},
         [ZD_BENCH_STEP] = {"step", zd_bench_cuda, 10, 3, 0},
 };
-/* The names of NCCL and its tests. */
-static const struct {
-	const char *name;
-	enum zd_bench_op op;
-	bool all_reduce;
-} aliases[] = {{"all_gather", ZD_BENCH_GATHER, false},
-               {"reduce_scatter", ZD_BENCH_REDUCE, false},
-               {"all_reduce", ZD_BENCH_REDUCE, true}};
 
 enum {
 	KEY_JSON = 256,
-	KEY_CSV,
 	KEY_STRICT,
 	KEY_PEER,
 	KEY_SOCKET,
@@ -63,7 +48,6 @@ enum {
 	KEY_ALONE,
 	KEY_BACKWARD,
 	KEY_NCCL,
-	KEY_CUBLAS,
 	KEY_NODES,
 	KEY_COLLECTIVES,
 	KEY_ON_HOST,
@@ -74,39 +58,49 @@ enum {
 #define STEP_UNITS  16u
 #define STEP_SIDE   4096u /* of the matrices whose products are a step's work on GPUs */
 #define MOVES_BYTES (1u << ZD_BENCH_GATHER | 1u << ZD_BENCH_REDUCE)
-#define HAS_SIZES   (MOVES_BYTES | 1u << ZD_BENCH_ALLOC)
 #define STEPS       (1u << ZD_BENCH_STEP)
+#define ALL         (~0u)
 
-/* Options that only some operations accept. check_backend() checks the options for GPUs. */
-static const struct {
-	const char *name;
+#define AT(member) offsetof(struct zd_bench_options, member)
+
+/* The options that only set a member. */
+static const struct setting {
 	int key;
-	unsigned ops; /* a bit for each operation that accepts it */
-} particular[] = {
-        {"minbytes", 'b', HAS_SIZES},
-        {"maxbytes", 'e', HAS_SIZES | STEPS},
-        {"stepfactor", 'f', HAS_SIZES},
-        {"check", 'c', MOVES_BYTES},
-        {"stepbytes", 'i', HAS_SIZES},
-        {"datatype", 'd', MOVES_BYTES | STEPS},
-        {"units", KEY_UNITS, 1u << ZD_BENCH_SCALE | STEPS},
-        {"on-host", KEY_ON_HOST, 1u << ZD_BENCH_GATHER},
+	enum { FLAG, COUNT, BYTES, DTYPE, TEXT } kind;
+	size_t offset;
+	unsigned ops; /* a bit for each operation that accepts it. check_backend() checks those for GPUs */
+	uint32_t least, most; /* of a count */
+} settings[] = {
+        {'b', BYTES, AT(min_bytes), MOVES_BYTES, 0, 0},
+        {'e', BYTES, AT(max_bytes), MOVES_BYTES | STEPS, 0, 0},
+        {'f', COUNT, AT(factor), MOVES_BYTES, 2, 1u << 20},
+        {'n', COUNT, AT(iters), ALL, 1, 10000000},
+        {'w', COUNT, AT(warmup), ALL, 0, 10000000},
+        {'c', COUNT, AT(check), MOVES_BYTES, 0, 1},
+        {'d', DTYPE, AT(dtype), MOVES_BYTES | STEPS, 0, 0},
+        {'r', COUNT, AT(ranks), ALL, 1, ZD_BENCH_MAX_RANKS},
+        {KEY_UNITS, COUNT, AT(units), 1u << ZD_BENCH_SCALE | STEPS, 1, 65536},
+        {KEY_JSON, FLAG, AT(json), ALL, 0, 0},
+        {KEY_STRICT, FLAG, AT(strict), ALL, 0, 0},
+        {KEY_SOCKET, TEXT, AT(socket_path), ALL, 0, 0},
+        {KEY_START, FLAG, AT(start), ALL, 0, 0},
+        {KEY_ALONE, FLAG, AT(alone), ALL, 0, 0},
+        {KEY_ON_HOST, FLAG, AT(on_host), 1u << ZD_BENCH_GATHER, 0, 0},
+        {KEY_NODES, COUNT, AT(nodes), ALL, 1, ZD_BENCH_MAX_NODES},
+        {KEY_BACKWARD, BYTES, AT(backward_bytes), ALL, 0, 0},
+        {KEY_NCCL, TEXT, AT(nccl_path), ALL, 0, 0},
 };
 
 static const struct argp_option argp_options[] = {
         {"op", 'o', "OP", 0,
-         "gather (all_gather), reduce (reduce_scatter), all_reduce, rpc, alloc, scale or step (default: "
-         "gather)",
-         0},
-        {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; alloc: 4K; GPUs: 64K)", 0},
+         "gather (all_gather), reduce (reduce_scatter), all_reduce, rpc, scale or step (default: gather)", 0},
+        {"minbytes", 'b', "SIZE", 0, "smallest unit (default: 1M; GPUs: 64K)", 0},
         {"maxbytes", 'e', "SIZE", 0,
-         "largest unit (default: 64M; alloc: 16M; GPUs: 1G; step: its units, 64M, host devices: 1M)", 0},
+         "largest unit (default: 64M; GPUs: 1G; step: its units, 64M, host devices: 1M)", 0},
         {"stepfactor", 'f', "FACTOR", 0, "from one size to the next (default: 4)", 0},
-        {"stepbytes", 'i', "SIZE", 0, "added from one size to the next, instead of a factor", 0},
-        {"iters", 'n', "N", 0,
-         "timed iterations (default: 20; GPUs: 100; alloc: 1000; rpc, scale: 20000; step: 10)", 0},
+        {"iters", 'n', "N", 0, "timed iterations (default: 20; GPUs: 100; rpc, scale: 20000; step: 10)", 0},
         {"warmup_iters", 'w', "N", 0,
-         "iterations before them (default: 5; GPUs: 10; alloc: 20; rpc, scale: 1000; step: 3)", 0},
+         "iterations before them (default: 5; GPUs: 10; rpc, scale: 1000; step: 3)", 0},
         {"check", 'c', "0|1", 0, "compare all bytes, in a separate iteration (default: 1)", 0},
         {"ranks", 'r', "N", 0, "processes, one per rank (default: 4; step: 2; scale: 16; GPUs: one each)", 0},
         {"ngpus", 'g', NULL, OPTION_ALIAS, NULL, 0},
@@ -114,7 +108,6 @@ static const struct argp_option argp_options[] = {
         {"units", KEY_UNITS, "N", 0,
          "units of the large daemon, for scale (default: 10000), or of a step (16)", 0},
         {"json", KEY_JSON, NULL, 0, "one JSON object, with machine, date and versions", 0},
-        {"csv", KEY_CSV, NULL, 0, "results as comma-separated values", 0},
         {"strict", KEY_STRICT, NULL, 0, "end with 100 if a target was missed", 0},
         {"socket", KEY_SOCKET, "PATH", 0, "measure the daemon on this socket (default: $ZEROD_SOCKET)", 0},
         {"start", KEY_START, NULL, 0, "measure a private daemon: the default without a socket", 0},
@@ -132,17 +125,24 @@ static const struct argp_option argp_options[] = {
          "on GPUs: libnccl.so.2 to compare with, or none (default: searched for)", 0},
         {"peer", KEY_PEER, "NAME", 0,
          "on GPUs: the baseline: nccl, nccl-ce (NCCL 2.28 with copy engines), or none (default: nccl)", 0},
-        {"cublas", KEY_CUBLAS, "PATH", 0, "on GPUs: libcublas.so for --load (default: searched for)", 0},
         {0},
 };
 
 static const char doc[] =
         "Measures zerod: gathers, reductions and requests, each against a baseline from the same run."
         "\vSIZE is in bytes, or with K, M, G in powers of 1024. Times are medians. rpc and scale have no "
-        "sizes. "
-        "alloc, rpc and scale have no contents to check. The output ends with zerod's targets, in lines "
+        "sizes, "
+        "and no contents to check. The output ends with zerod's targets, in lines "
         "that start with \"# target:\". The exit code is 0, 2 for wrong usage, 28 if elements are wrong, 100 "
         "if a target was missed and --strict was given, or the number of zerod's status.";
+
+static const char *name_of(int key)
+{
+	const struct argp_option *option = argp_options;
+	while (option->key != key)
+		option++;
+	return option->name;
+}
 
 static uint64_t parse_bytes(struct argp_state *state, const char *name, const char *text)
 {
@@ -167,31 +167,35 @@ static uint32_t parse_count(struct argp_state *state, const char *name, const ch
 	return (uint32_t)count;
 }
 
+/* Returns the index of the text among the names, whose last one is NULL. */
+static unsigned parse_name(struct argp_state *state, int key, const char *text, const char *const *names,
+                           const char *expected)
+{
+	for (unsigned i = 0; names[i]; i++)
+		if (strcmp(names[i], text) == 0)
+			return i;
+	argp_error(state, "--%s: expected %s, found '%s'", name_of(key), expected, text);
+	return 0;
+}
+
 static void parse_op(struct argp_state *state, const char *text, struct zd_bench_options *o)
 {
-	o->all_reduce = false;
-	for (size_t i = 0; i < ZD_ARRAY_LEN(ops); i++)
-		if (strcmp(ops[i].name, text) == 0) {
-			o->op = (enum zd_bench_op)i;
-			return;
-		}
-	for (size_t i = 0; i < ZD_ARRAY_LEN(aliases); i++)
-		if (strcmp(aliases[i].name, text) == 0) {
-			o->op = aliases[i].op;
-			o->all_reduce = aliases[i].all_reduce;
-			return;
-		}
-	argp_error(state, "--op: expected gather, reduce, all_reduce, rpc, alloc, scale or step, found '%s'",
-	           text);
+	/* Also the names of NCCL and its tests. */
+	static const char *const names[] = {"gather",         "all_gather", "reduce",
+	                                    "reduce_scatter", "all_reduce", "rpc",
+	                                    "scale",          "step",       NULL};
+	static const enum zd_bench_op of[] = {ZD_BENCH_GATHER, ZD_BENCH_GATHER, ZD_BENCH_REDUCE,
+	                                      ZD_BENCH_REDUCE, ZD_BENCH_REDUCE, ZD_BENCH_RPC,
+	                                      ZD_BENCH_SCALE,  ZD_BENCH_STEP};
+	o->op = of[parse_name(state, 'o', text, names, "gather, reduce, all_reduce, rpc, scale or step")];
+	o->all_reduce = strcmp(text, "all_reduce") == 0;
 }
 
 static enum zerod_dtype parse_dtype(struct argp_state *state, const char *text)
 {
-	for (size_t i = 0; i < ZD_ARRAY_LEN(dtypes); i++)
-		if (strcmp(dtypes[i].name, text) == 0)
-			return dtypes[i].dtype;
-	argp_error(state, "--datatype: expected float, bfloat16 or half, found '%s'", text);
-	return ZEROD_FLOAT32;
+	static const char *const names[] = {"float", "bfloat16", "half", NULL};
+	static const enum zerod_dtype of[] = {ZEROD_FLOAT32, ZEROD_BFLOAT16, ZEROD_FLOAT16};
+	return of[parse_name(state, 'd', text, names, "float, bfloat16 or half")];
 }
 
 static uint32_t parse_load(struct argp_state *state, const char *text)
@@ -203,35 +207,21 @@ static uint32_t parse_load(struct argp_state *state, const char *text)
 
 static void parse_peer(struct argp_state *state, const char *text, struct zd_bench_options *o)
 {
-	o->copy_engines = strcmp(text, "nccl-ce") == 0;
-	if (strcmp(text, "none") == 0)
+	static const char *const names[] = {"nccl", "nccl-ce", "none", NULL};
+	const unsigned peer = parse_name(state, KEY_PEER, text, names, "nccl, nccl-ce or none");
+	o->copy_engines = peer == 1;
+	if (peer == 2)
 		o->nccl_path = "none";
-	else if (!o->copy_engines && strcmp(text, "nccl") != 0)
-		argp_error(state, "--peer: expected nccl, nccl-ce or none, found '%s'", text);
-}
-
-static bool parse_backend(struct argp_state *state, const char *text)
-{
-	if (strcmp(text, "host") != 0 && strcmp(text, "cuda") != 0)
-		argp_error(state, "--backend: expected host or cuda, found '%s'", text);
-	return strcmp(text, "cuda") == 0;
-}
-
-static enum zerod_collectives parse_collectives(struct argp_state *state, const char *text)
-{
-	if (strcmp(text, "copies") != 0 && strcmp(text, "nccl") != 0)
-		argp_error(state, "--collectives: expected copies or nccl, found '%s'", text);
-	return strcmp(text, "nccl") == 0 ? ZEROD_COLLECTIVES_NCCL : ZEROD_COLLECTIVES_COPIES;
 }
 
 /* Rejects options that contradict each other. Sizes and counts are those given, or 0. */
 static void complete_options(struct argp_state *state, struct zd_bench_options *o)
 {
 	const struct op *op = &ops[o->op];
-	for (size_t i = 0; i < ZD_ARRAY_LEN(particular); i++)
-		if (o->particular & 1u << i && !(particular[i].ops & 1u << o->op))
+	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++)
+		if (o->given & 1u << i && !(settings[i].ops & 1u << o->op))
 			argp_error(state, "%s takes no --%s", o->all_reduce ? "all_reduce" : op->name,
-			           particular[i].name);
+			           name_of(settings[i].key));
 	if (o->ranks > 1 && op->ranks == 1)
 		argp_error(state, "%s measures one process: it takes no --ranks above 1", op->name);
 	if (o->min_bytes && o->max_bytes && o->min_bytes > o->max_bytes)
@@ -249,106 +239,68 @@ static void complete_options(struct argp_state *state, struct zd_bench_options *
 		argp_error(state, "--nodes needs private daemons on GPUs: use --backend=cuda");
 	if (o->alone && (o->nodes > 1 || o->collectives == ZEROD_COLLECTIVES_NCCL))
 		argp_error(state, "a rank that leaves something to NCCL cannot gather alone");
-	if (o->json && o->csv)
-		argp_error(state, "--json and --csv: use one of them");
-	if (o->step_bytes && o->factor)
-		argp_error(state, "--stepbytes and --stepfactor: use one of them");
 	if (o->copy_engines && (o->op != ZD_BENCH_GATHER || o->nodes > 1))
 		argp_error(state,
 		           "--peer=nccl-ce gathers within a node: it takes no --nodes and no other --op");
-	o->factor = o->factor ? o->factor : 4;
 	const char *socket_path = getenv("ZEROD_SOCKET");
 	if (!o->socket_path && !o->start && !o->backend_given && o->op != ZD_BENCH_SCALE && socket_path &&
 	    *socket_path)
 		o->socket_path = socket_path;
 }
 
+static void apply_setting(struct argp_state *state, const struct setting *setting, char *text)
+{
+	void *member = (char *)state->input + setting->offset;
+	const char *name = name_of(setting->key);
+	switch (setting->kind) {
+	case FLAG:
+		*(bool *)member = true;
+		break;
+	case COUNT:
+		*(uint32_t *)member = parse_count(state, name, text, setting->least, setting->most);
+		break;
+	case BYTES:
+		*(uint64_t *)member = parse_bytes(state, name, text);
+		break;
+	case DTYPE:
+		*(enum zerod_dtype *)member = parse_dtype(state, text);
+		break;
+	case TEXT:
+		*(const char **)member = text;
+		break;
+	}
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
+	static const char *const backends[] = {"host", "cuda", NULL};
+	static const char *const collectives[] = {"copies", "nccl", NULL};
 	struct zd_bench_options *o = state->input;
-	for (size_t i = 0; i < ZD_ARRAY_LEN(particular); i++)
-		if (particular[i].key == key)
-			o->particular |= 1u << i;
+	if (key == 'g') /* an alias */
+		key = 'r';
+	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++)
+		if (settings[i].key == key) {
+			apply_setting(state, &settings[i], arg);
+			o->given |= 1u << i;
+			return 0;
+		}
 	switch (key) {
 	case 'o':
 		parse_op(state, arg, o);
 		return 0;
-	case 'b':
-		o->min_bytes = parse_bytes(state, "minbytes", arg);
-		return 0;
-	case 'e':
-		o->max_bytes = parse_bytes(state, "maxbytes", arg);
-		return 0;
-	case 'f':
-		o->factor = parse_count(state, "stepfactor", arg, 2, 1u << 20);
-		return 0;
-	case 'i':
-		o->step_bytes = parse_bytes(state, "stepbytes", arg);
-		return 0;
-	case 'n':
-		o->iters = parse_count(state, "iters", arg, 1, 10000000);
-		return 0;
-	case 'w':
-		o->warmup = parse_count(state, "warmup_iters", arg, 0, 10000000);
-		return 0;
-	case 'c':
-		o->check = parse_count(state, "check", arg, 0, 1);
-		return 0;
-	case 'r':
-	case 'g':
-		o->ranks = parse_count(state, "ranks", arg, 1, ZD_BENCH_MAX_RANKS);
-		return 0;
-	case 'd':
-		o->dtype = parse_dtype(state, arg);
-		return 0;
-	case KEY_UNITS:
-		o->units = parse_count(state, "units", arg, 1, 65536);
-		return 0;
-	case KEY_JSON:
-		o->json = true;
-		return 0;
-	case KEY_CSV:
-		o->csv = true;
-		return 0;
-	case KEY_STRICT:
-		o->strict = true;
-		return 0;
 	case KEY_PEER:
 		parse_peer(state, arg, o);
 		return 0;
-	case KEY_SOCKET:
-		o->socket_path = arg;
-		return 0;
-	case KEY_START:
-		o->start = true;
-		return 0;
 	case KEY_BACKEND:
-		o->cuda = parse_backend(state, arg);
+		o->cuda = parse_name(state, key, arg, backends, "host or cuda") == 1;
 		o->backend_given = true;
 		return 0;
 	case KEY_LOAD:
 		o->load_side = parse_load(state, arg);
 		return 0;
-	case KEY_ALONE:
-		o->alone = true;
-		return 0;
-	case KEY_ON_HOST:
-		o->on_host = true;
-		return 0;
-	case KEY_NODES:
-		o->nodes = parse_count(state, "nodes", arg, 1, ZD_BENCH_MAX_NODES);
-		return 0;
 	case KEY_COLLECTIVES:
-		o->collectives = parse_collectives(state, arg);
-		return 0;
-	case KEY_BACKWARD:
-		o->backward_bytes = parse_bytes(state, "backward", arg);
-		return 0;
-	case KEY_NCCL:
-		o->nccl_path = arg;
-		return 0;
-	case KEY_CUBLAS:
-		o->cublas_path = arg;
+		o->collectives = (enum zerod_collectives)parse_name(state, key, arg, collectives,
+		                                                    "copies or nccl");
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "expected only options, found '%s'", arg);
@@ -363,7 +315,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 
 uint64_t zd_bench_next_bytes(const struct zd_bench_options *options, uint64_t bytes)
 {
-	return options->step_bytes ? bytes + options->step_bytes : bytes * options->factor;
+	return bytes * options->factor;
 }
 
 int zd_bench_sizes(struct zd_bench *bench,
@@ -395,15 +347,15 @@ static void set_defaults(struct zd_bench *bench)
 {
 	struct zd_bench_options *o = &bench->options;
 	const struct op *op = op_of(bench);
-	const bool alloc = o->op == ZD_BENCH_ALLOC, gpus = is_on_gpus(bench);
+	const bool gpus = is_on_gpus(bench);
 	if (o->op == ZD_BENCH_STEP) {
 		o->max_bytes = o->max_bytes ? o->max_bytes : gpus ? 64u << 20 : 1u << 20;
 		o->min_bytes = o->max_bytes;
 		o->load_side = o->load_side || !gpus ? o->load_side : STEP_SIDE;
 	}
 	o->units = o->units ? o->units : o->op == ZD_BENCH_STEP ? STEP_UNITS : SCALE_UNITS;
-	o->min_bytes = o->min_bytes ? o->min_bytes : alloc ? 4u << 10 : gpus ? 64u << 10 : 1u << 20;
-	o->max_bytes = o->max_bytes ? o->max_bytes : alloc ? 16u << 20 : gpus ? 1u << 30 : 64u << 20;
+	o->min_bytes = o->min_bytes ? o->min_bytes : gpus ? 64u << 10 : 1u << 20;
+	o->max_bytes = o->max_bytes ? o->max_bytes : gpus ? 1u << 30 : 64u << 20;
 	o->max_bytes = zd_max_u64(o->min_bytes, o->max_bytes);
 	o->iters = o->iters ? o->iters : op->iters;
 	o->warmup = o->warmup == UINT32_MAX ? op->warmup : o->warmup;
@@ -411,20 +363,16 @@ static void set_defaults(struct zd_bench *bench)
 		o->ranks = op->ranks ? op->ranks : bench->devices;
 }
 
-/* Operations in which the CPU writes memory need host devices. Options for GPUs need GPUs. */
+/* Options for GPUs need GPUs. */
 static int check_backend(const struct zd_bench *bench, struct zd_err *err)
 {
 	const struct zd_bench_options *o = &bench->options;
-	if (bench->on_gpus && o->op == ZD_BENCH_ALLOC)
-		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "%s is measured on host devices only",
-		                  bench->op_name);
-	if (!is_on_gpus(bench) &&
-	    (o->load_side || o->alone || o->nccl_path || o->copy_engines || o->cublas_path || o->nodes > 1 ||
-	     o->collectives != ZEROD_COLLECTIVES_COPIES))
-		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
-		                  "--load, --alone, --nodes, --collectives, --nccl, --peer and --cublas are "
-		                  "for gathers and "
-		                  "reductions on GPUs");
+	if (!is_on_gpus(bench) && (o->load_side || o->alone || o->nccl_path || o->copy_engines ||
+	                           o->nodes > 1 || o->collectives != ZEROD_COLLECTIVES_COPIES))
+		return zd_err_set(
+		        err, ZEROD_E_UNSUPPORTED,
+		        "--load, --alone, --nodes, --collectives, --nccl and --peer are for gathers "
+		        "and reductions on GPUs");
 	if (!is_on_gpus(bench) && o->all_reduce)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "all_reduce is measured on GPUs only");
 	if (!is_on_gpus(bench) && o->on_host)
@@ -600,7 +548,8 @@ static void print_error(const char *text)
 int main(int argc, char **argv)
 {
 	struct zd_bench bench = {
-	        .options = {.warmup = UINT32_MAX, .nodes = 1, .dtype = ZEROD_FLOAT32, .check = true}};
+	        .options = {
+	                .warmup = UINT32_MAX, .nodes = 1, .factor = 4, .dtype = ZEROD_FLOAT32, .check = 1}};
 	const struct argp argp = {.options = argp_options, .parser = parse_option, .doc = doc};
 	struct zd_err err = ZD_ERR_NONE;
 	zd_std_fds_fill();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * report.c - results as lines in nccl-tests' layout, or at the end as one JSON object, or as comma-separated
- * values (csv.c). A speedup is always the baseline's time / zerod's.
+ * report.c - results as lines in nccl-tests' layout, or at the end as one JSON object. A speedup is always
+ * the baseline's time / zerod's.
  *
  * Every line without a result starts with '#'. A line for a promised figure starts with "# target:".
  */
@@ -59,16 +59,11 @@ static const char *plural(uint32_t count)
 	return count == 1 ? "" : "s";
 }
 
-bool zd_report_is_collected(const struct zd_bench *bench)
-{
-	return bench->options.json || bench->options.csv;
-}
-
 void zd_report_begin(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *options = &bench->options;
 	char date[32];
-	if (zd_report_is_collected(bench))
+	if (bench->options.json)
 		return;
 	date_text(date, sizeof(date));
 	json_t *machine = machine_json();
@@ -131,7 +126,7 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 	const double baseline_busbw = (double)row->bytes / (double)row->baseline.p50 * factor;
 	const double speedup = (double)row->baseline.p50 / (double)row->time.p50;
 	zd_report_busbw(bench, algbw * factor);
-	if (zd_report_is_collected(bench)) {
+	if (bench->options.json) {
 		json_t *wrong = options->check ? json_integer((json_int_t)row->wrong) : json_null();
 		json_array_append_new(bench->results,
 		                      json_pack("{s:I,s:I,s:s,s:o,s:f,s:f,s:o,s:o,s:f,s:f}", "bytes",
@@ -156,7 +151,7 @@ void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row
 {
 	const double p50_speedup = (double)row->baseline.p50 / (double)row->time.p50;
 	const double p99_speedup = (double)row->baseline.p99 / (double)row->time.p99;
-	if (zd_report_is_collected(bench)) {
+	if (bench->options.json) {
 		json_array_append_new(bench->results,
 		                      json_pack("{s:s,s:I,s:o,s:s,s:o,s:f,s:f}", "what", row->what, "bytes",
 		                                (json_int_t)row->bytes, "time_ns", stats_json(&row->time),
@@ -176,7 +171,7 @@ void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row
 
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit)
 {
-	if (zd_report_is_collected(bench))
+	if (bench->options.json)
 		json_array_append_new(bench->results,
 		                      json_pack("{s:s,s:f,s:s}", "what", what, "value", value, "unit", unit));
 	else if (*unit)
@@ -187,7 +182,7 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why)
 {
-	if (zd_report_is_collected(bench))
+	if (bench->options.json)
 		json_array_append_new(bench->results, json_pack("{s:s,s:s}", "what", what, "why", why));
 	else
 		printf("# %s: %s\n", what, why);
@@ -225,10 +220,6 @@ void zd_report_end(const struct zd_bench *bench)
 {
 	const struct zd_bench_options *options = &bench->options;
 	const double average_busbw = bench->nbusbw ? bench->busbw_sum / bench->nbusbw : 0;
-	if (options->csv) {
-		zd_csv_print(bench->results, stdout);
-		return;
-	}
 	if (!options->json) {
 		if (bench->nbusbw)
 			printf("# Avg bus bandwidth    : %g\n", average_busbw); /* the format of nccl-tests */

@@ -18,7 +18,6 @@ set -o pipefail
 bench --op rpc
 bench --op gather -b 1M -e 64M -f 8
 bench --op reduce -b 1M -e 64M -f 8
-bench --op alloc -f 16 -n 200
 bench --op scale
 if [ -x "$BUILD/tests/bench/bench_block" ]; then
 	echo '== bench_block'

@@ -96,15 +96,6 @@ TEST(requests_are_measured)
 	json_decref(report);
 }
 
-TEST(allocations_are_measured)
-{
-	const char *const args[] = {"zerobench", "--op", "alloc", "-b", "4K",     "-e",      "1M",
-	                            "-f",        "16",   "-n",    "5",  "--json", "--start", NULL};
-	json_t *report = run_json(args);
-	assert_int_equal(json_array_size(json_object_get(report, "results")), 3);
-	json_decref(report);
-}
-
 TEST(scale_is_measured)
 {
 	const char *const args[] = {"zerobench", "--op", "scale",   "-n", "40",     "-r", "3",
@@ -116,8 +107,8 @@ TEST(scale_is_measured)
 
 TEST(the_table_has_nccl_tests_columns)
 {
-	const char *const args[] = {"zerobench", "-b", "4K", "-e",      "4K", "-n",
-	                            "1",         "-c", "0",  "--start", NULL};
+	const char *const args[] = {"zerobench", "-b", "4K", "-e", "4K",      "-n", "1",
+	                            "-c",        "0",  "-g", "2",  "--start", NULL};
 	struct program program;
 	program_start(&program, args, NULL);
 	program_wait(&program);
@@ -150,29 +141,6 @@ TEST(wrong_usage_is_named)
 	program_free(&program);
 }
 
-/* The first line has the columns' names, the others as many fields. */
-TEST(results_as_comma_separated_values)
-{
-	const char *const args[] = {"zerobench", "-b", "4K", "-e", "12K", "-i",    "4K", "-n",
-	                            "1",         "-w", "0",  "-g", "2",   "--csv", NULL};
-	struct program program;
-	unsigned nlines = 0, ncommas = 0;
-	program_start(&program, args, NULL);
-	program_wait(&program);
-	assert_int_equal(program.status, 0);
-	assert_int_equal(strncmp(program.out_text, "\"bytes\",\"count\",\"dtype\",\"time_ns.min\"", 37), 0);
-	for (char *line = program.out_text, *end; (end = strchr(line, '\n')); line = end + 1, nlines++) {
-		unsigned found = 0;
-		for (const char *at = line; at < end; at++)
-			found += *at == ',';
-		ncommas = nlines == 0 ? found : ncommas;
-		assert_int_equal(found, ncommas);
-	}
-	assert_int_equal(nlines, 4); /* of 4, 8 and 12 KiB */
-	program_free(&program);
-	assert_nothing_left();
-}
-
 /* The exit status says whether a target was missed, whichever it is on this machine. */
 TEST(strict_tells_of_missed_targets)
 {
@@ -203,11 +171,9 @@ TEST(options_without_effect_are_refused)
 	        {{"--op", "rpc", "-b", "1M"}, "rpc takes no --minbytes"},
 	        {{"-e", "1M", "--op", "scale"}, "scale takes no --maxbytes"},
 	        {{"--op", "rpc", "-f", "2"}, "rpc takes no --stepfactor"},
-	        {{"--check", "0", "--op", "alloc"}, "alloc takes no --check"},
-	        {{"--op", "alloc", "-d", "half"}, "alloc takes no --datatype"},
+	        {{"--check", "0", "--op", "scale"}, "scale takes no --check"},
+	        {{"--op", "rpc", "-d", "half"}, "rpc takes no --datatype"},
 	        {{"--units", "7", "--op", "reduce"}, "reduce takes no --units"},
-	        {{"--json", "--csv", "-r", "2"}, "--json and --csv"},
-	        {{"-i", "1M", "-f", "2"}, "--stepbytes and --stepfactor"},
 	        {{"--peer", "nccl-ce", "--op", "reduce"}, "--peer=nccl-ce gathers within a node"},
 	        {{"--peer", "gossip", "-r", "2"}, "expected nccl, nccl-ce or none"},
 	        {{"--units", "7", "--op", "all_reduce"}, "all_reduce takes no --units"},

@@ -330,11 +330,8 @@ TEST(wrong_bytes_are_counted)
 
 TEST(what_cannot_be_is_named)
 {
-	const char *const alloc[] = {"--op", "alloc", NULL};
 	const char *const alone[] = {"--op", "reduce_scatter", "--alone", NULL};
 	const char *const nccl[] = {"-r", "2", "-e", "64K", "--nccl", "/nonexistent/libnccl.so", NULL};
-	const char *const cublas[] = {
-	        "-e", "64K", "--load", "gemm:64", "--cublas", "/nonexistent/libcublas.so", NULL};
 	const char *const ranks[] = {"-r", "17", "-e", "64K", NULL};
 	const char *const large[] = {"-r", "4", "-e", "64G", NULL};
 	const char *const load[] = {"--load", "dance", NULL};
@@ -350,10 +347,8 @@ TEST(what_cannot_be_is_named)
 	const char *const engines_on_host[] = {"--backend", "host", "--peer", "nccl-ce", NULL};
 	const char *const many[] = {"--op", "reduce", "-r", "2", "-e", "64K", "--backward", "1T", NULL};
 
-	expect_failure(alloc, 22, "host devices only");
 	expect_failure(alone, 22, "no rank reduces alone");
 	expect_failure(nccl, 3, "/nonexistent/libnccl.so");
-	expect_failure(cublas, 3, "/nonexistent/libcublas.so");
 	expect_failure(ranks, 1, "17 ranks");
 	expect_failure(large, 25, "an arena of");
 	expect_failure(load, 2, "dance");

@@ -116,15 +116,18 @@ void zd_shared_free(void *shared, size_t bytes);
  * member fails or dies, or the program is interrupted, the other members are killed at once, so that none
  * waits at a barrier for a dead one.
  */
-int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
-        __attribute__((warn_unused_result));
+int zd_team_run(unsigned count, void (*fn)(const struct zd_member *member, void *arg), void *arg,
+                struct zd_err *err) __attribute__((warn_unused_result));
 
 /* Waits for all members of the team. */
 void zd_member_barrier(const struct zd_member *member);
-/* Returns `status`, the result of a call of libzerod. A failure is stored in the member's error with the
- * call's name. */
-int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
-        __attribute__((warn_unused_result));
+/* A member's functions return no status, because its first failure ends the member. The end of the process
+ * ends its session, and frees the rest. */
+/* Ends the process unless `status` is 0. The text is in the member's error. */
+void zd_member_need(int status);
+/* The same for the result of a call of libzerod. Stores the call's name in the error. */
+void zd_member_check(const struct zd_member *member, int status, const zerod_client *client,
+                     const char *call);
 
 /* SIGINT, SIGTERM, SIGHUP and SIGPIPE then end the measurement in order, with all resources freed. */
 void zd_bench_catch_signals(void);
@@ -134,6 +137,7 @@ bool zd_bench_interrupted(void);
 
 /* A connection, a group in a job of this run, and one unit. Most measurements start with these. */
 struct zd_rank {
+	const struct zd_member *member;
 	zerod_client *client;
 	zerod_group *group;
 	zerod_unit *unit;
@@ -151,23 +155,38 @@ struct zd_rank_options {
 	const struct zerod_unique_id *unique_id; /* NULL: the group needs none */
 };
 
-/* zd_rank_connect() is the first part of zd_rank_init(), zd_rank_join() the rest. */
-int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
-                    const struct zd_rank_options *options) __attribute__((warn_unused_result));
-/* Makes the id of the group that the options describe, on a connected rank. */
-int zd_rank_make_id(const struct zd_rank *rank, const struct zd_member *member,
-                    const struct zd_rank_options *options, struct zerod_unique_id *id)
-        __attribute__((warn_unused_result));
-int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
-        __attribute__((warn_unused_result));
+/* Calls a function of libzerod for the rank. A failure ends the process. */
+#define ZD_CALL(rank, function, ...)                                                                         \
+	zd_member_check((rank)->member, function(__VA_ARGS__), (rank)->client, #function)
 
-int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
-        __attribute__((warn_unused_result));
+/* zd_rank_connect() is the first part of zd_rank_init(), zd_rank_join() the rest. */
+void zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
+                     const struct zd_rank_options *options);
+/* Makes the id of the group that the options describe, on a connected rank. */
+void zd_rank_make_id(const struct zd_rank *rank, const struct zd_rank_options *options,
+                     struct zerod_unique_id *id);
+void zd_rank_join(struct zd_rank *rank, const struct zd_rank_options *options);
+void zd_rank_init(struct zd_rank *rank, const struct zd_member *member,
+                  const struct zd_rank_options *options);
+/* Registers a unit of the group. `shard` NULL: its place is not needed. */
+zerod_unit *zd_rank_register(const struct zd_rank *rank, const struct zerod_unit_options *options,
+                             struct zerod_shard *shard);
 /* Publishes the zeros that new shards hold, because a unit without a version cannot be gathered. */
-int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, zerod_unit *const *units,
-                    uint32_t count) __attribute__((warn_unused_result));
+void zd_rank_publish(const struct zd_rank *rank, zerod_unit *const *units, uint32_t count);
+/* Makes a bucket of slots for gradients of this many bytes. */
+zerod_bucket *zd_rank_bucket(const struct zd_rank *rank, enum zerod_dtype dtype, uint64_t slot_bytes,
+                             uint32_t nslots);
+/* Makes a backward whose sums the next step returns. */
+void zd_rank_backward_begin(const struct zd_rank *rank);
+/* Takes a step. step_begin() returns when the sums of the last backward are in their targets. */
+void zd_rank_step_begin(const struct zd_rank *rank);
+void zd_rank_step_end(const struct zd_rank *rank);
 /* Leaves the group before closing, so that the memory is free when the next measurement starts. */
 void zd_rank_deinit(struct zd_rank *rank);
+
+/* Connects the parent. Its errors name the status. */
+int zd_bench_connect(const char *socket_path, zerod_client **client, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* The daemon's own status. */
 struct zd_bench_status {
@@ -183,14 +202,14 @@ int zd_bench_status(zerod_client *client, struct zd_bench_status *status) __attr
 
 struct zd_crew;
 
-int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **crew,
-                struct zd_err *err) __attribute__((warn_unused_result));
+struct zd_crew *zd_crew_new(const struct zd_member *member, unsigned nthreads,
+                            void (*work)(unsigned thread, void *arg), void *arg);
 /* Runs work() once on every thread; *span is from the first start to the last end. */
 void zd_crew_round(struct zd_crew *crew, struct zd_interval *span);
 void zd_crew_free(struct zd_crew *crew);
 
 /* Makes a shared mapping of a memfd, like the host backend's segments. */
-int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err) __attribute__((warn_unused_result));
+void *zd_map_memfd(const struct zd_member *member, uint64_t bytes);
 
 /* ---- Ranks and a baseline in rounds (rounds.c) --------------------------------------------------------- */
 
@@ -202,24 +221,25 @@ struct zd_bandwidth_row {
 
 struct zd_round_ops {
 	/* Makes a rank that has joined and registered its unit. Called once before the rounds. */
-	int (*begin)(const struct zd_member *member, struct zd_rank *rank);
+	void (*begin)(struct zd_rank *rank);
 	/* Makes a timed round, on all ranks at once. */
-	int (*round)(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span);
-	/* Makes a round whose contents are compared, element by element. */
-	int (*check)(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
-	             uint64_t numel, uint64_t *wrong);
+	void (*round)(struct zd_rank *rank, struct zd_interval *span);
+	/* Makes a round whose contents are compared, element by element. Returns how many are wrong. */
+	uint64_t (*check)(struct zd_rank *rank, const struct zd_bench *bench, uint64_t numel);
 	/* Makes the argument of work(), which the baseline's threads share, one thread per device. Only the
 	 * process's end frees it. */
-	int (*prepare)(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err);
+	void *(*prepare)(const struct zd_member *member, const struct zd_bench *bench, uint64_t numel);
 	void (*work)(unsigned thread, void *arg);
 };
 
-/* Fills the row for a unit of `numel` elements. */
-int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
-                  struct zd_bandwidth_row *row, struct zd_err *err) __attribute__((warn_unused_result));
+/* Measures and reports each size of the options. */
+int zd_rounds_run(struct zd_bench *bench, const struct zd_round_ops *ops, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 /* Returns the number of devices that the ranks use, which is the number of a baseline's threads. */
 uint32_t zd_bench_devices_used(const struct zd_bench *bench);
+/* Returns the elements of a unit of so many bytes. Sizes of the options follow each other by their factor. */
+uint64_t zd_bench_numel(const struct zd_bench *bench, uint64_t bytes);
 /* Returns the elements of a shard with padding, like zerod_unit_register(). */
 uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel);
 
@@ -302,11 +322,5 @@ int zd_bench_count_gpus(uint32_t *count, struct zd_err *err) __attribute__((warn
 int zd_bench_step(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
 /* Starts two daemons. */
 int zd_bench_scale(struct zd_bench *bench, struct zd_err *err) __attribute__((warn_unused_result));
-
-uint64_t zd_bench_next_bytes(const struct zd_bench_options *options, uint64_t bytes);
-/* Calls `fn` for each size of the options, in elements. */
-int zd_bench_sizes(struct zd_bench *bench,
-                   int (*fn)(struct zd_bench *bench, uint64_t numel, struct zd_err *err), struct zd_err *err)
-        __attribute__((warn_unused_result));
 
 #endif

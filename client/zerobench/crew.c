@@ -44,8 +44,8 @@ static void *thread_main(void *arg)
 	}
 }
 
-int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), void *arg, struct zd_crew **out,
-                struct zd_err *err)
+struct zd_crew *zd_crew_new(const struct zd_member *member, unsigned nthreads,
+                            void (*work)(unsigned thread, void *arg), void *arg)
 {
 	struct zd_crew *crew = zd_calloc(1, sizeof(*crew) + nthreads * sizeof(crew->threads[0]));
 	crew->nthreads = nthreads;
@@ -56,13 +56,11 @@ int zd_crew_new(unsigned nthreads, void (*work)(unsigned thread, void *arg), voi
 	for (unsigned i = 0; i < nthreads; i++) {
 		crew->threads[i] = (struct crew_thread){.crew = crew, .index = i};
 		int failure = pthread_create(&crew->threads[i].thread, NULL, thread_main, &crew->threads[i]);
-		/* The existing threads wait for ever at a barrier that will never be full. This error ends
-		 * them. */
 		if (failure)
-			return zd_err_errno(err, failure, "cannot start thread %u of %u", i, nthreads);
+			zd_member_need(zd_err_errno(member->err, failure, "cannot start thread %u of %u", i,
+			                            nthreads));
 	}
-	*out = crew;
-	return 0;
+	return crew;
 }
 
 void zd_crew_round(struct zd_crew *crew, struct zd_interval *span)
@@ -89,19 +87,15 @@ void zd_crew_free(struct zd_crew *crew)
 	free(crew);
 }
 
-int zd_map_memfd(uint64_t bytes, void **data, struct zd_err *err)
+void *zd_map_memfd(const struct zd_member *member, uint64_t bytes)
 {
-	int fd = memfd_create("zerobench", MFD_CLOEXEC);
-	if (fd < 0)
-		return zd_err_errno(err, errno, "memfd_create");
+	const int fd = memfd_create("zerobench", MFD_CLOEXEC);
 	void *mapped = MAP_FAILED;
-	if (ftruncate(fd, (off_t)bytes) == 0)
+	if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0)
 		mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	const int failure = errno;
-	close(fd);
 	if (mapped == MAP_FAILED)
-		return zd_err_errno(err, failure, "cannot map a memfd of %llu bytes",
-		                    (unsigned long long)bytes);
-	*data = mapped;
-	return 0;
+		zd_member_need(zd_err_errno(member->err, errno, "cannot map a memfd of %llu bytes",
+		                            (unsigned long long)bytes));
+	close(fd);
+	return mapped;
 }

@@ -37,226 +37,109 @@ uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward)
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
 
-static int register_unit(const struct zd_cuda_backward *backward, uint32_t index, uint64_t numel)
+struct zd_cuda_backward *zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes,
+                                              struct zd_gemm *gemm)
 {
-	const struct zd_cuda_trainer *trainer = backward->trainer;
-	struct zd_cuda_unit *unit = &backward->units[index];
-	struct zerod_unit_options options = ZEROD_INIT(options);
-	char name[32];
-	snprintf(name, sizeof(name), "backward%u", index);
-	options.name = name;
-	options.dtype = trainer->run->bench->options.dtype;
-	options.numel = unit->numel = numel;
-	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
-	                           "zerod_unit_register");
-	return status ? status
-	              : zd_cuda_check(trainer, zerod_shard_get(unit->unit, ZD_SIZED(&unit->shard)),
-	                              "zerod_shard_get");
-}
-
-static int make_buckets(struct zd_cuda_backward *backward)
-{
-	const struct zd_cuda_trainer *trainer = backward->trainer;
-	struct zd_err *err = trainer->member->err;
-	struct zerod_bucket_options options = ZEROD_INIT(options);
-	options.dtype = trainer->run->bench->options.dtype;
-	options.slot_bytes = bucket_bytes(backward);
-	options.nslots = ZD_CUDA_BUCKETS;
-	int status = zd_cuda_check(trainer,
-	                           zerod_bucket_create(trainer->rank.group, &options, &backward->bucket),
-	                           "zerod_bucket_create");
-	if (!status)
-		status = zd_gpu_memory_new(&trainer->gpu, ZD_CUDA_BUCKETS * options.slot_bytes, 0,
-		                           &backward->gradients, err);
-	if (!status)
-		status = zd_gpu_memory_new(&trainer->gpu,
-		                           ZD_CUDA_BUCKETS * options.slot_bytes / trainer->run->ranks, 0,
-		                           &backward->slices, err);
-	return status;
-}
-
-/* Fills the first bucket of the gradients. All units have the same gradient. */
-static int fill_gradient(const struct zd_cuda_backward *backward)
-{
-	const struct zd_cuda_trainer *trainer = backward->trainer;
-	const struct zerod_shard *shard = &backward->units[0].shard;
-	void *contents = zd_calloc(1, bucket_bytes(backward));
-	zd_pattern_fill_gradient(contents, shard->dtype, shard->padded_numel, trainer->member->index);
-	int status = zd_gpu_write(&trainer->gpu, backward->gradients.at, contents, bucket_bytes(backward),
-	                          trainer->member->err);
-	free(contents);
-	return status;
-}
-
-int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gemm *gemm,
-                         struct zd_cuda_backward **backward)
-{
-	const struct zd_bench_options *options = &trainer->run->bench->options;
-	const uint64_t each = zd_min_u64(zd_min_u64(bytes, options->max_bytes), ZD_CUDA_BUCKET_BYTES);
-	const uint64_t numel = zd_max_u64(each / zerod_dtype_bytes(options->dtype), 1);
-	struct zd_cuda_backward *made = zd_calloc(1, sizeof(*made));
-	int status = 0;
-	*made = (struct zd_cuda_backward){
+	const struct zd_bench *bench = trainer->run->bench;
+	const uint64_t each = zd_min_u64(zd_min_u64(bytes, bench->options.max_bytes), ZD_CUDA_BUCKET_BYTES);
+	struct zd_cuda_backward *backward = zd_calloc(1, sizeof(*backward));
+	*backward = (struct zd_cuda_backward){
 	        .trainer = trainer, .gemm = gemm, .count = (uint32_t)(bytes / each)};
-	made->units = zd_calloc(made->count, sizeof(*made->units));
-	for (uint32_t i = 0; i < made->count && !status; i++)
-		status = register_unit(made, i, numel);
-	if (!status)
-		status = make_buckets(made);
-	if (!status)
-		status = fill_gradient(made);
-	*backward = made; /* also if it is incomplete: then the process ends */
-	return status;
+	backward->units = zd_calloc(backward->count, sizeof(*backward->units));
+	for (uint32_t i = 0; i < backward->count; i++) {
+		char name[32];
+		snprintf(name, sizeof(name), "backward%u", i);
+		zd_cuda_unit_register(trainer, name, zd_bench_numel(bench, each), &backward->units[i]);
+	}
+	const uint64_t slot_bytes = bucket_bytes(backward);
+	backward->bucket = zd_rank_bucket(&trainer->rank, bench->options.dtype, slot_bytes, ZD_CUDA_BUCKETS);
+	zd_cuda_memory_new(trainer, ZD_CUDA_BUCKETS * slot_bytes, &backward->gradients);
+	zd_cuda_memory_new(trainer, ZD_CUDA_BUCKETS * slot_bytes / trainer->run->ranks, &backward->slices);
+	/* Only the first bucket of the gradients is filled. All units have the same gradient. */
+	zd_cuda_fill_gradient(trainer, &backward->units[0].shard, backward->gradients.at);
+	return backward;
 }
 
-int zd_cuda_backward_free(struct zd_cuda_backward *backward)
+void zd_cuda_backward_free(struct zd_cuda_backward *backward)
 {
 	struct zd_cuda_trainer *trainer = backward->trainer;
-	int status = zd_cuda_check(trainer, zerod_bucket_destroy(backward->bucket), "zerod_bucket_destroy");
+	ZD_CALL(&trainer->rank, zerod_bucket_destroy, backward->bucket);
 	zd_gpu_memory_free(&trainer->gpu, &backward->slices);
 	zd_gpu_memory_free(&trainer->gpu, &backward->gradients);
-	for (uint32_t i = 0; i < backward->count && !status; i++)
-		status = zd_cuda_unit_free(trainer, &backward->units[i]);
+	for (uint32_t i = 0; i < backward->count; i++)
+		zd_cuda_unit_free(trainer, &backward->units[i]);
 	free(backward->units);
 	free(backward);
-	if (!status)
-		zd_cuda_meet_trainers(trainer->run); /* the next backward's units have the same names */
-	return status;
+	zd_cuda_meet_trainers(trainer->run); /* the next backward's units have the same names */
 }
 
 /* ---- By zerod ------------------------------------------------------------------------------------------ */
 
-static int write_gradient(const struct zd_cuda_backward *backward, const struct zerod_entry *entry)
+static void fill_products(const struct zd_cuda_backward *backward)
 {
-	const struct zd_cuda_trainer *trainer = backward->trainer;
-	const struct zd_cuda *cuda = trainer->gpu.cuda;
-	return zd_cuda_err(cuda,
-	                   cuda->memcpyAsync((zd_cu_ptr)(uintptr_t)entry->data, backward->gradients.at,
-	                                     bucket_bytes(backward), trainer->gpu.stream),
-	                   trainer->member->err, "writing a gradient");
+	zd_member_need(zd_gemm_fill(backward->gemm, backward->trainer->member->err));
 }
 
-static int reduce(const struct zd_cuda_backward *backward, uint32_t index, bool writes)
+static void reduce_all(const struct zd_cuda_backward *backward, bool writes)
 {
 	struct zd_cuda_trainer *trainer = backward->trainer;
-	struct zerod_entry entry = ZEROD_INIT(entry);
-	int status = zd_cuda_check(
-	        trainer, zerod_bucket_reserve(backward->bucket, backward->units[index].unit, NULL, &entry),
-	        "zerod_bucket_reserve");
-	if (!status && writes)
-		status = write_gradient(backward, &entry);
-	return status ? status
-	              : zd_cuda_check(trainer,
-	                              zerod_bucket_submit(backward->bucket, entry.id, &trainer->stream, 1,
-	                                                  NULL, NULL),
-	                              "zerod_bucket_submit");
-}
-
-static int reduce_all(const struct zd_cuda_backward *backward, bool writes)
-{
-	struct zd_cuda_trainer *trainer = backward->trainer;
-	int status = 0;
-	for (uint32_t i = 0; i < backward->count && !status; i++) {
-		status = zd_gemm_fill(backward->gemm, trainer->member->err);
-		if (!status)
-			status = reduce(backward, i, writes);
+	for (uint32_t i = 0; i < backward->count; i++) {
+		struct zerod_entry entry = ZEROD_INIT(entry);
+		fill_products(backward);
+		zd_cuda_reserve(trainer, backward->bucket, &backward->units[i],
+		                writes ? backward->gradients.at : 0, &entry);
+		ZD_CALL(&trainer->rank, zerod_bucket_submit, backward->bucket, entry.id, &trainer->stream, 1,
+		        NULL, NULL);
 	}
-	return status ? status
-	              : zd_cuda_check(trainer, zerod_backward_end(trainer->rank.group, NULL, NULL),
-	                              "zerod_backward_end");
+	ZD_CALL(&trainer->rank, zerod_backward_end, trainer->rank.group, NULL, NULL);
 }
 
-static int backward_begin(const struct zd_cuda_backward *backward)
+/* Takes the step, which releases the target. */
+static void run_step(const struct zd_cuda_backward *backward)
 {
-	struct zerod_backward_options options = ZEROD_INIT(options);
-	options.boundary = 1;
-	return zd_cuda_check(backward->trainer, zerod_backward_begin(backward->trainer->rank.group, &options),
-	                     "zerod_backward_begin");
+	zd_rank_step_begin(&backward->trainer->rank);
+	zd_rank_step_end(&backward->trainer->rank);
 }
 
-static int check_sum(const struct zd_cuda_backward *backward, const struct zerod_target *target,
-                     uint64_t index, uint64_t *wrong)
+void zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward)
 {
-	const struct zd_cuda_trainer *trainer = backward->trainer;
-	const struct zerod_shard *shard = &backward->units[0].shard;
-	float sum = 0;
-	int status = zd_gpu_read(&trainer->gpu, &sum,
-	                         (zd_cu_ptr)(uintptr_t)target->data + index * sizeof(sum), sizeof(sum),
-	                         trainer->member->err);
-	if (!status)
-		*wrong += zd_pattern_count_wrong_sums(&sum, shard->dtype, shard->offset_numel + index, 1,
-		                                      trainer->run->ranks, trainer->run->node_ranks);
-	return status;
-}
-
-static int check_unit(const struct zd_cuda_backward *backward, uint32_t index, uint64_t *wrong)
-{
-	struct zerod_target target = ZEROD_INIT(target);
-	int status = zd_cuda_check(backward->trainer, zerod_target_get(backward->units[index].unit, &target),
-	                           "zerod_unit_target");
-	if (!status && target.true_numel)
-		status = check_sum(backward, &target, 0, wrong);
-	if (!status && target.true_numel)
-		status = check_sum(backward, &target, target.true_numel - 1, wrong);
-	return status;
-}
-
-/* Takes the step, which releases the target. If `wrong` is not NULL, checks all units. */
-static int run_step(const struct zd_cuda_backward *backward, uint64_t *wrong)
-{
-	const struct zd_cuda_trainer *trainer = backward->trainer;
-	struct zerod_step_info info = ZEROD_INIT(info);
-	int status = zd_cuda_check(trainer, zerod_step_begin(trainer->rank.group, NULL, &info, NULL),
-	                           "zerod_step_begin");
-	for (uint32_t i = 0; i < backward->count && wrong && !status; i++)
-		status = check_unit(backward, i, wrong);
-	return status ? status
-	              : zd_cuda_check(trainer, zerod_step_end(trainer->rank.group, NULL, 0, NULL),
-	                              "zerod_step_end");
-}
-
-int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward)
-{
-	int status = backward_begin(backward);
-	if (!status)
-		status = reduce_all(backward, false);
-	return status ? status : run_step(backward, NULL);
+	zd_rank_backward_begin(&backward->trainer->rank);
+	reduce_all(backward, false);
+	run_step(backward);
 }
 
 /* ---- By NCCL ------------------------------------------------------------------------------------------- */
 
-int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward)
+void zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward)
 {
 	struct zd_cuda_trainer *trainer = backward->trainer;
 	struct zd_gpu *gpu = &trainer->gpu;
+	struct zd_err *err = trainer->member->err;
 	const struct zerod_shard *shard = &backward->units[0].shard;
 	const uint64_t begin = trainer->mark, slice_bytes = bucket_bytes(backward) / trainer->run->ranks;
-	int status = 0;
-	for (uint32_t i = 0; i < backward->count && !status; i++) {
+	for (uint32_t i = 0; i < backward->count; i++) {
 		const uint32_t bucket = i % ZD_CUDA_BUCKETS;
-		status = zd_gemm_fill(backward->gemm, trainer->member->err);
-		if (!status && i >= ZD_CUDA_BUCKETS) /* until NCCL has read the bucket */
-			status = zd_gpu_await(gpu, gpu->stream, 0, begin + i - ZD_CUDA_BUCKETS + 1,
-			                      trainer->member->err);
-		if (!status)
-			status = zd_nccl_rank_reduce_scatter(
-			        trainer->nccl, backward->gradients.at + bucket * bucket_bytes(backward),
-			        backward->slices.at + bucket * slice_bytes, shard->shard_numel, shard->dtype,
-			        gpu->stream, trainer->member->err);
-		if (!status)
-			status = zd_gpu_mark(gpu, gpu->stream, 0, ++trainer->mark, trainer->member->err);
+		fill_products(backward);
+		if (i >= ZD_CUDA_BUCKETS) /* until NCCL has read the bucket */
+			zd_member_need(
+			        zd_gpu_await(gpu, gpu->stream, 0, begin + i - ZD_CUDA_BUCKETS + 1, err));
+		zd_member_need(zd_nccl_rank_reduce_scatter(
+		        trainer->nccl, backward->gradients.at + bucket * bucket_bytes(backward),
+		        backward->slices.at + bucket * slice_bytes, shard->shard_numel, shard->dtype,
+		        gpu->stream, err));
+		zd_member_need(zd_gpu_mark(gpu, gpu->stream, 0, ++trainer->mark, err));
 	}
-	return status ? status : zd_gpu_await(gpu, gpu->stream, 0, trainer->mark, trainer->member->err);
+	zd_member_need(zd_gpu_await(gpu, gpu->stream, 0, trainer->mark, err));
 }
 
 /* ---- What a backward takes ----------------------------------------------------------------------------- */
 
-static int meet(const struct zd_cuda_backward *backward)
+/* Returns the time when all trainers have met. */
+static uint64_t meet(const struct zd_cuda_backward *backward)
 {
-	struct zd_cuda_trainer *trainer = backward->trainer;
-	int status = zd_gemm_fill(backward->gemm, trainer->member->err);
-	zd_cuda_meet_trainers(trainer->run);
-	return status;
+	fill_products(backward);
+	zd_cuda_meet_trainers(backward->trainer->run);
+	return zd_bench_now_ns();
 }
 
 /* Stores the time of the slowest rank. */
@@ -270,46 +153,37 @@ static void note(const struct zd_cuda_backward *backward, enum zd_cuda_backward_
 		continue;
 }
 
-static int zerod_round(const struct zd_cuda_backward *backward, uint32_t round)
+static void zerod_round(const struct zd_cuda_backward *backward, uint32_t round)
 {
-	int status = meet(backward);
-	uint64_t start_ns = zd_bench_now_ns();
-	if (!status)
-		status = backward_begin(backward);
+	uint64_t start_ns = meet(backward);
+	zd_rank_backward_begin(&backward->trainer->rank);
 	note(backward, ZD_CUDA_BACKWARD_BEGIN, round, start_ns);
-	if (!status)
-		status = meet(backward);
-	start_ns = zd_bench_now_ns();
-	if (!status)
-		status = reduce_all(backward, false);
+	start_ns = meet(backward);
+	reduce_all(backward, false);
 	note(backward, ZD_CUDA_BACKWARD_ZEROD, round, start_ns);
-	return status ? status : run_step(backward, NULL);
+	run_step(backward);
 }
 
-static int nccl_round(const struct zd_cuda_backward *backward, uint32_t round)
+static void nccl_round(const struct zd_cuda_backward *backward, uint32_t round)
 {
-	int status = meet(backward);
-	const uint64_t start_ns = zd_bench_now_ns();
-	if (!status)
-		status = zd_cuda_backward_by_nccl(backward);
+	const uint64_t start_ns = meet(backward);
+	zd_cuda_backward_by_nccl(backward);
 	note(backward, ZD_CUDA_BACKWARD_NCCL, round, start_ns);
-	return status;
 }
 
-/* Makes the first backward of both, which is not timed. */
-static int warm_up(const struct zd_cuda_backward *backward)
+/* Makes the first backward of both, which is not timed. Its sums are checked. */
+static void warm_up(const struct zd_cuda_backward *backward)
 {
 	const struct zd_cuda_trainer *trainer = backward->trainer;
-	uint64_t wrong = 0;
-	int status = backward_begin(backward);
-	if (!status)
-		status = reduce_all(backward, true);
-	if (!status)
-		status = run_step(backward, &wrong);
-	atomic_fetch_add(&trainer->run->shared->wrong, wrong);
-	if (!status && trainer->nccl)
-		status = zd_cuda_backward_by_nccl(backward);
-	return status;
+	zd_rank_backward_begin(&trainer->rank);
+	reduce_all(backward, true);
+	zd_rank_step_begin(&trainer->rank);
+	for (uint32_t i = 0; i < backward->count; i++)
+		atomic_fetch_add(&trainer->run->shared->wrong,
+		                 zd_cuda_wrong_ends(trainer, &backward->units[i]));
+	zd_rank_step_end(&trainer->rank);
+	if (trainer->nccl)
+		zd_cuda_backward_by_nccl(backward);
 }
 
 static void store_figures(const struct zd_cuda_backward *backward, uint32_t rounds)
@@ -331,23 +205,19 @@ static void store_figures(const struct zd_cuda_backward *backward, uint32_t roun
 	}
 }
 
-int zd_cuda_backwards(struct zd_cuda_trainer *trainer)
+void zd_cuda_backwards(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	const uint32_t rounds = (uint32_t)zd_min_u64(options->iters, ZD_CUDA_MOST_BACKWARDS);
-	struct zd_cuda_backward *backward;
-	int status = zd_cuda_backward_new(trainer, options->backward_bytes, trainer->gemm, &backward);
-	if (!status)
-		status = zd_gemm_settle(trainer->gemm, trainer->member->err);
-	if (!status)
-		status = warm_up(backward);
-	for (uint32_t i = 0; i < rounds && !status; i++) {
-		status = zerod_round(backward, i);
-		if (!status && trainer->nccl)
-			status = nccl_round(backward, i);
+	struct zd_cuda_backward *backward = zd_cuda_backward_new(trainer, options->backward_bytes,
+	                                                         trainer->gemm);
+	zd_member_need(zd_gemm_settle(trainer->gemm, trainer->member->err));
+	warm_up(backward);
+	for (uint32_t i = 0; i < rounds; i++) {
+		zerod_round(backward, i);
+		if (trainer->nccl)
+			nccl_round(backward, i);
 	}
-	if (status)
-		return status;
 	store_figures(backward, rounds);
-	return zd_cuda_backward_free(backward);
+	zd_cuda_backward_free(backward);
 }

@@ -155,86 +155,95 @@ struct zd_cuda_unit {
 	uint64_t numel;
 };
 
-int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
-        __attribute__((warn_unused_result));
-/* Registers and publishes; contents by the pattern of `seed`. */
-int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
-                     struct zd_cuda_unit *unit) __attribute__((warn_unused_result));
-int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t seed)
-        __attribute__((warn_unused_result));
-int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit)
-        __attribute__((warn_unused_result));
+void zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run);
+/* Ends the process if a call of the driver has failed. `what` describes the call. */
+void zd_cuda_check(const struct zd_cuda_trainer *trainer, int result, const char *what);
+/* Registers a unit; its contents are not published. */
+void zd_cuda_unit_register(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
+                           struct zd_cuda_unit *unit);
+/* Registers and publishes; contents by the pattern of seed 1. */
+void zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
+                      struct zd_cuda_unit *unit);
+void zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                          uint64_t seed);
+void zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit);
 /* Waits until all work that is in the trainer's stream now has run. */
-int zd_cuda_reach(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-/* Gathers the unit, makes the stream wait, and waits for the stream. */
-int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data)
-        __attribute__((warn_unused_result));
+void zd_cuda_reach(struct zd_cuda_trainer *trainer);
+/* Gathers the unit, makes the stream wait, and waits for the stream. Returns the buffer. */
+zd_cu_ptr zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit);
 /* Releases the unit behind the trainer's stream; waits for the answer if `ticket` is NULL. */
-int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
-                    zerod_ticket *ticket) __attribute__((warn_unused_result));
-int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
-        __attribute__((warn_unused_result));
+void zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                     zerod_ticket *ticket);
+/* NCCL gathers the unit in memory that zd_nccl_rank_place() returns. Waits for the stream. */
+void zd_cuda_gather_by_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data);
+
+/* GPU memory of the trainer. */
+void zd_cuda_memory_new(const struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gpu_memory *memory);
+/* Makes the rank's gradient of a unit with this shard, and writes it at `at`. */
+void zd_cuda_fill_gradient(const struct zd_cuda_trainer *trainer, const struct zerod_shard *shard,
+                           zd_cu_ptr at);
+/* Reserves an entry of the bucket; if `gradient` is not 0, appends its copy into the entry. */
+void zd_cuda_reserve(const struct zd_cuda_trainer *trainer, zerod_bucket *bucket,
+                     const struct zd_cuda_unit *unit, zd_cu_ptr gradient, struct zerod_entry *entry);
+/* Compares `numel` sums in the unit's target, from the `first` on, and returns how many are wrong. */
+uint64_t zd_cuda_wrong_sums(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                            const struct zerod_target *target, uint64_t first, uint64_t numel);
+/* The same of the first and the last sum. */
+uint64_t zd_cuda_wrong_ends(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit);
 
 /* ---- Parts of the measurement -------------------------------------------------------------------------- */
 
 /* Measure a size, from its registration to its end (cuda_gather.c, cuda_reduce.c). */
-int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
-        __attribute__((warn_unused_result));
-int zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel) __attribute__((warn_unused_result));
+void zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel);
+void zd_cuda_reduce_turns(struct zd_cuda_trainer *trainer, uint64_t numel);
 /* Launches all products that were queued, so that their launches are not measured, then waits for the other
- * trainers. */
-int zd_cuda_meet(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+ * trainers and the pusher. */
+void zd_cuda_meet(struct zd_cuda_trainer *trainer);
 /* Records the times of an iteration, without the pusher's part. */
 void zd_cuda_note(const struct zd_cuda_trainer *trainer, uint32_t iteration,
                   const uint64_t took_ns[ZD_CUDA_CALLS + 1]);
 /* Makes a row of the size, when all its times are recorded. */
 void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t wrong);
 /* Measures gathers while one rank is late (cuda_gather.c). */
-int zd_cuda_skew(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_skew(struct zd_cuda_trainer *trainer);
 /* Measures CPU times, batches, and gathers without pause (cuda_costs.c). */
-int zd_cuda_costs(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_costs(struct zd_cuda_trainer *trainer);
 /* Measures the share of the GPU that the kernels of a reduction occupy, zerod's and NCCL's, if CUPTI is
  * installed (cuda_reduce.c). */
-int zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer);
 /* Measures how much gathers, or reductions, slow the trainers' products (cuda_slowdown.c). */
-int zd_cuda_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
-int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_slowdown(struct zd_cuda_trainer *trainer);
+void zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer);
 
 /* Makes a backward's units, bucket and gradients, of `bytes` in all. Meanwhile products of `gemm` are queued.
- * NULL: no products. The process ends on a failure. */
+ * NULL: no products. */
 struct zd_cuda_backward;
-int zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gemm *gemm,
-                         struct zd_cuda_backward **backward) __attribute__((warn_unused_result));
-int zd_cuda_backward_free(struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
+struct zd_cuda_backward *zd_cuda_backward_new(struct zd_cuda_trainer *trainer, uint64_t bytes,
+                                              struct zd_gemm *gemm);
+void zd_cuda_backward_free(struct zd_cuda_backward *backward);
 uint64_t zd_cuda_backward_bytes(const struct zd_cuda_backward *backward);
 /* Makes the backward, from its start to the step that returns the target. */
-int zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
-int zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward) __attribute__((warn_unused_result));
+void zd_cuda_backward_by_zerod(const struct zd_cuda_backward *backward);
+void zd_cuda_backward_by_nccl(const struct zd_cuda_backward *backward);
 /* Measures the options' backward, by zerod and by NCCL (cuda_backward.c). */
-int zd_cuda_backwards(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_backwards(struct zd_cuda_trainer *trainer);
 
 /* Synthetic steps (cuda_step.c): the trainer's part, and the whole measurement. */
-int zd_cuda_step(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_step(struct zd_cuda_trainer *trainer);
 int zd_cuda_steps(struct zd_cuda_run *run, struct zd_bench *bench, struct zd_err *err)
         __attribute__((warn_unused_result));
 
 /* The pusher (cuda_pusher.c). */
-int zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run *run)
-        __attribute__((warn_unused_result));
+void zd_cuda_pusher_main(const struct zd_member *member, const struct zd_cuda_run *run);
 
 /* First and last elements of slices (cuda_words.c). */
-int zd_cuda_words_new(struct zd_cuda_trainer *trainer) __attribute__((warn_unused_result));
+void zd_cuda_words_new(struct zd_cuda_trainer *trainer);
 void zd_cuda_words_free(struct zd_cuda_trainer *trainer);
-/* Compares with the pattern of `seed`, and adds the number of wrong elements to *wrong. */
-int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        uint64_t seed, uint64_t *wrong) __attribute__((warn_unused_result));
+/* Compares with the pattern of seed 1, and returns the number of wrong elements. */
+uint64_t zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                             zd_cu_ptr data);
 /* Overwrites these elements of the other ranks' slices. */
-int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        uint64_t seed) __attribute__((warn_unused_result));
-
-/* Calls fn for each size of the options, in elements; the same in all processes. */
-int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)
-        __attribute__((warn_unused_result));
+void zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data);
 
 /* Output (cuda_report.c). */
 void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run);

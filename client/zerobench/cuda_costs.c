@@ -73,56 +73,42 @@ static bool daemon_cpu_ns(const struct zd_cuda_run *run, uint64_t *ns)
 
 /* ---- Gathers of several units -------------------------------------------------------------------------- */
 
-static int begin_units(struct costs *costs, uint32_t count, zerod_ticket *tickets)
+static void gather_units(struct costs *costs, uint32_t count)
 {
-	zerod_client *client = costs->trainer->rank.client;
-	int status = 0;
-	zerod_cork(client);
-	for (uint32_t i = 0; i < count && !status; i++)
-		status = zerod_gather_begin(costs->units[i].unit, NULL, &tickets[i]);
-	const int sent = zerod_uncork(client);
-	return zd_cuda_check(costs->trainer, status ? status : sent, "zerod_gather_begin");
+	const struct zd_rank *rank = &costs->trainer->rank;
+	zerod_ticket tickets[ZD_CUDA_BATCH];
+	zerod_cork(rank->client);
+	for (uint32_t i = 0; i < count; i++)
+		ZD_CALL(rank, zerod_gather_begin, costs->units[i].unit, NULL, &tickets[i]);
+	ZD_CALL(rank, zerod_uncork, rank->client);
+	ZD_CALL(rank, zerod_wait_many, rank->client, tickets, count, costs->trainer->stream, NULL);
 }
 
 /* Waits for the replies, so that all work is in the measured time. */
-static int release_units(struct costs *costs, uint32_t count)
+static void release_units(struct costs *costs, uint32_t count)
 {
 	zerod_unit *units[ZD_CUDA_BATCH];
 	for (uint32_t i = 0; i < count; i++)
 		units[i] = costs->units[i].unit;
-	return zd_cuda_check(costs->trainer,
-	                     zerod_release_many(units, count, &costs->trainer->stream, 1, NULL, NULL),
-	                     "zerod_release_many");
-}
-
-static int gather_units(struct costs *costs, uint32_t count)
-{
-	zerod_ticket tickets[ZD_CUDA_BATCH];
-	int status = begin_units(costs, count, tickets);
-	if (status)
-		return status;
-	status = zerod_wait_many(costs->trainer->rank.client, tickets, count, costs->trainer->stream, NULL);
-	return zd_cuda_check(costs->trainer, status, "zerod_wait_many");
+	ZD_CALL(&costs->trainer->rank, zerod_release_many, units, count, &costs->trainer->stream, 1, NULL,
+	        NULL);
 }
 
 /* ---- The trainer's CPU time ---------------------------------------------------------------------------- */
 
 /* Returns the ns of this thread's CPU time for each gather and release, in batches of `count` units. */
-static int measure_cpu(struct costs *costs, uint32_t count, double *each_ns)
+static double measure_cpu(struct costs *costs, uint32_t count)
 {
 	uint64_t done = 0;
-	int status = 0;
 	zd_cuda_meet_trainers(costs->trainer->run);
 	const uint64_t cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	const uint64_t end_ns = zd_bench_now_ns() + costs->phase_ns;
-	while (!status && zd_bench_now_ns() < end_ns) {
-		status = gather_units(costs, count);
-		if (!status)
-			status = release_units(costs, count);
+	while (zd_bench_now_ns() < end_ns) {
+		gather_units(costs, count);
+		release_units(costs, count);
 		done += count;
 	}
-	*each_ns = (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns) / (double)(done ? done : 1);
-	return status;
+	return (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns) / (double)(done ? done : 1);
 }
 
 /* Returns the mean over ranks, on the first rank. */
@@ -139,69 +125,56 @@ static double mean_over_ranks(struct costs *costs, double value)
 	return mean;
 }
 
-static int cpu_times(struct costs *costs)
+static void cpu_times(struct costs *costs)
 {
 	struct zd_cuda_costs *out = &costs->trainer->run->shared->costs;
-	double single_ns = 0, corked_ns = 0;
-	int status = measure_cpu(costs, 1, &single_ns);
-	if (!status)
-		status = measure_cpu(costs, ZD_CUDA_CORKED, &corked_ns);
-	if (!status)
-		status = zd_cuda_reach(costs->trainer);
-	if (status)
-		return status;
+	double single_ns = measure_cpu(costs, 1);
+	double corked_ns = measure_cpu(costs, ZD_CUDA_CORKED);
+	zd_cuda_reach(costs->trainer);
 	single_ns = mean_over_ranks(costs, single_ns);
 	corked_ns = mean_over_ranks(costs, corked_ns);
 	if (is_first(costs->trainer)) {
 		out->cpu_single_ns = single_ns;
 		out->cpu_corked_ns = corked_ns;
 	}
-	return 0;
 }
 
 /* ---- A batch against a whole --------------------------------------------------------------------------- */
 
-static int batch_once(struct costs *costs, uint64_t *took_ns)
+static uint64_t batch_once(struct costs *costs)
 {
 	zd_cuda_meet_trainers(costs->trainer->run);
 	const uint64_t start_ns = zd_bench_now_ns();
-	int status = gather_units(costs, ZD_CUDA_BATCH);
-	if (!status)
-		status = zd_cuda_reach(costs->trainer);
-	*took_ns = zd_bench_now_ns() - start_ns;
-	return status ? status : release_units(costs, ZD_CUDA_BATCH);
+	gather_units(costs, ZD_CUDA_BATCH);
+	zd_cuda_reach(costs->trainer);
+	const uint64_t took_ns = zd_bench_now_ns() - start_ns;
+	release_units(costs, ZD_CUDA_BATCH);
+	return took_ns;
 }
 
-static int whole_once(struct costs *costs, uint64_t *took_ns)
+static uint64_t whole_once(struct costs *costs)
 {
-	zd_cu_ptr data;
 	zd_cuda_meet_trainers(costs->trainer->run);
 	const uint64_t start_ns = zd_bench_now_ns();
-	int status = zd_cuda_gather(costs->trainer, &costs->whole, &data);
-	*took_ns = zd_bench_now_ns() - start_ns;
-	return status ? status : zd_cuda_release(costs->trainer, &costs->whole, NULL);
+	(void)zd_cuda_gather(costs->trainer, &costs->whole);
+	const uint64_t took_ns = zd_bench_now_ns() - start_ns;
+	zd_cuda_release(costs->trainer, &costs->whole, NULL);
+	return took_ns;
 }
 
-static int batch_times(struct costs *costs)
+static void batch_times(struct costs *costs)
 {
 	const struct zd_cuda_run *run = costs->trainer->run;
 	const struct zd_bench_options *options = &run->bench->options;
+	const unsigned rank = costs->trainer->member->index;
 	struct zd_cuda_time batch, whole;
-	int status = 0;
-	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
-		uint64_t batch_ns = 0, whole_ns = 0;
-		status = batch_once(costs, &batch_ns);
-		if (!status)
-			status = whole_once(costs, &whole_ns);
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
+		const uint64_t batch_ns = batch_once(costs), whole_ns = whole_once(costs);
 		if (i < options->warmup)
 			continue;
-		zd_cuda_samples(run, ZD_CUDA_ZEROD,
-		                i - options->warmup)[costs->trainer->member->index] = batch_ns;
-		zd_cuda_samples(run, ZD_CUDA_NCCL,
-		                i - options->warmup)[costs->trainer->member->index] = whole_ns;
+		zd_cuda_samples(run, ZD_CUDA_ZEROD, i - options->warmup)[rank] = batch_ns;
+		zd_cuda_samples(run, ZD_CUDA_NCCL, i - options->warmup)[rank] = whole_ns;
 	}
-	if (status)
-		return status;
 	zd_cuda_meet_trainers(run);
 	if (is_first(costs->trainer)) {
 		zd_cuda_time_of(run, ZD_CUDA_ZEROD, &batch);
@@ -209,7 +182,6 @@ static int batch_times(struct costs *costs)
 		run->shared->costs.batch = batch.each;
 		run->shared->costs.whole = whole.each;
 	}
-	return 0;
 }
 
 /* ---- At a training step's pace, without pause, and with nothing to do ---------------------------------- */
@@ -234,49 +206,37 @@ static void sleep_until(uint64_t ns)
 }
 
 /* Sends the next request when the bytes have arrived and the last copy is released, but not before `each_ns`
- * have passed since the last request. */
-static int gather_at_pace(struct costs *costs, uint64_t each_ns, uint64_t *gathers)
+ * have passed since the last request. Returns the number of gathers. */
+static uint64_t gather_at_pace(struct costs *costs, uint64_t each_ns)
 {
-	const struct zd_cuda_run *run = costs->trainer->run;
+	const struct zd_rank *rank = &costs->trainer->rank;
 	const uint64_t begin_ns = zd_bench_now_ns(), end_ns = begin_ns + costs->phase_ns;
-	int status = 0;
-	*gathers = 0;
-	while (!status && zd_bench_now_ns() < end_ns) {
-		zd_cu_ptr data;
+	uint64_t gathers = 0;
+	for (; zd_bench_now_ns() < end_ns; gathers++) {
 		zerod_ticket released;
-		sleep_until(begin_ns + *gathers * each_ns);
-		status = zd_cuda_gather(costs->trainer, &costs->whole, &data);
-		if (!status)
-			status = zd_cuda_release(costs->trainer, &costs->whole, &released);
-		if (!status)
-			status = zd_cuda_check(costs->trainer,
-			                       zerod_wait(costs->trainer->rank.client, released, NULL, NULL),
-			                       "zerod_wait");
-		(*gathers)++;
+		sleep_until(begin_ns + gathers * each_ns);
+		(void)zd_cuda_gather(costs->trainer, &costs->whole);
+		zd_cuda_release(costs->trainer, &costs->whole, &released);
+		ZD_CALL(rank, zerod_wait, rank->client, released, NULL, NULL);
 	}
-	zd_cuda_meet_trainers(run);
-	return status;
+	zd_cuda_meet_trainers(costs->trainer->run);
+	return gathers;
 }
 
-static int daemon_times(struct costs *costs)
+static void daemon_times(struct costs *costs)
 {
 	const struct zd_cuda_run *run = costs->trainer->run;
 	struct zd_cuda_costs *out = &run->shared->costs;
 	const double seconds = (double)costs->phase_ns / 1e9;
-	uint64_t gathers = 0, cpu_ns = 0, at_ns = 0;
+	uint64_t cpu_ns = 0, at_ns = 0;
 	zd_cuda_meet_trainers(run);
 	if (is_first(costs->trainer))
 		(void)daemon_cores(run, &cpu_ns, &at_ns);
-	int status = gather_at_pace(costs, ZD_CUDA_PACE_NS, &gathers);
-	if (status)
-		return status;
+	(void)gather_at_pace(costs, ZD_CUDA_PACE_NS);
 	if (is_first(costs->trainer))
 		out->daemon_paced_cores = daemon_cores(run, &cpu_ns, &at_ns);
 	zd_cuda_meet_trainers(run);
-	status = gather_at_pace(costs, 0, &gathers);
-	if (status)
-		return status;
-	const double each = mean_over_ranks(costs, (double)gathers);
+	const double each = mean_over_ranks(costs, (double)gather_at_pace(costs, 0));
 	if (is_first(costs->trainer)) {
 		const double bytes = (double)costs->whole.numel *
 		                     (double)zerod_dtype_bytes(costs->whole.shard.dtype);
@@ -287,25 +247,22 @@ static int daemon_times(struct costs *costs)
 		out->daemon_idle_cores = daemon_cores(run, &cpu_ns, &at_ns);
 	}
 	zd_cuda_meet_trainers(run);
-	return 0;
 }
 
 /* ---- All of it ----------------------------------------------------------------------------------------- */
 
-int zd_cuda_costs(struct zd_cuda_trainer *trainer)
+void zd_cuda_costs(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	const uint64_t numel = ZD_CUDA_BATCH_BYTES / zerod_dtype_bytes(options->dtype);
 	struct costs costs = {.trainer = trainer, .phase_ns = options->iters * PHASE_NS_AN_ITERATION};
-	char name[32];
-	int status = zd_cuda_unit_new(trainer, "whole", numel * ZD_CUDA_BATCH, &costs.whole);
-	for (uint32_t i = 0; i < ZD_CUDA_BATCH && !status; i++) {
+	zd_cuda_unit_new(trainer, "whole", numel * ZD_CUDA_BATCH, &costs.whole);
+	for (uint32_t i = 0; i < ZD_CUDA_BATCH; i++) {
+		char name[32];
 		snprintf(name, sizeof(name), "batch%u", i);
-		status = zd_cuda_unit_new(trainer, name, numel, &costs.units[i]);
+		zd_cuda_unit_new(trainer, name, numel, &costs.units[i]);
 	}
-	if (!status)
-		status = batch_times(&costs);
-	if (!status)
-		status = cpu_times(&costs);
-	return status ? status : daemon_times(&costs);
+	batch_times(&costs);
+	cpu_times(&costs);
+	daemon_times(&costs);
 }

@@ -75,106 +75,85 @@ static bool is_timed(const struct zd_cuda_trainer *trainer)
 	return trainer->member->index == 0 || !trainer->run->bench->options.alone;
 }
 
-int zd_cuda_meet(struct zd_cuda_trainer *trainer)
+void zd_cuda_meet(struct zd_cuda_trainer *trainer)
 {
-	int status = zd_gemm_fill(trainer->gemm, trainer->member->err);
-	if (!status)
-		zd_cuda_meet_all(trainer->run);
-	return status;
+	zd_member_need(zd_gemm_fill(trainer->gemm, trainer->member->err));
+	zd_cuda_meet_all(trainer->run);
 }
 
-static int gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data,
-                       uint64_t took_ns[ZD_CUDA_CALLS + 1])
+static zd_cu_ptr gather_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                             uint64_t took_ns[ZD_CUDA_CALLS + 1])
 {
-	int status = 0;
+	zd_cu_ptr data = 0;
 	if (!is_timed(trainer))
-		status = zd_cuda_gather(trainer, unit, data);
-	if (!status)
-		status = zd_cuda_meet(trainer);
-	if (status || !is_timed(trainer))
-		return status;
+		data = zd_cuda_gather(trainer, unit);
+	zd_cuda_meet(trainer);
+	if (!is_timed(trainer))
+		return data;
 	const uint64_t start_ns = zd_bench_now_ns();
-	status = zd_cuda_gather(trainer, unit, data);
+	data = zd_cuda_gather(trainer, unit);
 	took_ns[ZD_CUDA_ZEROD] = zd_bench_now_ns() - start_ns;
 	took_ns[ZD_CUDA_CALLS] = trainer->called_ns - start_ns;
-	return status;
+	return data;
 }
 
-static int gather_by_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                          uint64_t *took_ns)
+/* Prepares the memory in which NCCL gathers: it has the rank's own slice, and the others are overwritten.
+ * Returns it. */
+static zd_cu_ptr prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                              zd_cu_ptr data)
 {
-	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
-	const uint64_t start_ns = zd_bench_now_ns();
-	int status = zd_nccl_rank_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
-	                                     trainer->member->err);
-	if (!status)
-		status = zd_cuda_reach(trainer);
-	*took_ns = zd_bench_now_ns() - start_ns;
-	return status;
-}
-
-static int nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                     uint64_t *took_ns)
-{
-	int status = zd_cuda_meet(trainer);
-	return status || !trainer->nccl ? status : gather_by_nccl(trainer, unit, data, took_ns);
-}
-
-/* Prepares the memory in which NCCL gathers: it has the rank's own slice, and the others are overwritten. */
-static int prepare_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        zd_cu_ptr nccl_data)
-{
-	const struct zd_cuda *cuda = trainer->gpu.cuda;
 	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
 	const uint64_t offset_bytes = trainer->member->index * slice_bytes;
-	int status = 0;
-	if (nccl_data != data)
-		status = zd_cuda_err(cuda,
-		                     cuda->memcpyAsync(nccl_data + offset_bytes, data + offset_bytes,
-		                                       slice_bytes, trainer->gpu.stream),
-		                     trainer->member->err, "copying the own slice");
-	return status ? status : zd_cuda_words_spoil(trainer, unit, nccl_data, 1);
+	const zd_cu_ptr place = zd_nccl_rank_place(trainer->nccl, data);
+	if (place != data)
+		zd_cuda_check(trainer,
+		              trainer->gpu.cuda->memcpyAsync(place + offset_bytes, data + offset_bytes,
+		                                             slice_bytes, trainer->gpu.stream),
+		              "copying the own slice");
+	zd_cuda_words_spoil(trainer, unit, place);
+	return place;
+}
+
+/* Returns the number of wrong elements. */
+static uint64_t nccl_turn(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
+                          uint64_t *took_ns)
+{
+	const zd_cu_ptr place = trainer->nccl ? prepare_nccl(trainer, unit, data) : 0;
+	zd_cuda_meet(trainer);
+	if (!trainer->nccl)
+		return 0;
+	const uint64_t start_ns = zd_bench_now_ns();
+	zd_cuda_gather_by_nccl(trainer, unit, place);
+	*took_ns = zd_bench_now_ns() - start_ns;
+	return zd_cuda_words_check(trainer, unit, place);
 }
 
 /* Own slices are NCCL's input. They do not change until it has run. */
-static int iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
-                   uint64_t took_ns[ZD_CUDA_CALLS + 1], uint64_t *wrong)
+static uint64_t iterate(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                        uint64_t took_ns[ZD_CUDA_CALLS + 1])
 {
-	zd_cu_ptr data = 0;
-	int status = gather_turn(trainer, unit, &data, took_ns);
-	if (!status)
-		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
+	const zd_cu_ptr data = gather_turn(trainer, unit, took_ns);
+	uint64_t wrong = zd_cuda_words_check(trainer, unit, data);
 	if (trainer->run->bench->options.nodes > 1)
 		zd_cuda_meet_trainers(trainer->run); /* other local ranks copy what this one has received */
-	const zd_cu_ptr nccl_data = trainer->nccl && !status ? zd_nccl_rank_place(trainer->nccl, data) : data;
-	if (!status && trainer->nccl)
-		status = prepare_nccl(trainer, unit, data, nccl_data);
-	if (!status)
-		status = nccl_turn(trainer, unit, nccl_data, &took_ns[ZD_CUDA_NCCL]);
-	if (!status && trainer->nccl)
-		status = zd_cuda_words_check(trainer, unit, nccl_data, 1, wrong);
-	if (!status)
-		status = zd_cuda_words_spoil(trainer, unit, data, 1);
-	if (!status)
-		status = zd_cuda_release(trainer, unit, NULL);
-	return status ? status : zd_cuda_meet(trainer); /* the pusher's turn */
+	wrong += nccl_turn(trainer, unit, data, &took_ns[ZD_CUDA_NCCL]);
+	zd_cuda_words_spoil(trainer, unit, data);
+	zd_cuda_release(trainer, unit, NULL);
+	zd_cuda_meet(trainer); /* the pusher's turn */
+	return wrong;
 }
 
-static int check_all(struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t *wrong)
+static uint64_t check_all(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit)
 {
 	const uint64_t bytes = unit->numel * zerod_dtype_bytes(unit->shard.dtype);
-	zd_cu_ptr data = 0;
-	int status = zd_cuda_unit_publish(trainer, unit, 2);
-	if (!status)
-		status = zd_cuda_gather(trainer, unit, &data);
-	if (status)
-		return status;
+	zd_cuda_unit_publish(trainer, unit, 2);
+	const zd_cu_ptr data = zd_cuda_gather(trainer, unit);
 	void *contents = zd_calloc(1, bytes);
-	status = zd_gpu_read(&trainer->gpu, contents, data, bytes, trainer->member->err);
-	if (!status)
-		*wrong += zd_pattern_count_wrong_bits(contents, unit->shard.dtype, unit->numel, 2);
+	zd_member_need(zd_gpu_read(&trainer->gpu, contents, data, bytes, trainer->member->err));
+	const uint64_t wrong = zd_pattern_count_wrong_bits(contents, unit->shard.dtype, unit->numel, 2);
 	free(contents);
-	return status ? status : zd_cuda_release(trainer, unit, NULL);
+	zd_cuda_release(trainer, unit, NULL);
+	return wrong;
 }
 
 static void store_row(const struct zd_cuda_run *run, const struct zd_cuda_unit *unit)
@@ -207,30 +186,26 @@ void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda
 		store_row(run, unit);
 }
 
-int zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
+void zd_cuda_measure_gathers(struct zd_cuda_trainer *trainer, uint64_t numel)
 {
-	const struct zd_cuda_run *run = trainer->run;
-	const struct zd_bench_options *options = &run->bench->options;
+	const struct zd_bench_options *options = &trainer->run->bench->options;
 	struct zd_cuda_unit unit;
 	uint64_t wrong = 0;
 	char name[32];
 	/* The name has the size, because some ranks can still have the unit of the last size. */
 	snprintf(name, sizeof(name), "bench%llu", (unsigned long long)numel);
-	int status = zd_cuda_unit_new(trainer, name, numel, &unit);
-	if (!status)
-		status = zd_gemm_settle(trainer->gemm, trainer->member->err);
-	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+	zd_cuda_unit_new(trainer, name, numel, &unit);
+	zd_member_need(zd_gemm_settle(trainer->gemm, trainer->member->err));
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		uint64_t took_ns[ZD_CUDA_CALLS + 1] = {0};
-		status = iterate(trainer, &unit, took_ns, &wrong);
+		wrong += iterate(trainer, &unit, took_ns);
 		if (i >= options->warmup)
 			zd_cuda_note(trainer, i - options->warmup, took_ns);
 	}
-	if (!status && options->check)
-		status = check_all(trainer, &unit, &wrong);
-	if (status)
-		return status;
+	if (options->check)
+		wrong += check_all(trainer, &unit);
 	zd_cuda_row_end(trainer, &unit, wrong);
-	return zd_cuda_unit_free(trainer, &unit);
+	zd_cuda_unit_free(trainer, &unit);
 }
 
 /* ---- A rank that is late ------------------------------------------------------------------------------- */
@@ -243,62 +218,55 @@ static void meet_with_one_late(const struct zd_cuda_trainer *trainer)
 		usleep(ZD_CUDA_LATE_US);
 }
 
-static int one_late(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
-                    uint64_t took_ns[ZD_CUDA_SKEWS], uint64_t *wrong)
+static void all_on_time(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t *took_ns)
 {
-	zd_cu_ptr data = 0;
-	meet_with_one_late(trainer);
-	const uint64_t start_ns = zd_bench_now_ns();
-	int status = zd_cuda_gather(trainer, unit, &data);
-	took_ns[ZD_CUDA_LATE] = zd_bench_now_ns() - start_ns;
-	if (!status)
-		status = zd_cuda_words_check(trainer, unit, data, 1, wrong);
-	if (status || !trainer->nccl)
-		return status ? status : zd_cuda_release(trainer, unit, NULL);
-	const zd_cu_ptr nccl_data = zd_nccl_rank_place(trainer->nccl, data);
-	status = prepare_nccl(trainer, unit, data, nccl_data);
-	if (status)
-		return status;
-	meet_with_one_late(trainer);
-	status = gather_by_nccl(trainer, unit, nccl_data, &took_ns[ZD_CUDA_LATE_NCCL]);
-	if (!status)
-		status = zd_cuda_words_check(trainer, unit, nccl_data, 1, wrong);
-	return status ? status : zd_cuda_release(trainer, unit, NULL);
-}
-
-static int all_on_time(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t *took_ns)
-{
-	zd_cu_ptr data;
 	zd_cuda_meet_trainers(trainer->run);
 	const uint64_t start_ns = zd_bench_now_ns();
-	int status = zd_cuda_gather(trainer, unit, &data);
+	(void)zd_cuda_gather(trainer, unit);
 	*took_ns = zd_bench_now_ns() - start_ns;
-	return status ? status : zd_cuda_release(trainer, unit, NULL);
+	zd_cuda_release(trainer, unit, NULL);
 }
 
-int zd_cuda_skew(struct zd_cuda_trainer *trainer)
+static uint64_t one_late(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                         uint64_t took_ns[ZD_CUDA_SKEWS])
+{
+	meet_with_one_late(trainer);
+	uint64_t start_ns = zd_bench_now_ns();
+	const zd_cu_ptr data = zd_cuda_gather(trainer, unit);
+	took_ns[ZD_CUDA_LATE] = zd_bench_now_ns() - start_ns;
+	uint64_t wrong = zd_cuda_words_check(trainer, unit, data);
+	if (trainer->nccl) {
+		const zd_cu_ptr place = prepare_nccl(trainer, unit, data);
+		meet_with_one_late(trainer);
+		start_ns = zd_bench_now_ns();
+		zd_cuda_gather_by_nccl(trainer, unit, place);
+		took_ns[ZD_CUDA_LATE_NCCL] = zd_bench_now_ns() - start_ns;
+		wrong += zd_cuda_words_check(trainer, unit, place);
+	}
+	zd_cuda_release(trainer, unit, NULL);
+	return wrong;
+}
+
+void zd_cuda_skew(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_bench_options *options = &run->bench->options;
 	const uint64_t bytes = zd_min_u64(options->max_bytes, ZD_CUDA_SKEW_BYTES);
 	uint64_t *samples = zd_calloc((size_t)ZD_CUDA_SKEWS * options->iters, sizeof(*samples)), wrong = 0;
 	struct zd_cuda_unit unit;
-	int status = zd_cuda_unit_new(trainer, "skew", bytes / zerod_dtype_bytes(options->dtype), &unit);
-	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+	zd_cuda_unit_new(trainer, "skew", bytes / zerod_dtype_bytes(options->dtype), &unit);
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		uint64_t took_ns[ZD_CUDA_SKEWS] = {0};
-		status = all_on_time(trainer, &unit, &took_ns[ZD_CUDA_ON_TIME]);
-		if (!status)
-			status = one_late(trainer, &unit, took_ns, &wrong);
+		all_on_time(trainer, &unit, &took_ns[ZD_CUDA_ON_TIME]);
+		wrong += one_late(trainer, &unit, took_ns);
 		for (uint32_t way = 0; way < ZD_CUDA_SKEWS && i >= options->warmup; way++)
 			samples[(size_t)way * options->iters + i - options->warmup] = took_ns[way];
 	}
-	for (uint32_t way = 0; way < ZD_CUDA_SKEWS && !status && trainer->member->index == 0; way++)
+	for (uint32_t way = 0; way < ZD_CUDA_SKEWS && trainer->member->index == 0; way++)
 		zd_stats_of(samples + (size_t)way * options->iters, options->iters,
 		            &run->shared->costs.skew[way]);
 	free(samples);
-	if (status)
-		return status;
 	atomic_fetch_add(&run->shared->costs.skew_wrong, wrong);
 	zd_cuda_meet_trainers(run);
-	return zd_cuda_unit_free(trainer, &unit);
+	zd_cuda_unit_free(trainer, &unit);
 }

@@ -12,17 +12,6 @@
 
 #include "base/mem.h"
 
-int zd_cuda_each_size(const struct zd_cuda_run *run, int (*fn)(void *arg, uint64_t numel), void *arg)
-{
-	const struct zd_bench_options *options = &run->bench->options;
-	const uint64_t bytes_each = zerod_dtype_bytes(options->dtype);
-	int status = 0;
-	for (uint64_t bytes = options->min_bytes; bytes <= options->max_bytes && !status;
-	     bytes = zd_bench_next_bytes(options, bytes))
-		status = fn(arg, zd_max_u64(bytes / bytes_each, 1));
-	return status;
-}
-
 int zd_bench_count_gpus(uint32_t *count, struct zd_err *err)
 {
 	struct zd_gpu_list list = {0};
@@ -30,14 +19,6 @@ int zd_bench_count_gpus(uint32_t *count, struct zd_err *err)
 	if (!status)
 		*count = list.count;
 	return status;
-}
-
-static int count_size(void *arg, uint64_t numel)
-{
-	uint32_t *count = arg;
-	(void)numel;
-	(*count)++;
-	return 0;
 }
 
 /* The pid of the process that listens on the socket: the daemon, or the process that started it by socket
@@ -61,15 +42,12 @@ static pid_t listener_pid(const char *socket_path)
 /* Reads the names of one daemon's devices. All daemons have the same number of devices. */
 static int learn_devices(struct zd_cuda_run *run, uint32_t node, struct zd_err *err)
 {
-	struct zerod_options connect = ZEROD_INIT(connect);
 	const uint32_t count = run->devices / run->bench->options.nodes;
 	char(*names)[sizeof(run->names[0])] = run->names + (size_t)node * count;
 	zerod_client *client;
-	connect.socket_path = run->bench->socket_paths[node];
-	connect.name = "zerobench";
-	int status = zerod_connect(&connect, &client);
+	int status = zd_bench_connect(run->bench->socket_paths[node], &client, err);
 	if (status)
-		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
+		return status;
 	for (uint32_t i = 0; i < count && !status; i++) {
 		struct zerod_device_info info = ZEROD_INIT(info);
 		status = zerod_device_get(client, i, &info);
@@ -83,19 +61,21 @@ static int learn_devices(struct zd_cuda_run *run, uint32_t node, struct zd_err *
 	return status;
 }
 
-static int member_main(struct zd_member *member, void *arg)
+static void member_main(const struct zd_member *member, void *arg)
 {
 	const struct zd_cuda_run *run = arg;
-	return member->index < run->ranks ? zd_cuda_trainer_main(member, run)
-	                                  : zd_cuda_pusher_main(member, run);
+	if (member->index < run->ranks)
+		zd_cuda_trainer_main(member, run);
+	else
+		zd_cuda_pusher_main(member, run);
 }
 
 static int check_options(const struct zd_cuda_run *run, struct zd_err *err)
 {
+	const struct zd_bench_options *options = &run->bench->options;
 	uint32_t rows = 0;
-	int status = zd_cuda_each_size(run, count_size, &rows);
-	if (status)
-		return status;
+	for (uint64_t bytes = options->min_bytes; bytes <= options->max_bytes; bytes *= options->factor)
+		rows++;
 	if (rows > ZD_CUDA_MAX_ROWS)
 		return zd_err_set(err, ZEROD_E_INVALID, "%u sizes are more than %u", rows, ZD_CUDA_MAX_ROWS);
 	if (run->ranks % run->bench->options.nodes ||

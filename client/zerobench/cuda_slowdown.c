@@ -21,52 +21,41 @@ struct beside {
 	uint64_t reduced_bytes;
 };
 
-static int gather_by_zerod(const struct beside *beside)
+static void gather(const struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
-	zd_cu_ptr data;
 	zerod_ticket released;
-	int status = zd_cuda_gather(trainer, &beside->unit, &data);
-	if (!status)
-		status = zd_cuda_release(trainer, &beside->unit, &released);
-	return status ? status
-	              : zd_cuda_check(trainer, zerod_wait(trainer->rank.client, released, NULL, NULL),
-	                              "zerod_wait");
+	if (beside->way == ZD_CUDA_NCCL) {
+		zd_cuda_gather_by_nccl(trainer, &beside->unit,
+		                       zd_nccl_rank_place(trainer->nccl, beside->held));
+		return;
+	}
+	(void)zd_cuda_gather(trainer, &beside->unit);
+	zd_cuda_release(trainer, &beside->unit, &released);
+	ZD_CALL(&trainer->rank, zerod_wait, trainer->rank.client, released, NULL, NULL);
 }
 
-static int gather_by_nccl(const struct beside *beside)
+static void work_once(struct beside *beside)
 {
-	struct zd_cuda_trainer *trainer = beside->trainer;
-	const struct zerod_shard *shard = &beside->unit.shard;
-	int status = zd_nccl_rank_all_gather(trainer->nccl, zd_nccl_rank_place(trainer->nccl, beside->held),
-	                                     shard->shard_numel * zerod_dtype_bytes(shard->dtype),
-	                                     trainer->gpu.stream, trainer->member->err);
-	return status ? status : zd_cuda_reach(trainer);
-}
-
-static int reduce(struct beside *beside)
-{
+	if (!beside->backward) {
+		gather(beside);
+		return;
+	}
 	beside->reduced_bytes += zd_cuda_backward_bytes(beside->backward);
-	return beside->way == ZD_CUDA_ZEROD ? zd_cuda_backward_by_zerod(beside->backward)
-	                                    : zd_cuda_backward_by_nccl(beside->backward);
-}
-
-static int work_once(struct beside *beside)
-{
-	if (beside->backward)
-		return reduce(beside);
-	return beside->way == ZD_CUDA_ZEROD ? gather_by_zerod(beside) : gather_by_nccl(beside);
+	if (beside->way == ZD_CUDA_ZEROD)
+		zd_cuda_backward_by_zerod(beside->backward);
+	else
+		zd_cuda_backward_by_nccl(beside->backward);
 }
 
 /* All ranks must call NCCL equally often. Before each call, also for zerod, they agree whether there is
  * another. */
-static int work_until_end(struct beside *beside)
+static void work_until_end(struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zd_cuda_run *run = trainer->run;
 	bool runs = true;
-	int status = 0;
-	while (!status) {
+	for (;;) {
 		if (runs && !zd_gemm_runs(trainer->gemm)) {
 			runs = false;
 			atomic_fetch_sub(&run->shared->running, 1);
@@ -75,13 +64,12 @@ static int work_until_end(struct beside *beside)
 		const bool go_on = atomic_load(&run->shared->running) > 0;
 		zd_cuda_meet_trainers(run); /* all ranks have read it */
 		if (!go_on)
-			return 0;
-		status = work_once(beside);
+			return;
+		work_once(beside);
 	}
-	return status;
 }
 
-static int measure_round(struct beside *beside, uint64_t *product_ns)
+static void measure_round(struct beside *beside, uint64_t *product_ns)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zd_cuda_run *run = trainer->run;
@@ -89,10 +77,10 @@ static int measure_round(struct beside *beside, uint64_t *product_ns)
 	if (trainer->member->index == 0)
 		atomic_store(&run->shared->running, run->ranks);
 	zd_cuda_meet_trainers(run);
-	int status = zd_gemm_timed_begin(trainer->gemm, trainer->member->err);
-	if (!status && beside->way != ZD_CUDA_PUSHES)
-		status = work_until_end(beside);
-	return status ? status : zd_gemm_timed_end(trainer->gemm, product_ns, trainer->member->err);
+	zd_member_need(zd_gemm_timed_begin(trainer->gemm, trainer->member->err));
+	if (beside->way != ZD_CUDA_PUSHES)
+		work_until_end(beside);
+	zd_member_need(zd_gemm_timed_end(trainer->gemm, product_ns, trainer->member->err));
 }
 
 static void store_figures(const struct beside *beside)
@@ -105,76 +93,58 @@ static void store_figures(const struct beside *beside)
 }
 
 /* Measures the median over runs and rounds, and the mean of the ranks. */
-static int measure_way(struct beside *beside, enum zd_cuda_way way)
+static void measure_way(struct beside *beside, enum zd_cuda_way way)
 {
 	const struct zd_cuda_trainer *trainer = beside->trainer;
 	const struct zd_cuda_run *run = trainer->run;
 	uint64_t samples[ROUNDS * ZD_GEMM_RUNS];
 	struct zd_stats stats;
-	int status = 0;
 	beside->way = way;
 	beside->reduced_bytes = 0;
-	for (uint32_t round = 0; round < ROUNDS && !status; round++)
-		status = measure_round(beside, &samples[(size_t)round * ZD_GEMM_RUNS]);
-	if (status)
-		return status;
+	for (uint32_t round = 0; round < ROUNDS; round++)
+		measure_round(beside, &samples[(size_t)round * ZD_GEMM_RUNS]);
 	zd_stats_of(samples, ZD_ARRAY_LEN(samples), &stats);
 	atomic_fetch_add(&run->shared->total, stats.p50);
 	zd_cuda_meet_trainers(run);
 	if (trainer->member->index == 0)
 		store_figures(beside);
 	zd_cuda_meet_trainers(run);
-	return 0;
 }
 
 /* NCCL gathers into the unit's buffer, which is leased meanwhile. */
-static int hold_buffer(struct beside *beside)
-{
-	return beside->backward ? 0 : zd_cuda_gather(beside->trainer, &beside->unit, &beside->held);
-}
-
-static int let_go(const struct beside *beside)
-{
-	return beside->backward ? 0 : zd_cuda_release(beside->trainer, &beside->unit, NULL);
-}
-
-static int measure_all(struct beside *beside)
+static void measure_all(struct beside *beside)
 {
 	struct zd_cuda_trainer *trainer = beside->trainer;
-	int status = zd_gemm_settle(trainer->gemm, trainer->member->err);
-	if (!status)
-		status = zd_gemm_finish(trainer->gemm, trainer->member->err);
-	if (!status)
-		status = measure_way(beside, ZD_CUDA_PUSHES);
-	if (!status)
-		status = measure_way(beside, ZD_CUDA_ZEROD);
-	if (status || !trainer->nccl)
-		return status;
-	status = hold_buffer(beside);
-	if (!status)
-		status = measure_way(beside, ZD_CUDA_NCCL);
-	return status ? status : let_go(beside);
+	zd_member_need(zd_gemm_settle(trainer->gemm, trainer->member->err));
+	zd_member_need(zd_gemm_finish(trainer->gemm, trainer->member->err));
+	measure_way(beside, ZD_CUDA_PUSHES);
+	measure_way(beside, ZD_CUDA_ZEROD);
+	if (!trainer->nccl)
+		return;
+	if (!beside->backward)
+		beside->held = zd_cuda_gather(trainer, &beside->unit);
+	measure_way(beside, ZD_CUDA_NCCL);
+	if (!beside->backward)
+		zd_cuda_release(trainer, &beside->unit, NULL);
 }
 
-int zd_cuda_slowdown(struct zd_cuda_trainer *trainer)
+void zd_cuda_slowdown(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	const uint64_t bytes = zd_min_u64(options->max_bytes, ZD_CUDA_PAUSELESS_BYTES);
 	struct beside beside = {.trainer = trainer};
-	int status = zd_cuda_unit_new(trainer, "slowdown", bytes / zerod_dtype_bytes(options->dtype),
-	                              &beside.unit);
-	return status ? status : measure_all(&beside);
+	zd_cuda_unit_new(trainer, "slowdown", bytes / zerod_dtype_bytes(options->dtype), &beside.unit);
+	measure_all(&beside);
 }
 
-int zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer)
+void zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
 	struct beside beside = {.trainer = trainer};
 	/* The arena has room for this size with any options. The backward queues no products itself: only the
 	 * timed ones run. */
-	int status = zd_cuda_backward_new(trainer, zd_min_u64(options->max_bytes, ZD_CUDA_BESIDE_BYTES), NULL,
-	                                  &beside.backward);
-	if (!status)
-		status = measure_all(&beside);
-	return status ? status : zd_cuda_backward_free(beside.backward);
+	beside.backward = zd_cuda_backward_new(trainer, zd_min_u64(options->max_bytes, ZD_CUDA_BESIDE_BYTES),
+	                                       NULL);
+	measure_all(&beside);
+	zd_cuda_backward_free(beside.backward);
 }

@@ -14,36 +14,32 @@
 
 #define SLICE_PADDING_BYTES (64u << 10) /* more than the daemon's padding of one slice */
 
-int zd_cuda_check(const struct zd_cuda_trainer *trainer, int status, const char *call)
+void zd_cuda_check(const struct zd_cuda_trainer *trainer, int result, const char *what)
 {
-	return zd_member_check(trainer->member, status, trainer->rank.client, call);
+	zd_member_need(zd_cuda_err(trainer->gpu.cuda, result, trainer->member->err, "%s", what));
 }
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-int zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit, uint64_t seed)
+void zd_cuda_unit_publish(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                          uint64_t seed)
 {
 	const struct zerod_shard *shard = &unit->shard;
 	const uint64_t bytes = shard->true_numel * zerod_dtype_bytes(shard->dtype);
-	int status = zd_cuda_check(trainer, zerod_update_begin(&unit->unit, 1, NULL, NULL),
-	                           "zerod_update_begin");
-	if (status)
-		return status;
 	void *contents = zd_calloc(1, bytes + 1);
+	ZD_CALL(&trainer->rank, zerod_update_begin, &unit->unit, 1, NULL, NULL);
 	zd_pattern_fill_bits(contents, shard->dtype, shard->offset_numel, shard->true_numel, seed);
 	if (bytes && trainer->run->bench->options.on_host)
 		memcpy(shard->data, contents, bytes);
 	else if (bytes)
-		status = zd_gpu_write(&trainer->gpu, (zd_cu_ptr)(uintptr_t)shard->data, contents, bytes,
-		                      trainer->member->err);
+		zd_member_need(zd_gpu_write(&trainer->gpu, (zd_cu_ptr)(uintptr_t)shard->data, contents, bytes,
+		                            trainer->member->err));
 	free(contents);
-	if (status)
-		return status;
-	return zd_cuda_check(trainer, zerod_publish(&unit->unit, 1, NULL, 0, NULL, NULL), "zerod_publish");
+	ZD_CALL(&trainer->rank, zerod_publish, &unit->unit, 1, NULL, 0, NULL, NULL);
 }
 
-int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
-                     struct zd_cuda_unit *unit)
+void zd_cuda_unit_register(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
+                           struct zd_cuda_unit *unit)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	options.name = name;
@@ -54,48 +50,110 @@ int zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, ui
 	if (trainer->run->bench->options.on_host)
 		options.flags |= ZEROD_UNIT_ON_HOST;
 	*unit = (struct zd_cuda_unit){.numel = numel};
-	int status = zd_cuda_check(trainer, zerod_unit_register(trainer->rank.group, &options, &unit->unit),
-	                           "zerod_unit_register");
-	if (!status)
-		status = zd_cuda_check(trainer, zerod_shard_get(unit->unit, ZD_SIZED(&unit->shard)),
-		                       "zerod_shard_get");
-	return status ? status : zd_cuda_unit_publish(trainer, unit, 1);
+	unit->unit = zd_rank_register(&trainer->rank, &options, &unit->shard);
 }
 
-int zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, struct zd_cuda_unit *unit)
+void zd_cuda_unit_new(const struct zd_cuda_trainer *trainer, const char *name, uint64_t numel,
+                      struct zd_cuda_unit *unit)
 {
-	return zd_cuda_check(trainer, zerod_unit_unregister(unit->unit, NULL), "zerod_unit_unregister");
+	zd_cuda_unit_register(trainer, name, numel, unit);
+	zd_cuda_unit_publish(trainer, unit, 1);
+}
+
+void zd_cuda_unit_free(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit)
+{
+	ZD_CALL(&trainer->rank, zerod_unit_unregister, unit->unit, NULL);
 }
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
-int zd_cuda_reach(struct zd_cuda_trainer *trainer)
+void zd_cuda_reach(struct zd_cuda_trainer *trainer)
 {
 	struct zd_gpu *gpu = &trainer->gpu;
-	int status = zd_gpu_mark(gpu, gpu->stream, 0, ++trainer->mark, trainer->member->err);
-	return status ? status : zd_gpu_await(gpu, gpu->stream, 0, trainer->mark, trainer->member->err);
+	zd_member_need(zd_gpu_mark(gpu, gpu->stream, 0, ++trainer->mark, trainer->member->err));
+	zd_member_need(zd_gpu_await(gpu, gpu->stream, 0, trainer->mark, trainer->member->err));
 }
 
-int zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr *data)
+zd_cu_ptr zd_cuda_gather(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit)
 {
 	zerod_ticket ticket;
 	void *address = NULL;
-	int status = zerod_gather_begin(unit->unit, NULL, &ticket);
-	if (status)
-		return zd_cuda_check(trainer, status, "zerod_gather_begin");
-	status = zerod_wait(trainer->rank.client, ticket, trainer->stream, &address);
-	if (status)
-		return zd_cuda_check(trainer, status, "zerod_wait");
-	*data = (zd_cu_ptr)(uintptr_t)address;
+	ZD_CALL(&trainer->rank, zerod_gather_begin, unit->unit, NULL, &ticket);
+	ZD_CALL(&trainer->rank, zerod_wait, trainer->rank.client, ticket, trainer->stream, &address);
 	trainer->called_ns = zd_bench_now_ns();
-	return zd_cuda_reach(trainer);
+	zd_cuda_reach(trainer);
+	return (zd_cu_ptr)(uintptr_t)address;
 }
 
-int zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
-                    zerod_ticket *ticket)
+void zd_cuda_release(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                     zerod_ticket *ticket)
 {
-	return zd_cuda_check(trainer, zerod_release(unit->unit, &trainer->stream, 1, NULL, ticket),
-	                     "zerod_release");
+	ZD_CALL(&trainer->rank, zerod_release, unit->unit, &trainer->stream, 1, NULL, ticket);
+}
+
+void zd_cuda_gather_by_nccl(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data)
+{
+	const uint64_t slice_bytes = unit->shard.shard_numel * zerod_dtype_bytes(unit->shard.dtype);
+	zd_member_need(zd_nccl_rank_all_gather(trainer->nccl, data, slice_bytes, trainer->gpu.stream,
+	                                       trainer->member->err));
+	zd_cuda_reach(trainer);
+}
+
+/* ---- Gradients and sums -------------------------------------------------------------------------------- */
+
+void zd_cuda_memory_new(const struct zd_cuda_trainer *trainer, uint64_t bytes, struct zd_gpu_memory *memory)
+{
+	zd_member_need(zd_gpu_memory_new(&trainer->gpu, bytes, 0, memory, trainer->member->err));
+}
+
+void zd_cuda_fill_gradient(const struct zd_cuda_trainer *trainer, const struct zerod_shard *shard,
+                           zd_cu_ptr at)
+{
+	const uint64_t bytes = shard->padded_numel * zerod_dtype_bytes(shard->dtype);
+	void *contents = zd_calloc(1, bytes);
+	zd_pattern_fill_gradient(contents, shard->dtype, shard->padded_numel, trainer->member->index);
+	zd_member_need(zd_gpu_write(&trainer->gpu, at, contents, bytes, trainer->member->err));
+	free(contents);
+}
+
+void zd_cuda_reserve(const struct zd_cuda_trainer *trainer, zerod_bucket *bucket,
+                     const struct zd_cuda_unit *unit, zd_cu_ptr gradient, struct zerod_entry *entry)
+{
+	const uint64_t bytes = unit->numel * zerod_dtype_bytes(unit->shard.dtype);
+	ZD_CALL(&trainer->rank, zerod_bucket_reserve, bucket, unit->unit, NULL, ZD_SIZED(entry));
+	if (gradient)
+		zd_cuda_check(trainer,
+		              trainer->gpu.cuda->memcpyAsync((zd_cu_ptr)(uintptr_t)entry->data, gradient,
+		                                             bytes, trainer->gpu.stream),
+		              "writing a gradient");
+}
+
+uint64_t zd_cuda_wrong_sums(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
+                            const struct zerod_target *target, uint64_t first, uint64_t numel)
+{
+	const struct zd_cuda_run *run = trainer->run;
+	const struct zd_bench_options *options = &run->bench->options;
+	const uint64_t offset_numel = options->all_reduce ? 0 : unit->shard.offset_numel;
+	const bool exchanged = options->collectives == ZEROD_COLLECTIVES_NCCL;
+	float *sums = zd_calloc(numel + 1, sizeof(*sums));
+	zd_member_need(zd_gpu_read(&trainer->gpu, sums,
+	                           (zd_cu_ptr)(uintptr_t)target->data + first * sizeof(*sums),
+	                           numel * sizeof(*sums), trainer->member->err));
+	const uint64_t wrong = zd_pattern_count_wrong_sums(sums, unit->shard.dtype, offset_numel + first,
+	                                                   numel, run->ranks,
+	                                                   exchanged ? run->ranks : run->node_ranks);
+	free(sums);
+	return wrong;
+}
+
+uint64_t zd_cuda_wrong_ends(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit)
+{
+	struct zerod_target target = ZEROD_INIT(target);
+	ZD_CALL(&trainer->rank, zerod_target_get, unit->unit, &target);
+	if (!target.true_numel)
+		return 0;
+	return zd_cuda_wrong_sums(trainer, unit, &target, 0, 1) +
+	       zd_cuda_wrong_sums(trainer, unit, &target, target.true_numel - 1, 1);
 }
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
@@ -107,42 +165,39 @@ static uint64_t largest_unit_bytes(const struct zd_cuda_run *run)
 }
 
 /* NCCL accepts one rank per GPU. A missing NCCL is an error only if its path was given. */
-static int join_nccl(struct zd_cuda_trainer *trainer)
+static void join_nccl(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_member *member = trainer->member;
 	const char *path = run->bench->options.nccl_path;
 	struct zd_cuda_shared *shared = run->shared;
 	struct zd_err err = ZD_ERR_NONE;
-	int status = 0;
 	const bool unwanted = run->steps || (path && strcmp(path, "none") == 0);
 	if (unwanted || run->ranks == 1 || run->ranks > run->devices) {
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s",
 		         unwanted ? "not wanted" : "it needs at least two ranks, each on its own GPU");
-		return 0;
+		return;
 	}
 	if (zd_nccl_rank_new(path, run->bench->options.copy_engines, &trainer->nccl, &err)) {
 		if (path || run->bench->options.copy_engines)
-			return zd_err_set(member->err, err.status, "%s", err.text);
+			zd_member_need(zd_err_set(member->err, err.status, "%s", err.text));
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "no NCCL: %s", err.text);
-		return 0;
+		return;
 	}
 	if (member->index == 0) {
 		snprintf(shared->nccl_text, sizeof(shared->nccl_text), "%s",
 		         zd_nccl_rank_version(trainer->nccl));
 		shared->has_nccl = true;
-		status = zd_nccl_rank_make_id(trainer->nccl, &shared->nccl_id, member->err);
+		zd_member_need(zd_nccl_rank_make_id(trainer->nccl, &shared->nccl_id, member->err));
 	}
-	if (status)
-		return status;
 	zd_cuda_meet_trainers(run);
-	status = zd_nccl_rank_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err);
-	return status ? status
-	              : zd_nccl_rank_make_window(trainer->nccl, largest_unit_bytes(run), member->err);
+	zd_member_need(
+	        zd_nccl_rank_join(trainer->nccl, &shared->nccl_id, run->ranks, member->index, member->err));
+	zd_member_need(zd_nccl_rank_make_window(trainer->nccl, largest_unit_bytes(run), member->err));
 }
 
 /* Joins the group. If the group spans daemons, the first rank makes its id. */
-static int join_group(struct zd_cuda_trainer *trainer)
+static void join_group(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_member *member = trainer->member;
@@ -158,35 +213,26 @@ static int join_group(struct zd_cuda_trainer *trainer)
 	        .collectives = options->collectives,
 	        .unique_id = options->nodes > 1 ? &shared->unique_id : NULL,
 	};
-	int status = zd_rank_connect(&trainer->rank, member, &rank);
-	if (!status && rank.unique_id && member->index == 0)
-		status = zd_rank_make_id(&trainer->rank, member, &rank, &shared->unique_id);
-	if (status)
-		return status;
+	zd_rank_connect(&trainer->rank, member, &rank);
+	if (rank.unique_id && member->index == 0)
+		zd_rank_make_id(&trainer->rank, &rank, &shared->unique_id);
 	zd_cuda_meet_trainers(run);
-	return zd_rank_join(&trainer->rank, member, &rank);
+	zd_rank_join(&trainer->rank, &rank);
 }
 
-static int begin_trainer(struct zd_cuda_trainer *trainer)
+static void begin_trainer(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_cuda_run *run = trainer->run;
 	const struct zd_member *member = trainer->member;
-	const struct zd_bench_options *options = &run->bench->options;
-	int status = zd_gpu_open(&trainer->gpu, run->names[member->index % run->devices], member->err);
-	if (!status)
-		status = join_group(trainer);
-	if (!status)
-		status = zd_cuda_check(
-		        trainer,
-		        zerod_cuda_stream_wrap(trainer->rank.client, trainer->gpu.stream, &trainer->stream),
-		        "zerod_cuda_stream_wrap");
-	if (!status)
-		status = zd_cuda_words_new(trainer);
-	if (!status)
-		status = join_nccl(trainer);
-	if (!status && options->load_side)
-		status = zd_gemm_new(&trainer->gpu, options->load_side, NULL, &trainer->gemm, member->err);
-	return status;
+	const uint32_t side = run->bench->options.load_side;
+	zd_member_need(zd_gpu_open(&trainer->gpu, run->names[member->index % run->devices], member->err));
+	join_group(trainer);
+	ZD_CALL(&trainer->rank, zerod_cuda_stream_wrap, trainer->rank.client, trainer->gpu.stream,
+	        &trainer->stream);
+	zd_cuda_words_new(trainer);
+	join_nccl(trainer);
+	if (side)
+		zd_member_need(zd_gemm_new(&trainer->gpu, side, NULL, &trainer->gemm, member->err));
 }
 
 static void end_trainer(struct zd_cuda_trainer *trainer)
@@ -199,54 +245,55 @@ static void end_trainer(struct zd_cuda_trainer *trainer)
 	zd_gpu_close(&trainer->gpu);
 }
 
-static int measure_size(void *arg, uint64_t numel)
+static void measure_sizes(struct zd_cuda_trainer *trainer)
 {
-	struct zd_cuda_trainer *trainer = arg;
-	return trainer->run->bench->options.op == ZD_BENCH_REDUCE ? zd_cuda_reduce_turns(trainer, numel)
-	                                                          : zd_cuda_measure_gathers(trainer, numel);
+	const struct zd_bench *bench = trainer->run->bench;
+	const struct zd_bench_options *options = &bench->options;
+	for (uint64_t bytes = options->min_bytes; bytes <= options->max_bytes; bytes *= options->factor) {
+		if (options->op == ZD_BENCH_REDUCE)
+			zd_cuda_reduce_turns(trainer, zd_bench_numel(bench, bytes));
+		else
+			zd_cuda_measure_gathers(trainer, zd_bench_numel(bench, bytes));
+	}
 }
 
-static int measure_rest(struct zd_cuda_trainer *trainer)
+static void measure_rest(struct zd_cuda_trainer *trainer)
 {
 	const struct zd_bench_options *options = &trainer->run->bench->options;
-	int status = 0;
-	if (options->op == ZD_BENCH_GATHER && trainer->gemm)
-		return zd_cuda_slowdown(trainer);
+	const bool gathers = options->op == ZD_BENCH_GATHER;
+	if (gathers && trainer->gemm) {
+		zd_cuda_slowdown(trainer);
+		return;
+	}
 	/* The costs are measured for a fixed time. Ranks of collective gathers must gather equally often. */
-	if (options->nodes > 1 || options->collectives != ZEROD_COLLECTIVES_COPIES || options->all_reduce)
-		return 0;
-	if (options->op == ZD_BENCH_GATHER && options->alone)
-		return 0;
-	if (options->op == ZD_BENCH_GATHER && trainer->run->ranks > 1)
-		status = zd_cuda_skew(trainer);
-	if (options->op == ZD_BENCH_GATHER)
-		return status ? status : zd_cuda_costs(trainer);
+	if (options->nodes > 1 || options->collectives != ZEROD_COLLECTIVES_COPIES || options->all_reduce ||
+	    (gathers && options->alone))
+		return;
+	if (gathers) {
+		if (trainer->run->ranks > 1)
+			zd_cuda_skew(trainer);
+		zd_cuda_costs(trainer);
+		return;
+	}
 	if (trainer->gemm)
-		status = zd_cuda_reduce_slowdown(trainer);
-	if (!status && options->backward_bytes)
-		status = zd_cuda_backwards(trainer);
-	if (!status && !trainer->gemm) /* the last measurement, because CUPTI slows all later ones */
-		status = zd_cuda_reduce_profile(trainer);
-	return status;
+		zd_cuda_reduce_slowdown(trainer);
+	if (options->backward_bytes)
+		zd_cuda_backwards(trainer);
+	if (!trainer->gemm) /* the last measurement, because CUPTI slows all later ones */
+		zd_cuda_reduce_profile(trainer);
 }
 
-int zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
+void zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)
 {
 	struct zd_cuda_trainer trainer = {.member = member, .run = run};
-	int status = begin_trainer(&trainer);
-	if (!status && run->steps) {
-		status = zd_cuda_step(&trainer);
-		if (!status)
-			end_trainer(&trainer);
-		return status;
+	begin_trainer(&trainer);
+	if (run->steps) {
+		zd_cuda_step(&trainer);
+	} else {
+		measure_sizes(&trainer);
+		measure_rest(&trainer);
+		zd_cuda_meet_trainers(
+		        run); /* a rank that leaves earlier would be a lost peer for the others */
 	}
-	if (!status)
-		status = zd_cuda_each_size(run, measure_size, &trainer);
-	if (!status)
-		status = measure_rest(&trainer);
-	if (status) /* the end of the process ends its session */
-		return status;
-	zd_cuda_meet_trainers(run); /* a rank that leaves earlier would be a lost peer for the others */
 	end_trainer(&trainer);
-	return 0;
 }

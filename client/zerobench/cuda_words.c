@@ -25,7 +25,7 @@ static size_t element_bytes(const struct zd_cuda_unit *unit)
 	return zerod_dtype_bytes(unit->shard.dtype);
 }
 
-static void find_words(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, uint64_t seed,
+static void find_words(const struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit,
                        struct words *words)
 {
 	words->count = 0;
@@ -39,64 +39,64 @@ static void find_words(const struct zd_cuda_trainer *trainer, const struct zd_cu
 			words->slice[i] = slice;
 			words->index[i] = end ? last : first;
 			words->expected[i] = 0;
-			zd_pattern_fill_bits(&words->expected[i], unit->shard.dtype, words->index[i], 1,
-			                     seed);
+			zd_pattern_fill_bits(&words->expected[i], unit->shard.dtype, words->index[i], 1, 1);
 		}
 	}
 }
 
-int zd_cuda_words_new(struct zd_cuda_trainer *trainer)
+void zd_cuda_words_new(struct zd_cuda_trainer *trainer)
 {
 	void *words = NULL;
-	int status = zd_cuda_err(trainer->gpu.cuda,
-	                         trainer->gpu.cuda->memHostAlloc(&words, WORDS * sizeof(*trainer->words),
-	                                                         ZD_CU_HOST_ALLOC_PORTABLE),
-	                         trainer->member->err, "pinned host memory");
+	zd_cuda_check(trainer,
+	              trainer->gpu.cuda->memHostAlloc(&words, WORDS * sizeof(*trainer->words),
+	                                              ZD_CU_HOST_ALLOC_PORTABLE),
+	              "pinned host memory");
 	trainer->words = words;
-	return status;
 }
 
 void zd_cuda_words_free(struct zd_cuda_trainer *trainer)
 {
-	if (trainer->words)
-		(void)trainer->gpu.cuda->memFreeHost(trainer->words);
+	(void)trainer->gpu.cuda->memFreeHost(trainer->words);
 	trainer->words = NULL;
 }
 
-int zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        uint64_t seed, uint64_t *wrong)
+static void synchronize(const struct zd_cuda_trainer *trainer)
 {
-	const struct zd_cuda *cuda = trainer->gpu.cuda;
-	const size_t bytes = element_bytes(unit);
-	struct words words;
-	int result = 0;
-	find_words(trainer, unit, seed, &words);
-	memset(trainer->words, 0, words.count * sizeof(*trainer->words));
-	for (uint32_t i = 0; i < words.count && !result; i++)
-		result = cuda->memcpyDtoHAsync(&trainer->words[i], data + words.index[i] * bytes, bytes,
-		                               trainer->gpu.stream);
-	int status = zd_cuda_err(cuda, result, trainer->member->err, "reading a gathered buffer");
-	if (!status)
-		status = zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
-	for (uint32_t i = 0; i < words.count && !status; i++)
-		*wrong += trainer->words[i] != words.expected[i];
-	return status;
+	zd_member_need(zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err));
 }
 
-int zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data,
-                        uint64_t seed)
+uint64_t zd_cuda_words_check(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data)
 {
 	const struct zd_cuda *cuda = trainer->gpu.cuda;
 	const size_t bytes = element_bytes(unit);
 	struct words words;
-	int result = 0;
-	find_words(trainer, unit, seed, &words);
-	for (uint32_t i = 0; i < words.count && !result; i++) {
+	uint64_t wrong = 0;
+	find_words(trainer, unit, &words);
+	memset(trainer->words, 0, words.count * sizeof(*trainer->words));
+	for (uint32_t i = 0; i < words.count; i++)
+		zd_cuda_check(trainer,
+		              cuda->memcpyDtoHAsync(&trainer->words[i], data + words.index[i] * bytes, bytes,
+		                                    trainer->gpu.stream),
+		              "reading a gathered buffer");
+	synchronize(trainer);
+	for (uint32_t i = 0; i < words.count; i++)
+		wrong += trainer->words[i] != words.expected[i];
+	return wrong;
+}
+
+void zd_cuda_words_spoil(struct zd_cuda_trainer *trainer, const struct zd_cuda_unit *unit, zd_cu_ptr data)
+{
+	const struct zd_cuda *cuda = trainer->gpu.cuda;
+	const size_t bytes = element_bytes(unit);
+	struct words words;
+	find_words(trainer, unit, &words);
+	for (uint32_t i = 0; i < words.count; i++) {
 		trainer->words[i] = ~words.expected[i];
 		if (words.slice[i] != trainer->member->index)
-			result = cuda->memcpyHtoDAsync(data + words.index[i] * bytes, &trainer->words[i],
-			                               bytes, trainer->gpu.stream);
+			zd_cuda_check(trainer,
+			              cuda->memcpyHtoDAsync(data + words.index[i] * bytes, &trainer->words[i],
+			                                    bytes, trainer->gpu.stream),
+			              "spoiling a gathered buffer");
 	}
-	int status = zd_cuda_err(cuda, result, trainer->member->err, "spoiling a gathered buffer");
-	return status ? status : zd_gpu_synchronize(&trainer->gpu, trainer->gpu.stream, trainer->member->err);
+	synchronize(trainer);
 }

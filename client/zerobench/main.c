@@ -313,24 +313,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 	}
 }
 
-uint64_t zd_bench_next_bytes(const struct zd_bench_options *options, uint64_t bytes)
-{
-	return bytes * options->factor;
-}
-
-int zd_bench_sizes(struct zd_bench *bench,
-                   int (*fn)(struct zd_bench *bench, uint64_t numel, struct zd_err *err), struct zd_err *err)
-{
-	const uint64_t bytes_each = zerod_dtype_bytes(bench->options.dtype);
-	for (uint64_t bytes = bench->options.min_bytes; bytes <= bench->options.max_bytes;
-	     bytes = zd_bench_next_bytes(&bench->options, bytes)) {
-		int status = fn(bench, zd_max_u64(bytes / bytes_each, 1), err);
-		if (status)
-			return status;
-	}
-	return 0;
-}
-
 static bool is_on_gpus(const struct zd_bench *bench)
 {
 	return bench->on_gpus && (bench->options.op == ZD_BENCH_GATHER ||
@@ -410,14 +392,11 @@ static uint64_t arena_bytes(const struct zd_bench *bench)
 /* Asks the daemon for its name, backend and number of devices, and completes the options accordingly. */
 static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 {
-	struct zerod_options connect = ZEROD_INIT(connect);
-	connect.socket_path = bench->socket_path;
-	connect.name = "zerobench";
 	zerod_client *client;
-	int status = zerod_connect(&connect, &client);
-	if (status)
-		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
 	struct zd_bench_status daemon;
+	int status = zd_bench_connect(bench->socket_path, &client, err);
+	if (status)
+		return status;
 	status = zd_bench_status(client, &daemon);
 	if (status)
 		zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(client));

@@ -15,79 +15,46 @@
 #include "base/mem.h"
 
 /* Runs one whole backward. `fill`: with the rank's gradient. */
-static int run_backward(const struct zd_member *member, const struct zd_rank *rank, bool fill,
-                        struct zd_interval *span)
+static void run_backward(const struct zd_rank *rank, bool fill, struct zd_interval *span)
 {
-	struct zerod_backward_options options = ZEROD_INIT(options);
-	options.boundary = 1;
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	span->start_ns = zd_bench_now_ns();
-	int status = zd_member_check(member, zerod_backward_begin(rank->group, &options), rank->client,
-	                             "zerod_backward_begin");
-	if (!status)
-		status = zd_member_check(member, zerod_bucket_reserve(rank->bucket, rank->unit, NULL, &entry),
-		                         rank->client, "zerod_bucket_reserve");
-	if (!status && fill)
-		zd_pattern_fill_gradient(entry.data, rank->shard.dtype, entry.padded_numel, member->index);
-	if (!status)
-		status = zd_member_check(member,
-		                         zerod_bucket_submit(rank->bucket, entry.id, NULL, 0, NULL, NULL),
-		                         rank->client, "zerod_bucket_submit");
-	if (!status)
-		status = zd_member_check(member, zerod_backward_end(rank->group, NULL, NULL), rank->client,
-		                         "zerod_backward_end");
+	zd_rank_backward_begin(rank);
+	ZD_CALL(rank, zerod_bucket_reserve, rank->bucket, rank->unit, NULL, &entry);
+	if (fill)
+		zd_pattern_fill_gradient(entry.data, rank->shard.dtype, entry.padded_numel,
+		                         rank->member->index);
+	ZD_CALL(rank, zerod_bucket_submit, rank->bucket, entry.id, NULL, 0, NULL, NULL);
+	ZD_CALL(rank, zerod_backward_end, rank->group, NULL, NULL);
 	span->end_ns = zd_bench_now_ns();
-	return status;
 }
 
-static int step_begin(const struct zd_member *member, const struct zd_rank *rank)
+static void begin_reductions(struct zd_rank *rank)
 {
-	struct zerod_step_info info = ZEROD_INIT(info);
-	return zd_member_check(member, zerod_step_begin(rank->group, NULL, &info, NULL), rank->client,
-	                       "zerod_step_begin");
+	const uint64_t bytes = rank->shard.padded_numel * zerod_dtype_bytes(rank->shard.dtype);
+	rank->bucket = zd_rank_bucket(rank, rank->shard.dtype, bytes, 1);
 }
 
-static int step_end(const struct zd_member *member, const struct zd_rank *rank)
+static void run_round(struct zd_rank *rank, struct zd_interval *span)
 {
-	return zd_member_check(member, zerod_step_end(rank->group, NULL, 0, NULL), rank->client,
-	                       "zerod_step_end");
+	run_backward(rank, false, span);
+	zd_rank_step_begin(rank);
+	zd_rank_step_end(rank);
 }
 
-static int begin_reductions(const struct zd_member *member, struct zd_rank *rank)
-{
-	struct zerod_bucket_options options = ZEROD_INIT(options);
-	options.dtype = rank->shard.dtype;
-	options.slot_bytes = rank->shard.padded_numel * zerod_dtype_bytes(rank->shard.dtype);
-	options.nslots = 1;
-	return zd_member_check(member, zerod_bucket_create(rank->group, &options, &rank->bucket),
-	                       rank->client, "zerod_bucket_create");
-}
-
-static int run_round(const struct zd_member *member, struct zd_rank *rank, struct zd_interval *span)
-{
-	int status = run_backward(member, rank, false, span);
-	if (!status)
-		status = step_begin(member, rank);
-	return status ? status : step_end(member, rank);
-}
-
-static int check_reduction(const struct zd_member *member, struct zd_rank *rank, const struct zd_bench *bench,
-                           uint64_t numel, uint64_t *wrong)
+static uint64_t check_reduction(struct zd_rank *rank, const struct zd_bench *bench, uint64_t numel)
 {
 	struct zerod_target target = ZEROD_INIT(target);
 	struct zd_interval span;
 	(void)numel;
-	int status = run_backward(member, rank, true, &span);
-	if (!status)
-		status = step_begin(member, rank);
-	if (!status)
-		status = zd_member_check(member, zerod_target_get(rank->unit, &target), rank->client,
-		                         "zerod_unit_target");
-	if (status)
-		return status;
-	*wrong = zd_pattern_count_wrong_sums(target.data, rank->shard.dtype, rank->shard.offset_numel,
-	                                     target.true_numel, bench->options.ranks, bench->options.ranks);
-	return step_end(member, rank);
+	run_backward(rank, true, &span);
+	zd_rank_step_begin(rank);
+	ZD_CALL(rank, zerod_target_get, rank->unit, &target);
+	const uint64_t wrong = zd_pattern_count_wrong_sums(target.data, rank->shard.dtype,
+	                                                   rank->shard.offset_numel, target.true_numel,
+	                                                   bench->options.ranks, bench->options.ranks);
+	zd_rank_step_end(rank);
+	return wrong;
 }
 
 /* ---- Baseline ------------------------------------------------------------------------------------------ */
@@ -131,24 +98,20 @@ static void sum_device(unsigned device, void *arg)
 	}
 }
 
-static int prepare_sums(const struct zd_bench *bench, uint64_t numel, void **arg, struct zd_err *err)
+static void *prepare_sums(const struct zd_member *member, const struct zd_bench *bench, uint64_t numel)
 {
 	struct sums *sums = zd_calloc(1, sizeof(*sums));
 	sums->ranks = bench->options.ranks;
 	sums->devices = zd_bench_devices_used(bench);
 	sums->dtype = bench->options.dtype;
 	sums->shard_numel = zd_bench_shard_numel(bench, numel);
-	*arg = sums;
 	const uint64_t gradient_bytes = sums->shard_numel * sums->ranks * zerod_dtype_bytes(sums->dtype);
 	for (uint32_t i = 0; i < sums->ranks; i++) {
-		int status = zd_map_memfd(gradient_bytes, &sums->gradients[i], err);
-		if (!status)
-			status = zd_map_memfd(sums->shard_numel * sizeof(float), &sums->targets[i], err);
-		if (status)
-			return status;
+		sums->gradients[i] = zd_map_memfd(member, gradient_bytes);
+		sums->targets[i] = zd_map_memfd(member, sums->shard_numel * sizeof(float));
 		memset(sums->gradients[i], 0, gradient_bytes); /* pages of its own, not the zero page */
 	}
-	return 0;
+	return sums;
 }
 
 static const struct zd_round_ops rounds = {
@@ -159,16 +122,7 @@ static const struct zd_round_ops rounds = {
         .work = sum_device,
 };
 
-static int measure_reductions(struct zd_bench *bench, uint64_t numel, struct zd_err *err)
-{
-	struct zd_bandwidth_row row;
-	int status = zd_rounds_run(bench, &rounds, numel, &row, err);
-	if (!status)
-		zd_report_bandwidth(bench, &row);
-	return status;
-}
-
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err)
 {
-	return zd_bench_sizes(bench, measure_reductions, err);
+	return zd_rounds_run(bench, &rounds, err);
 }

@@ -69,81 +69,55 @@ static size_t gather_reply_bytes(void)
 
 /* ---- The daemon's series ------------------------------------------------------------------------------- */
 
-static int pair(const struct zd_member *member, const struct zd_rank *rank, uint64_t *gather_ns,
-                uint64_t *release_ns)
+static void pair(const struct zd_rank *rank, uint64_t *gather_ns, uint64_t *release_ns)
 {
 	const uint64_t start_ns = zd_bench_now_ns();
-	int status = zerod_gather(rank->unit, NULL, NULL, NULL);
+	ZD_CALL(rank, zerod_gather, rank->unit, NULL, NULL, NULL);
 	const uint64_t middle_ns = zd_bench_now_ns();
-	if (status)
-		return zd_member_check(member, status, rank->client, "zerod_gather");
-	status = zerod_release(rank->unit, NULL, 0, NULL, NULL);
-	const uint64_t end_ns = zd_bench_now_ns();
+	ZD_CALL(rank, zerod_release, rank->unit, NULL, 0, NULL, NULL);
 	*gather_ns = middle_ns - start_ns;
-	*release_ns = end_ns - middle_ns;
-	return zd_member_check(member, status, rank->client, "zerod_release");
+	*release_ns = zd_bench_now_ns() - middle_ns;
 }
 
-static int batch(const struct zd_member *member, const struct zd_rank *rank)
+/* If a gather fails, its release fails as well: waiting for the releases is enough. */
+static void batch(const struct zd_rank *rank)
 {
 	zerod_ticket gather, releases[BATCH_PAIRS];
-	int status = 0;
 	zerod_cork(rank->client);
-	for (size_t i = 0; i < BATCH_PAIRS && !status; i++) {
-		status = zerod_gather_begin(rank->unit, NULL, &gather);
-		if (!status)
-			status = zerod_release(rank->unit, NULL, 0, NULL, &releases[i]);
+	for (size_t i = 0; i < BATCH_PAIRS; i++) {
+		ZD_CALL(rank, zerod_gather_begin, rank->unit, NULL, &gather);
+		ZD_CALL(rank, zerod_release, rank->unit, NULL, 0, NULL, &releases[i]);
 	}
-	if (!status)
-		status = zerod_uncork(rank->client);
-	/* If a gather fails, its release fails as well: waiting for the releases is enough. */
-	if (!status)
-		status = zerod_wait_many(rank->client, releases, BATCH_PAIRS, NULL, NULL);
-	return zd_member_check(member, status, rank->client, "a batch of gathers and releases");
+	ZD_CALL(rank, zerod_uncork, rank->client);
+	ZD_CALL(rank, zerod_wait_many, rank->client, releases, BATCH_PAIRS, NULL, NULL);
 }
 
-static int measure_pairs(const struct zd_member *member, const struct zd_rank *rank,
-                         const struct rpc_run *run, size_t block)
+static void measure_block(const struct zd_rank *rank, const struct rpc_run *run, size_t block)
 {
 	const uint64_t start_ns = zd_bench_now_ns();
-	for (size_t i = block * run->block; i < (block + 1) * run->block; i++) {
-		int status = pair(member, rank, &run->gathers[i], &run->releases[i]);
-		if (status)
-			return status;
-	}
-	run->pair_ns[block] = zd_bench_now_ns() - start_ns;
-	return 0;
+	for (size_t i = block * run->block; i < (block + 1) * run->block; i++)
+		pair(rank, &run->gathers[i], &run->releases[i]);
+	const uint64_t middle_ns = zd_bench_now_ns();
+	for (size_t i = 0; i < run->nbatches; i++)
+		batch(rank);
+	run->pair_ns[block] = middle_ns - start_ns;
+	run->batch_ns[block] = zd_bench_now_ns() - middle_ns;
 }
 
-static int measure_batches(const struct zd_member *member, const struct zd_rank *rank,
-                           const struct rpc_run *run, size_t block)
-{
-	const uint64_t start_ns = zd_bench_now_ns();
-	for (size_t i = 0; i < run->nbatches; i++) {
-		int status = batch(member, rank);
-		if (status)
-			return status;
-	}
-	run->batch_ns[block] = zd_bench_now_ns() - start_ns;
-	return 0;
-}
-
-static int warm_up(const struct zd_member *member, const struct zd_rank *rank, const struct rpc_run *run)
+static void warm_up(const struct zd_rank *rank, const struct rpc_run *run)
 {
 	uint64_t unused;
 	/* Holds the unit available until the end. */
 	struct zerod_gather_options keep = ZEROD_INIT(keep);
 	keep.tag = "keep";
-	int status = zd_rank_publish(member, rank, &rank->unit, 1);
-	if (!status)
-		status = zd_member_check(member, zerod_gather(rank->unit, &keep, NULL, NULL), rank->client,
-		                         "zerod_gather");
-	for (uint32_t i = 0; i < run->bench->options.warmup && !status; i++)
-		status = pair(member, rank, &unused, &unused);
-	return status ? status : batch(member, rank);
+	zd_rank_publish(rank, &rank->unit, 1);
+	ZD_CALL(rank, zerod_gather, rank->unit, &keep, NULL, NULL);
+	for (uint32_t i = 0; i < run->bench->options.warmup; i++)
+		pair(rank, &unused, &unused);
+	batch(rank);
 }
 
-static int rank_main(const struct zd_member *member, const struct rpc_run *run)
+static void rank_main(const struct zd_member *member, const struct rpc_run *run)
 {
 	const struct zd_rank_options options = {.socket_path = run->bench->socket_path,
 	                                        .world_size = 1,
@@ -151,31 +125,25 @@ static int rank_main(const struct zd_member *member, const struct rpc_run *run)
 	                                        .dtype = ZEROD_FLOAT32,
 	                                        .numel = 1024};
 	struct zd_rank rank;
-	int status = zd_rank_init(&rank, member, &options);
-	if (!status)
-		status = warm_up(member, &rank, run);
-	for (size_t block = 0; block < BLOCKS && !status; block++) {
+	zd_rank_init(&rank, member, &options);
+	warm_up(&rank, run);
+	for (size_t block = 0; block < BLOCKS; block++) {
 		zd_member_barrier(member);
-		status = measure_pairs(member, &rank, run, block);
-		if (!status)
-			status = measure_batches(member, &rank, run, block);
+		measure_block(&rank, run, block);
 		zd_member_barrier(member); /* the turn of ping */
 	}
-	if (!status)
-		zd_rank_deinit(&rank);
-	return status;
+	zd_rank_deinit(&rank);
 }
 
 /* ---- The baseline's series ----------------------------------------------------------------------------- */
 
-static int transfer(const struct zd_member *member, ssize_t done)
+static void transfer(const struct zd_member *member, ssize_t done)
 {
-	if (done > 0)
-		return 0;
-	return zd_err_errno(member->err, done < 0 ? errno : EPIPE, "ping-pong");
+	if (done <= 0)
+		zd_member_need(zd_err_errno(member->err, done < 0 ? errno : EPIPE, "ping-pong"));
 }
 
-static int ping_main(const struct zd_member *member, const struct rpc_run *run)
+static void ping_main(const struct zd_member *member, const struct rpc_run *run)
 {
 	uint8_t packet[1024] = {0};
 	const int sock = run->sockets[0];
@@ -185,19 +153,15 @@ static int ping_main(const struct zd_member *member, const struct rpc_run *run)
 		const uint64_t start_ns = zd_bench_now_ns();
 		for (size_t i = 0; i < 2 * run->block; i++) {
 			const uint64_t sent_ns = zd_bench_now_ns();
-			int status = transfer(member, send(sock, packet, run->request_bytes, 0));
-			if (!status)
-				status = transfer(member, recv(sock, packet, sizeof(packet), 0));
-			if (status)
-				return status;
+			transfer(member, send(sock, packet, run->request_bytes, 0));
+			transfer(member, recv(sock, packet, sizeof(packet), 0));
 			run->pings[block * 2 * run->block + i] = zd_bench_now_ns() - sent_ns;
 		}
 		run->ping_pair_ns[block] = zd_bench_now_ns() - start_ns;
 	}
-	return 0;
 }
 
-static int pong_main(const struct zd_member *member, const struct rpc_run *run)
+static void pong_main(const struct zd_member *member, const struct rpc_run *run)
 {
 	uint8_t packet[1024] = {0};
 	const int sock = run->sockets[1];
@@ -205,27 +169,17 @@ static int pong_main(const struct zd_member *member, const struct rpc_run *run)
 		zd_member_barrier(member);
 		zd_member_barrier(member);
 		for (size_t i = 0; i < 2 * run->block; i++) {
-			int status = transfer(member, recv(sock, packet, sizeof(packet), 0));
-			if (!status)
-				status = transfer(member, send(sock, packet, run->reply_bytes, 0));
-			if (status)
-				return status;
+			transfer(member, recv(sock, packet, sizeof(packet), 0));
+			transfer(member, send(sock, packet, run->reply_bytes, 0));
 		}
 	}
-	return 0;
 }
 
-static int member_main(struct zd_member *member, void *arg)
+static void member_main(const struct zd_member *member, void *arg)
 {
-	const struct rpc_run *run = arg;
-	switch (member->index) {
-	case MEMBER_RANK:
-		return rank_main(member, run);
-	case MEMBER_PING:
-		return ping_main(member, run);
-	default:
-		return pong_main(member, run);
-	}
+	static void (*const mains[NMEMBERS])(const struct zd_member *member, const struct rpc_run *run) = {
+	        [MEMBER_RANK] = rank_main, [MEMBER_PING] = ping_main, [MEMBER_PONG] = pong_main};
+	mains[member->index](member, arg);
 }
 
 /* ---- Figures ------------------------------------------------------------------------------------------- */

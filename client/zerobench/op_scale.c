@@ -34,46 +34,29 @@ struct site {
 	zerod_unit **units;
 };
 
-static int register_units(struct site *site, const struct zd_member *member)
+static void site_init(struct site *site, const struct zd_member *member,
+                      const struct zd_rank_options *options, uint32_t nunits)
 {
-	site->units = zd_calloc(site->nunits, sizeof(zerod_unit *));
-	for (uint32_t i = 0; i < site->nunits; i++) {
+	*site = (struct site){.nunits = nunits, .units = zd_calloc(nunits, sizeof(zerod_unit *))};
+	zd_rank_init(&site->rank, member, options);
+	for (uint32_t i = 0; i < nunits; i++) {
 		char name[32];
 		snprintf(name, sizeof(name), "layers.%u.weight", i);
-		struct zerod_unit_options options = ZEROD_INIT(options);
-		options.name = name;
-		options.dtype = ZEROD_FLOAT32;
-		options.numel = 1024;
-		int status = zd_member_check(member,
-		                             zerod_unit_register(site->rank.group, &options, &site->units[i]),
-		                             site->rank.client, "zerod_unit_register");
-		if (status)
-			return status;
+		struct zerod_unit_options unit = ZEROD_INIT(unit);
+		unit.name = name;
+		unit.dtype = ZEROD_FLOAT32;
+		unit.numel = 1024;
+		site->units[i] = zd_rank_register(&site->rank, &unit, NULL);
 	}
-	return 0;
+	zd_rank_publish(&site->rank, site->units, nunits);
 }
 
-static int keep_units(const struct site *site, const struct zd_member *member)
+static void keep_units(const struct site *site)
 {
 	struct zerod_gather_options keep = ZEROD_INIT(keep);
 	keep.tag = "keep";
-	for (uint32_t i = 0; i < site->nunits; i++) {
-		int status = zd_member_check(member, zerod_gather(site->units[i], &keep, NULL, NULL),
-		                             site->rank.client, "zerod_gather");
-		if (status)
-			return status;
-	}
-	return 0;
-}
-
-static int site_init(struct site *site, const struct zd_member *member, const struct zd_rank_options *options,
-                     uint32_t nunits)
-{
-	*site = (struct site){.nunits = nunits};
-	int status = zd_rank_init(&site->rank, member, options);
-	if (!status)
-		status = register_units(site, member);
-	return status ? status : zd_rank_publish(member, &site->rank, site->units, nunits);
+	for (uint32_t i = 0; i < site->nunits; i++)
+		ZD_CALL(&site->rank, zerod_gather, site->units[i], &keep, NULL, NULL);
 }
 
 static void site_deinit(struct site *site)
@@ -83,89 +66,58 @@ static void site_deinit(struct site *site)
 }
 
 /* Measures `count` pairs, and stores the time of each in `times`. `turn` continues from block to block. */
-static int measure_pairs(const struct site *site, const struct zd_member *member, size_t count,
-                         uint64_t *turn, uint64_t *times)
+static void measure_pairs(const struct site *site, size_t count, uint64_t *turn, uint64_t *times)
 {
 	for (size_t i = 0; i < count; i++) {
 		zerod_unit *unit = site->units[(*turn)++ * STRIDE % site->nunits];
 		const uint64_t start_ns = zd_bench_now_ns();
-		int status = zd_member_check(member, zerod_gather(unit, NULL, NULL, NULL), site->rank.client,
-		                             "zerod_gather");
-		if (!status)
-			status = zd_member_check(member, zerod_release(unit, NULL, 0, NULL, NULL),
-			                         site->rank.client, "zerod_release");
-		if (status)
-			return status;
+		ZD_CALL(&site->rank, zerod_gather, unit, NULL, NULL, NULL);
+		ZD_CALL(&site->rank, zerod_release, unit, NULL, 0, NULL, NULL);
 		times[i] = zd_bench_now_ns() - start_ns;
 	}
-	return 0;
 }
 
-static int measure_resident(const struct site *site, const struct zd_member *member, uint64_t *resident_bytes)
+static uint64_t resident_bytes(const struct site *site)
 {
 	struct zd_bench_status daemon;
-	int status = zd_member_check(member, zd_bench_status(site->rank.client, &daemon), site->rank.client,
-	                             "the daemon's status");
-	if (!status)
-		*resident_bytes = daemon.resident_bytes;
-	return status;
+	ZD_CALL(&site->rank, zd_bench_status, site->rank.client, &daemon);
+	return daemon.resident_bytes;
 }
 
-static int measure_both(const struct site *small, const struct site *large, const struct zd_member *member,
-                        const struct scale_run *run)
+static void measure_both(const struct site *small, const struct site *large, const struct scale_run *run)
 {
 	uint64_t small_turn = 0, large_turn = 0;
-	int status = 0;
 	/* The first pass is a warm-up, and is overwritten. */
-	for (size_t pass = 0; pass <= BLOCKS && !status; pass++) {
+	for (size_t pass = 0; pass <= BLOCKS; pass++) {
 		const size_t first = (pass ? pass - 1 : 0) * run->block;
-		status = measure_pairs(small, member, run->block, &small_turn, run->small + first);
-		if (!status)
-			status = measure_pairs(large, member, run->block, &large_turn, run->large + first);
+		measure_pairs(small, run->block, &small_turn, run->small + first);
+		measure_pairs(large, run->block, &large_turn, run->large + first);
 	}
-	if (!status)
-		status = measure_resident(small, member, &run->resident_bytes[0]);
-	if (!status)
-		status = measure_resident(large, member, &run->resident_bytes[1]);
-	return status;
+	run->resident_bytes[0] = resident_bytes(small);
+	run->resident_bytes[1] = resident_bytes(large);
 }
 
-static int measuring_main(const struct zd_member *member, const struct scale_run *run, struct site *large)
-{
-	const struct zd_rank_options options = {
-	        .socket_path = run->small_path, .world_size = 1, .devices = run->bench->devices};
-	struct site small;
-	int status = keep_units(large, member);
-	if (!status)
-		status = site_init(&small, member, &options, SMALL_UNITS);
-	if (!status)
-		status = keep_units(&small, member);
-	if (!status)
-		status = measure_both(&small, large, member, run);
-	if (!status)
-		site_deinit(&small);
-	return status;
-}
-
-static int member_main(struct zd_member *member, void *arg)
+static void member_main(const struct zd_member *member, void *arg)
 {
 	const struct scale_run *run = arg;
-	const struct zd_rank_options options = {.socket_path = run->large_path,
-	                                        .rank = member->index,
-	                                        .world_size = run->bench->options.ranks,
-	                                        .devices = run->bench->devices};
-	struct site large;
-	int status = site_init(&large, member, &options, run->bench->options.units);
-	if (status)
-		return status;
+	const struct zd_rank_options few = {
+	        .socket_path = run->small_path, .world_size = 1, .devices = run->bench->devices};
+	const struct zd_rank_options many = {.socket_path = run->large_path,
+	                                     .rank = member->index,
+	                                     .world_size = run->bench->options.ranks,
+	                                     .devices = run->bench->devices};
+	struct site small, large;
+	site_init(&large, member, &many, run->bench->options.units);
 	zd_member_barrier(member); /* all units are registered */
-	if (member->index == 0)
-		status = measuring_main(member, run, &large);
-	if (status)
-		return status;
+	if (member->index == 0) {
+		keep_units(&large);
+		site_init(&small, member, &few, SMALL_UNITS);
+		keep_units(&small);
+		measure_both(&small, &large, run);
+		site_deinit(&small);
+	}
 	zd_member_barrier(member); /* all sessions remain until here */
 	site_deinit(&large);
-	return 0;
 }
 
 static void report(const struct zd_bench *bench, const struct scale_run *run)

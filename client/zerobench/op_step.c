@@ -14,8 +14,7 @@
 #define COMPUTE_BYTES (8u << 20) /* touched by one piece of computing */
 
 struct host_work {
-	const struct zd_member *member;
-	zerod_client *client;
+	const struct zd_rank *rank;
 	zerod_stream *stream;
 	unsigned char *scratch;
 	uint64_t marks[2];
@@ -45,44 +44,37 @@ static void run_mark(void *arg)
 	*(uint64_t *)arg = zd_bench_now_ns();
 }
 
-static int launch_work(struct host_work *work, void (*fn)(void *), void *arg)
+static void launch_work(struct host_work *work, void (*fn)(void *), void *arg)
 {
-	return zd_member_check(work->member, zerod_host_stream_launch(work->stream, fn, arg), work->client,
-	                       "zerod_host_stream_launch");
+	ZD_CALL(work->rank, zerod_host_stream_launch, work->stream, fn, arg);
 }
 
-static int compute(void *arg, uint32_t amount)
+static void compute(void *arg, uint32_t amount)
 {
-	int status = 0;
-	for (uint32_t i = 0; i < amount && !status; i++)
-		status = launch_work(arg, run_compute, arg);
-	return status;
+	for (uint32_t i = 0; i < amount; i++)
+		launch_work(arg, run_compute, arg);
 }
 
-static int write_gradient(void *arg, void *to, uint64_t bytes)
+static void write_gradient(void *arg, void *to, uint64_t bytes)
 {
 	struct host_work *work = arg;
 	struct write *write = zd_calloc(1, sizeof(*write));
 	*write = (struct write){to ? to : work->scratch, bytes};
-	return launch_work(work, run_write, write);
+	launch_work(work, run_write, write);
 }
 
-static int mark(void *arg)
+static void mark(void *arg)
 {
 	struct host_work *work = arg;
-	return launch_work(work, run_mark, &work->marks[0]);
+	launch_work(work, run_mark, &work->marks[0]);
 }
 
-static int measure_work(void *arg, uint64_t *ns)
+static uint64_t measure_work(void *arg)
 {
 	struct host_work *work = arg;
-	int status = launch_work(work, run_mark, &work->marks[1]);
-	if (!status)
-		status = zd_member_check(work->member, zerod_stream_synchronize(work->stream), work->client,
-		                         "zerod_stream_synchronize");
-	if (!status)
-		*ns = work->marks[1] - work->marks[0];
-	return status;
+	launch_work(work, run_mark, &work->marks[1]);
+	ZD_CALL(work->rank, zerod_stream_synchronize, work->stream);
+	return work->marks[1] - work->marks[0];
 }
 
 struct run {
@@ -90,7 +82,7 @@ struct run {
 	struct zd_step_samples *samples;
 };
 
-static int member_main(struct zd_member *member, void *arg)
+static void member_main(const struct zd_member *member, void *arg)
 {
 	const struct run *run = arg;
 	const struct zd_bench *bench = run->bench;
@@ -99,20 +91,14 @@ static int member_main(struct zd_member *member, void *arg)
 	                                        .world_size = bench->options.ranks,
 	                                        .devices = bench->devices};
 	struct zd_rank rank;
-	struct host_work host = {.member = member};
+	struct host_work host = {.rank = &rank};
 	const struct zd_step_work work = {&host, compute, write_gradient, mark, measure_work};
-	int status = zd_rank_init(&rank, member, &options);
-	if (!status)
-		status = zd_member_check(member, zerod_host_stream_create(rank.client, &host.stream),
-		                         rank.client, "zerod_host_stream_create");
-	if (status)
-		return status;
-	host.client = rank.client;
+	zd_rank_init(&rank, member, &options);
+	ZD_CALL(&rank, zerod_host_stream_create, rank.client, &host.stream);
 	host.scratch = zd_calloc(1, zd_max_u64(COMPUTE_BYTES, bench->options.max_bytes));
-	status = zd_step_rank(member, bench, &rank, host.stream, &work, run->samples);
+	zd_step_rank(bench, &rank, host.stream, &work, run->samples);
 	zd_rank_deinit(&rank);
 	free(host.scratch);
-	return status;
 }
 
 int zd_bench_step(struct zd_bench *bench, struct zd_err *err)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * rank.c - one rank of a measurement: its connection, its membership and its unit.
+ * rank.c - one rank of a measurement: its connection, its membership, its unit, and calls that most
+ * measurements make.
  */
 #include "bench.h"
 
@@ -11,14 +12,27 @@
 #include "client/lib/conn/request.h"
 #include "proto/limits.h"
 
-int zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
-                    const struct zd_rank_options *options)
+static int connect_to(const char *socket_path, zerod_client **client)
 {
-	*rank = (struct zd_rank){0};
-	struct zerod_options connect = ZEROD_INIT(connect);
-	connect.socket_path = options->socket_path;
-	connect.name = "zerobench";
-	return zd_member_check(member, zerod_connect(&connect, &rank->client), NULL, "zerod_connect");
+	struct zerod_options options = ZEROD_INIT(options);
+	options.socket_path = socket_path;
+	options.name = "zerobench";
+	return zerod_connect(&options, client);
+}
+
+int zd_bench_connect(const char *socket_path, zerod_client **client, struct zd_err *err)
+{
+	const int status = connect_to(socket_path, client);
+	if (status)
+		return zd_err_set(err, status, "%s: %s", zerod_status_name(status), zerod_last_error(NULL));
+	return 0;
+}
+
+void zd_rank_connect(struct zd_rank *rank, const struct zd_member *member,
+                     const struct zd_rank_options *options)
+{
+	*rank = (struct zd_rank){.member = member};
+	zd_member_check(member, connect_to(options->socket_path, &rank->client), NULL, "zerod_connect");
 }
 
 #define JOB_TEXT 64
@@ -38,62 +52,80 @@ static struct zerod_group_options group_options(const struct zd_rank_options *op
 	return group;
 }
 
-int zd_rank_make_id(const struct zd_rank *rank, const struct zd_member *member,
-                    const struct zd_rank_options *options, struct zerod_unique_id *id)
+void zd_rank_make_id(const struct zd_rank *rank, const struct zd_rank_options *options,
+                     struct zerod_unique_id *id)
 {
 	char job[JOB_TEXT];
 	const struct zerod_group_options group = group_options(options, job);
-	return zd_member_check(member, zerod_group_unique_id(rank->client, &group, NULL, id), rank->client,
-	                       "zerod_group_unique_id");
+	ZD_CALL(rank, zerod_group_unique_id, rank->client, &group, NULL, id);
 }
 
-static int join_group(struct zd_rank *rank, const struct zd_member *member,
-                      const struct zd_rank_options *options)
+zerod_unit *zd_rank_register(const struct zd_rank *rank, const struct zerod_unit_options *options,
+                             struct zerod_shard *shard)
+{
+	zerod_unit *unit;
+	ZD_CALL(rank, zerod_unit_register, rank->group, options, &unit);
+	if (shard)
+		ZD_CALL(rank, zerod_shard_get, unit, ZD_SIZED(shard));
+	return unit;
+}
+
+void zd_rank_join(struct zd_rank *rank, const struct zd_rank_options *options)
 {
 	char job[JOB_TEXT];
 	const struct zerod_group_options group = group_options(options, job);
-	return zd_member_check(member, zerod_group_join(rank->client, &group, &rank->group), rank->client,
-	                       "zerod_group_join");
-}
-
-int zd_rank_join(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
-{
-	int status = join_group(rank, member, options);
-	if (status || options->numel == 0)
-		return status;
 	struct zerod_unit_options unit = ZEROD_INIT(unit);
+	ZD_CALL(rank, zerod_group_join, rank->client, &group, &rank->group);
 	unit.name = "bench";
 	unit.dtype = options->dtype;
 	unit.numel = options->numel;
-	status = zd_member_check(member, zerod_unit_register(rank->group, &unit, &rank->unit), rank->client,
-	                         "zerod_unit_register");
-	if (status)
-		return status;
-	return zd_member_check(member, zerod_shard_get(rank->unit, ZD_SIZED(&rank->shard)), rank->client,
-	                       "zerod_shard_get");
+	if (unit.numel)
+		rank->unit = zd_rank_register(rank, &unit, &rank->shard);
 }
 
-int zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
+void zd_rank_init(struct zd_rank *rank, const struct zd_member *member, const struct zd_rank_options *options)
 {
-	int status = zd_rank_connect(rank, member, options);
-	return status ? status : zd_rank_join(rank, member, options);
+	zd_rank_connect(rank, member, options);
+	zd_rank_join(rank, options);
 }
 
-int zd_rank_publish(const struct zd_member *member, const struct zd_rank *rank, zerod_unit *const *units,
-                    uint32_t count)
+void zd_rank_publish(const struct zd_rank *rank, zerod_unit *const *units, uint32_t count)
 {
 	for (uint32_t first = 0; first < count; first += ZD_MAX_UNITS_PER_REQUEST) {
 		const uint32_t some = (uint32_t)zd_min_u64(count - first, ZD_MAX_UNITS_PER_REQUEST);
-		int status = zd_member_check(member, zerod_update_begin(units + first, some, NULL, NULL),
-		                             rank->client, "zerod_update_begin");
-		if (!status)
-			status = zd_member_check(member,
-			                         zerod_publish(units + first, some, NULL, 0, NULL, NULL),
-			                         rank->client, "zerod_publish");
-		if (status)
-			return status;
+		ZD_CALL(rank, zerod_update_begin, units + first, some, NULL, NULL);
+		ZD_CALL(rank, zerod_publish, units + first, some, NULL, 0, NULL, NULL);
 	}
-	return 0;
+}
+
+zerod_bucket *zd_rank_bucket(const struct zd_rank *rank, enum zerod_dtype dtype, uint64_t slot_bytes,
+                             uint32_t nslots)
+{
+	struct zerod_bucket_options options = ZEROD_INIT(options);
+	zerod_bucket *bucket;
+	options.dtype = dtype;
+	options.slot_bytes = slot_bytes;
+	options.nslots = nslots;
+	ZD_CALL(rank, zerod_bucket_create, rank->group, &options, &bucket);
+	return bucket;
+}
+
+void zd_rank_backward_begin(const struct zd_rank *rank)
+{
+	struct zerod_backward_options options = ZEROD_INIT(options);
+	options.boundary = 1;
+	ZD_CALL(rank, zerod_backward_begin, rank->group, &options);
+}
+
+void zd_rank_step_begin(const struct zd_rank *rank)
+{
+	struct zerod_step_info info = ZEROD_INIT(info);
+	ZD_CALL(rank, zerod_step_begin, rank->group, NULL, &info, NULL);
+}
+
+void zd_rank_step_end(const struct zd_rank *rank)
+{
+	ZD_CALL(rank, zerod_step_end, rank->group, NULL, 0, NULL);
 }
 
 void zd_rank_deinit(struct zd_rank *rank)

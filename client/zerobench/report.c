@@ -126,6 +126,8 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 	const double baseline_busbw = (double)row->bytes / (double)row->baseline.p50 * factor;
 	const double speedup = (double)row->baseline.p50 / (double)row->time.p50;
 	zd_report_busbw(bench, algbw * factor);
+	if (options->op == ZD_BENCH_GATHER && row->bytes == 64u << 20)
+		zd_report_target(bench, "gather of 64 MiB: speed / parallel memcpy", speedup, false, 0.8);
 	if (bench->options.json) {
 		json_t *wrong = options->check ? json_integer((json_int_t)row->wrong) : json_null();
 		json_array_append_new(bench->results,

@@ -33,23 +33,26 @@ uint64_t zd_bench_shard_numel(const struct zd_bench *bench, uint64_t numel)
 	return zd_align_up(shard_numel * bytes_each, 256) / bytes_each;
 }
 
-static int run_rounds(const struct zd_member *member, struct zd_rank *rank, const struct rounds *rounds)
+uint64_t zd_bench_numel(const struct zd_bench *bench, uint64_t bytes)
+{
+	return zd_max_u64(bytes / zerod_dtype_bytes(bench->options.dtype), 1);
+}
+
+static void run_rounds(struct zd_rank *rank, const struct rounds *rounds)
 {
 	const struct zd_bench_options *options = &rounds->bench->options;
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		struct zd_interval span;
-		zd_member_barrier(member);
-		int status = rounds->ops->round(member, rank, &span);
-		if (status)
-			return status;
+		zd_member_barrier(rank->member);
+		rounds->ops->round(rank, &span);
 		if (i >= options->warmup)
-			rounds->ranks[(size_t)(i - options->warmup) * options->ranks + member->index] = span;
-		zd_member_barrier(member);
+			rounds->ranks[(size_t)(i - options->warmup) * options->ranks + rank->member->index] =
+			        span;
+		zd_member_barrier(rank->member);
 	}
-	return 0;
 }
 
-static int rank_main(const struct zd_member *member, const struct rounds *rounds)
+static void rank_main(const struct zd_member *member, const struct rounds *rounds)
 {
 	const struct zd_bench_options *options = &rounds->bench->options;
 	const struct zd_rank_options rank_options = {.socket_path = rounds->bench->socket_path,
@@ -59,33 +62,21 @@ static int rank_main(const struct zd_member *member, const struct rounds *rounds
 	                                             .dtype = options->dtype,
 	                                             .numel = rounds->numel};
 	struct zd_rank rank;
-	uint64_t wrong = 0;
-	int status = zd_rank_init(&rank, member, &rank_options);
-	if (!status)
-		status = rounds->ops->begin(member, &rank);
-	if (!status)
-		status = run_rounds(member, &rank, rounds);
-	if (!status && options->check)
-		status = rounds->ops->check(member, &rank, rounds->bench, rounds->numel, &wrong);
-	if (status) /* the end of the process ends its session */
-		return status;
-	atomic_fetch_add(rounds->wrong, wrong);
+	zd_rank_init(&rank, member, &rank_options);
+	rounds->ops->begin(&rank);
+	run_rounds(&rank, rounds);
+	if (options->check)
+		atomic_fetch_add(rounds->wrong, rounds->ops->check(&rank, rounds->bench, rounds->numel));
 	zd_member_barrier(member); /* a rank that leaves earlier would be a lost peer for the others */
 	zd_rank_deinit(&rank);
-	return 0;
 }
 
-static int baseline_main(const struct zd_member *member, const struct rounds *rounds)
+static void baseline_main(const struct zd_member *member, const struct rounds *rounds)
 {
 	const struct zd_bench_options *options = &rounds->bench->options;
-	struct zd_crew *crew;
-	void *arg;
-	int status = rounds->ops->prepare(rounds->bench, rounds->numel, &arg, member->err);
-	if (!status)
-		status = zd_crew_new(zd_bench_devices_used(rounds->bench), rounds->ops->work, arg, &crew,
-		                     member->err);
-	if (status)
-		return status;
+	void *arg = rounds->ops->prepare(member, rounds->bench, rounds->numel);
+	struct zd_crew *crew = zd_crew_new(member, zd_bench_devices_used(rounds->bench), rounds->ops->work,
+	                                   arg);
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		struct zd_interval span;
 		zd_member_barrier(member);
@@ -96,18 +87,19 @@ static int baseline_main(const struct zd_member *member, const struct rounds *ro
 	}
 	zd_crew_free(crew);
 	zd_member_barrier(member); /* the ranks leave */
-	return 0;
 }
 
-static int member_main(struct zd_member *member, void *arg)
+static void member_main(const struct zd_member *member, void *arg)
 {
 	const struct rounds *rounds = arg;
-	return member->index < rounds->bench->options.ranks ? rank_main(member, rounds)
-	                                                    : baseline_main(member, rounds);
+	if (member->index < rounds->bench->options.ranks)
+		rank_main(member, rounds);
+	else
+		baseline_main(member, rounds);
 }
 
-int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
-                  struct zd_bandwidth_row *row, struct zd_err *err)
+static int measure_size(struct zd_bench *bench, const struct zd_round_ops *ops, uint64_t numel,
+                        struct zd_err *err)
 {
 	const size_t iters = bench->options.iters, ranks = bench->options.ranks;
 	const size_t shared_bytes = sizeof(uint64_t) + iters * (ranks + 1) * sizeof(struct zd_interval);
@@ -120,12 +112,22 @@ int zd_rounds_run(const struct zd_bench *bench, const struct zd_round_ops *ops, 
 	rounds.baseline = rounds.ranks + iters * ranks;
 	int status = zd_team_run((unsigned)ranks + 1, member_main, &rounds, err);
 	if (!status) {
-		*row = (struct zd_bandwidth_row){.bytes = numel * zerod_dtype_bytes(bench->options.dtype),
-		                                 .count = numel,
-		                                 .wrong = *rounds.wrong};
-		zd_stats_of_rounds(rounds.ranks, ranks, iters, &row->time);
-		zd_stats_of_rounds(rounds.baseline, 1, iters, &row->baseline);
+		struct zd_bandwidth_row row = {.bytes = numel * zerod_dtype_bytes(bench->options.dtype),
+		                               .count = numel,
+		                               .wrong = *rounds.wrong};
+		zd_stats_of_rounds(rounds.ranks, ranks, iters, &row.time);
+		zd_stats_of_rounds(rounds.baseline, 1, iters, &row.baseline);
+		zd_report_bandwidth(bench, &row);
 	}
 	zd_shared_free(shared, shared_bytes);
+	return status;
+}
+
+int zd_rounds_run(struct zd_bench *bench, const struct zd_round_ops *ops, struct zd_err *err)
+{
+	int status = 0;
+	for (uint64_t bytes = bench->options.min_bytes; bytes <= bench->options.max_bytes && !status;
+	     bytes *= bench->options.factor)
+		status = measure_size(bench, ops, zd_bench_numel(bench, bytes), err);
 	return status;
 }

@@ -25,7 +25,6 @@
 #define STEPS_A_ROUND 3u /* the first is not measured */
 
 struct steps {
-	const struct zd_member *member;
 	const struct zd_bench *bench;
 	const struct zd_rank *rank;
 	zerod_stream *stream;
@@ -54,172 +53,138 @@ static uint64_t cpu_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static struct steps *call_begin(struct steps *steps)
+static void call_begin(struct steps *steps)
 {
 	steps->called_cpu_ns = cpu_now_ns();
 	steps->called_ns = zd_bench_now_ns();
-	return steps;
 }
 
-static int call_end(struct steps *steps, int status, const char *name)
+static void call_end(struct steps *steps, int status, const char *name)
 {
 	const uint64_t wall_ns = zd_bench_now_ns() - steps->called_ns;
 	const uint64_t cpu_ns = cpu_now_ns() - steps->called_cpu_ns;
+	zd_member_check(steps->rank->member, status, steps->rank->client, name);
 	steps->cpu_ns[steps->phase] += cpu_ns;
-	if (steps->phase != ZD_STEP_UPDATE) {
-		steps->blocked_ns += wall_ns > cpu_ns ? wall_ns - cpu_ns : 0;
-		if (wall_ns > steps->longest_ns) {
-			steps->longest_ns = wall_ns;
-			steps->longest = name;
-		}
+	if (steps->phase == ZD_STEP_UPDATE)
+		return;
+	steps->blocked_ns += wall_ns > cpu_ns ? wall_ns - cpu_ns : 0;
+	if (wall_ns > steps->longest_ns) {
+		steps->longest_ns = wall_ns;
+		steps->longest = name;
 	}
-	return zd_member_check(steps->member, status, steps->rank->client, name);
 }
 
-/* Times the call; `status` becomes its status, as zd_member_check() returns it. */
-#define CALL(status, steps, function, ...)                                                                   \
+/* Times the call. */
+#define CALL(steps, function, ...)                                                                           \
 	do {                                                                                                 \
-		if (!(status)) {                                                                             \
-			call_begin(steps);                                                                   \
-			(status) = call_end(steps, function(__VA_ARGS__), #function);                        \
-		}                                                                                            \
+		call_begin(steps);                                                                           \
+		call_end(steps, function(__VA_ARGS__), #function);                                           \
 	} while (0)
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
-static int gather_unit(struct steps *steps, uint32_t unit)
+static void gather_unit(struct steps *steps, uint32_t unit)
 {
-	int status = 0;
 	if (steps->with_gathers && unit < steps->count)
-		CALL(status, steps, zerod_gather_begin, steps->units[unit], NULL, &steps->gathers[unit]);
-	return status;
+		CALL(steps, zerod_gather_begin, steps->units[unit], NULL, &steps->gathers[unit]);
 }
 
-static int await(struct steps *steps, uint32_t unit)
+static void await(struct steps *steps, uint32_t unit)
 {
 	void *data;
-	int status = 0;
 	if (steps->with_gathers)
-		CALL(status, steps, zerod_wait, steps->rank->client, steps->gathers[unit], steps->stream,
-		     &data);
-	return status;
+		CALL(steps, zerod_wait, steps->rank->client, steps->gathers[unit], steps->stream, &data);
 }
 
-static int release_unit(struct steps *steps, uint32_t unit)
+static void release_unit(struct steps *steps, uint32_t unit)
 {
 	struct zerod_release_options options = ZEROD_INIT(options);
-	int status = 0;
 	options.flags = ZEROD_RELEASE_DETACHED;
 	if (steps->with_gathers && unit < steps->count)
-		CALL(status, steps, zerod_release, steps->units[unit], &steps->stream, 1, &options, NULL);
-	return status;
+		CALL(steps, zerod_release, steps->units[unit], &steps->stream, 1, &options, NULL);
 }
 
 /* Sends one packet: the release of the previous unit (of the first, its gather), and the gather of the
  * next. */
-static int run_unit(struct steps *steps, uint32_t unit)
+static void run_unit(struct steps *steps, uint32_t unit)
 {
 	zerod_cork(steps->rank->client);
-	int status = unit == 0 ? gather_unit(steps, 0) : release_unit(steps, unit - 1);
-	if (!status)
-		status = gather_unit(steps, unit + 1);
-	CALL(status, steps, zerod_uncork, steps->rank->client);
-	return status;
+	if (unit == 0)
+		gather_unit(steps, 0);
+	else
+		release_unit(steps, unit - 1);
+	gather_unit(steps, unit + 1);
+	CALL(steps, zerod_uncork, steps->rank->client);
 }
 
-static int run_forward(struct steps *steps)
+static void run_forward(struct steps *steps)
 {
-	int status = 0;
 	steps->phase = ZD_STEP_FORWARD;
-	for (uint32_t i = 0; i < steps->count && !status; i++) {
+	for (uint32_t i = 0; i < steps->count; i++) {
 		if (i == 0 || i + 1 < steps->count) /* the last unit has no next one */
-			status = run_unit(steps, i);
-		if (!status)
-			status = await(steps, i);
-		if (!status)
-			status = steps->work->compute(steps->work->arg, 1);
+			run_unit(steps, i);
+		await(steps, i);
+		steps->work->compute(steps->work->arg, 1);
 	}
-	return status;
-}
-
-static int submit(struct steps *steps, const struct zerod_entry *entry)
-{
-	struct zerod_reduce_options options = ZEROD_INIT(options);
-	int status = 0;
-	options.flags = ZEROD_REDUCE_DETACHED;
-	CALL(status, steps, zerod_bucket_submit, steps->bucket, entry->id, &steps->stream, 1, &options, NULL);
-	return status;
 }
 
 /* Corks the last releases of the forward, the start of the backward, and the gather of its first unit. */
-static int begin_backward(struct steps *steps)
+static void begin_backward(struct steps *steps)
 {
 	struct zerod_backward_options options = ZEROD_INIT(options);
-	int status = 0;
 	options.flags = ZEROD_BACKWARD_DETACHED;
 	zerod_cork(steps->rank->client);
-	for (uint32_t i = steps->count > 1 ? steps->count - 2 : 0; i < steps->count && !status; i++)
-		status = release_unit(steps, i);
-	CALL(status, steps, zerod_backward_begin, steps->rank->group, &options);
-	return status ? status : gather_unit(steps, steps->count - 1);
-}
-
-static int end_unit(struct steps *steps, uint32_t unit, const struct zerod_entry *entry)
-{
-	int status = submit(steps, entry);
-	return status ? status : release_unit(steps, unit);
+	for (uint32_t i = steps->count > 1 ? steps->count - 2 : 0; i < steps->count; i++)
+		release_unit(steps, i);
+	CALL(steps, zerod_backward_begin, steps->rank->group, &options);
+	gather_unit(steps, steps->count - 1);
 }
 
 /* The reservation blocks until its reply, and sends the requests that were corked since the last one. */
-static int backward_unit(struct steps *steps, uint32_t unit, struct zerod_entry *entry)
+static void backward_unit(struct steps *steps, uint32_t unit)
 {
-	struct zerod_reserve_options options = ZEROD_INIT(options);
-	int status = unit > 0 ? gather_unit(steps, unit - 1) : 0;
-	options.stream = steps->stream;
-	CALL(status, steps, zerod_bucket_reserve, steps->bucket, steps->units[unit], &options, entry);
-	if (!status)
-		status = await(steps, unit);
-	if (!status)
-		status = steps->work->compute(steps->work->arg, 2);
-	return status ? status : steps->work->write(steps->work->arg, entry->data, steps->unit_bytes);
-}
-
-static int run_backward(struct steps *steps)
-{
+	struct zerod_reserve_options reserve = ZEROD_INIT(reserve);
+	struct zerod_reduce_options reduce = ZEROD_INIT(reduce);
 	struct zerod_entry entry = ZEROD_INIT(entry);
-	int status;
-	steps->phase = ZD_STEP_BACKWARD;
-	status = begin_backward(steps);
-	for (uint32_t i = steps->count; i-- > 0 && !status;) {
-		status = backward_unit(steps, i, &entry);
-		if (!status)
-			status = end_unit(steps, i, &entry);
-	}
-	CALL(status, steps, zerod_backward_end, steps->rank->group, NULL, &steps->answers[steps->nanswers]);
-	CALL(status, steps, zerod_uncork, steps->rank->client);
-	return status;
+	if (unit > 0)
+		gather_unit(steps, unit - 1);
+	reserve.stream = steps->stream;
+	CALL(steps, zerod_bucket_reserve, steps->bucket, steps->units[unit], &reserve, &entry);
+	await(steps, unit);
+	steps->work->compute(steps->work->arg, 2);
+	steps->work->write(steps->work->arg, entry.data, steps->unit_bytes);
+	reduce.flags = ZEROD_REDUCE_DETACHED;
+	CALL(steps, zerod_bucket_submit, steps->bucket, entry.id, &steps->stream, 1, &reduce, NULL);
+	release_unit(steps, unit);
 }
 
-static int run_update(struct steps *steps)
+static void run_backward(struct steps *steps)
+{
+	steps->phase = ZD_STEP_BACKWARD;
+	begin_backward(steps);
+	for (uint32_t i = steps->count; i-- > 0;)
+		backward_unit(steps, i);
+	CALL(steps, zerod_backward_end, steps->rank->group, NULL, &steps->answers[steps->nanswers]);
+	CALL(steps, zerod_uncork, steps->rank->client);
+}
+
+static void run_update(struct steps *steps)
 {
 	zerod_client *client = steps->rank->client;
 	zerod_ticket begun, granted;
-	int status = 0;
 	steps->phase = ZD_STEP_UPDATE;
-	CALL(status, steps, zerod_step_begin, steps->rank->group, NULL, NULL, &begun);
-	CALL(status, steps, zerod_wait, client, begun, steps->stream, NULL);
+	CALL(steps, zerod_step_begin, steps->rank->group, NULL, NULL, &begun);
+	CALL(steps, zerod_wait, client, begun, steps->stream, NULL);
 	/* After the step: other ranks' gathers are for the version of an update that has begun. */
-	CALL(status, steps, zerod_update_begin, steps->units, steps->count, NULL, &granted);
-	CALL(status, steps, zerod_wait, client, granted, steps->stream, NULL);
-	if (!status)
-		status = steps->work->compute(steps->work->arg, 1);
+	CALL(steps, zerod_update_begin, steps->units, steps->count, NULL, &granted);
+	CALL(steps, zerod_wait, client, granted, steps->stream, NULL);
+	steps->work->compute(steps->work->arg, 1);
 	zerod_cork(client);
-	CALL(status, steps, zerod_publish, steps->units, steps->count, &steps->stream, 1, NULL,
+	CALL(steps, zerod_publish, steps->units, steps->count, &steps->stream, 1, NULL,
 	     &steps->answers[steps->nanswers + 1]);
-	CALL(status, steps, zerod_step_end, steps->rank->group, &steps->stream, 1, NULL);
-	CALL(status, steps, zerod_uncork, client);
+	CALL(steps, zerod_step_end, steps->rank->group, &steps->stream, 1, NULL);
+	CALL(steps, zerod_uncork, client);
 	steps->nanswers += 2;
-	return status;
 }
 
 static uint64_t packets_since(const struct steps *steps, uint64_t *before)
@@ -229,69 +194,62 @@ static uint64_t packets_since(const struct steps *steps, uint64_t *before)
 	return sent;
 }
 
-static int run_step(struct steps *steps)
+static void run_step(struct steps *steps)
 {
 	uint64_t before = zc_packets_sent(steps->rank->client);
 	steps->longest_ns = steps->blocked_ns = 0;
 	memset(steps->cpu_ns, 0, sizeof(steps->cpu_ns));
-	int status = run_forward(steps);
+	run_forward(steps);
 	steps->packets[ZD_STEP_FORWARD] = packets_since(steps, &before);
-	if (!status)
-		status = run_backward(steps);
+	run_backward(steps);
 	steps->packets[ZD_STEP_BACKWARD] = packets_since(steps, &before);
-	if (!status)
-		status = run_update(steps);
+	run_update(steps);
 	steps->packets[ZD_STEP_UPDATE] = packets_since(steps, &before);
-	return status;
 }
 
 /* The same work without zerod. */
-static int plain_step(struct steps *steps)
+static void plain_step(struct steps *steps)
 {
 	const struct zd_step_work *work = steps->work;
-	int status = 0;
-	for (uint32_t i = 0; i < steps->count && !status; i++)
-		status = work->compute(work->arg, 1);
-	for (uint32_t i = 0; i < steps->count && !status; i++) {
-		status = work->compute(work->arg, 2);
-		if (!status)
-			status = work->write(work->arg, NULL, steps->unit_bytes);
+	for (uint32_t i = 0; i < steps->count; i++)
+		work->compute(work->arg, 1);
+	for (uint32_t i = 0; i < steps->count; i++) {
+		work->compute(work->arg, 2);
+		work->write(work->arg, NULL, steps->unit_bytes);
 	}
-	return status ? status : work->compute(work->arg, 1);
+	work->compute(work->arg, 1);
 }
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
 /* Waits for the replies that the steps have not needed. */
-static int collect_figures(struct steps *steps)
+static void collect_figures(struct steps *steps)
 {
-	int status = 0;
-	for (uint32_t i = 0; i < steps->nanswers && !status; i++)
-		status = zd_member_check(steps->member,
-		                         zerod_wait(steps->rank->client, steps->answers[i], NULL, NULL),
-		                         steps->rank->client, "zerod_wait");
+	for (uint32_t i = 0; i < steps->nanswers; i++)
+		ZD_CALL(steps->rank, zerod_wait, steps->rank->client, steps->answers[i], NULL, NULL);
 	steps->nanswers = 0;
-	return status;
 }
 
 /* Waits until the sums of the previous step are known, which is how far a trainer can be ahead. Its update
  * has yet to run. */
-static int await_sums(const struct steps *steps)
+static void await_sums(const struct steps *steps)
 {
 	struct zerod_step_info info = ZEROD_INIT(info);
-	return zd_member_check(steps->member, zerod_step_get(steps->rank->group, NULL, &info),
-	                       steps->rank->client, "zerod_step_get");
+	ZD_CALL(steps->rank, zerod_step_get, steps->rank->group, NULL, &info);
 }
 
-static int one_step(struct steps *steps, enum zd_step_kind kind)
+static void one_step(struct steps *steps, enum zd_step_kind kind)
 {
 	steps->with_gathers = kind == ZD_STEP_WHOLE;
-	return kind == ZD_STEP_PLAIN ? plain_step(steps) : run_step(steps);
+	if (kind == ZD_STEP_PLAIN)
+		plain_step(steps);
+	else
+		run_step(steps);
 }
 
 static void note(const struct steps *steps, uint32_t round, struct zd_step_samples *samples)
 {
-	const unsigned rank = steps->member->index;
+	const unsigned rank = steps->rank->member->index;
 	for (unsigned i = 0; i < ZD_STEP_NPHASES; i++) {
 		samples->values[ZD_STEP_CPU + i][rank][round] = steps->cpu_ns[i];
 		samples->values[ZD_STEP_PACKETS + i][rank][round] = steps->packets[i];
@@ -308,99 +266,73 @@ static void note(const struct steps *steps, uint32_t round, struct zd_step_sampl
 /* Records the calls of the first measured step, which starts when the device is a whole step behind. The
  * device's time is measured over two steps, so that it includes the transition between them. `samples` NULL:
  * a warm-up. */
-static int measure_kind(struct steps *steps, enum zd_step_kind kind, uint32_t round,
-                        struct zd_step_samples *samples)
+static void measure_kind(struct steps *steps, enum zd_step_kind kind, uint32_t round,
+                         struct zd_step_samples *samples)
 {
 	const struct zd_step_work *work = steps->work;
-	uint64_t device_ns = 0;
-	int status = one_step(steps, kind);
-	if (!status && kind != ZD_STEP_PLAIN)
-		status = await_sums(steps);
-	if (!status)
-		status = plain_step(steps);
-	if (!status)
-		status = work->mark(work->arg);
-	if (!status)
-		status = one_step(steps, kind);
-	if (!status && samples && kind == ZD_STEP_WHOLE)
+	one_step(steps, kind);
+	if (kind != ZD_STEP_PLAIN)
+		await_sums(steps);
+	plain_step(steps);
+	work->mark(work->arg);
+	one_step(steps, kind);
+	if (samples && kind == ZD_STEP_WHOLE)
 		note(steps, round, samples);
-	if (!status)
-		status = one_step(steps, kind);
-	if (!status)
-		status = work->measure(work->arg, &device_ns);
-	if (!status && samples)
-		samples->values[ZD_STEP_DEVICE + kind][steps->member->index][round] = device_ns / 2;
-	return status ? status : collect_figures(steps);
+	one_step(steps, kind);
+	const uint64_t device_ns = work->measure(work->arg);
+	if (samples)
+		samples->values[ZD_STEP_DEVICE + kind][steps->rank->member->index][round] = device_ns / 2;
+	collect_figures(steps);
 }
 
-static int rounds(struct steps *steps, struct zd_step_samples *samples)
+static void rounds(struct steps *steps, struct zd_step_samples *samples)
 {
 	const struct zd_bench_options *options = &steps->bench->options;
-	int status = 0;
-	for (uint32_t i = 0; i < options->warmup + options->iters && !status; i++) {
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		const bool counts = i >= options->warmup;
-		for (unsigned kind = 0; kind < ZD_STEP_NKINDS && !status; kind++) {
-			zd_member_barrier(steps->member);
-			status = measure_kind(steps, (enum zd_step_kind)kind,
-			                      counts ? (i - options->warmup) % ZD_STEP_ROUNDS : 0,
-			                      counts ? samples : NULL);
+		for (unsigned kind = 0; kind < ZD_STEP_NKINDS; kind++) {
+			zd_member_barrier(steps->rank->member);
+			measure_kind(steps, (enum zd_step_kind)kind,
+			             counts ? (i - options->warmup) % ZD_STEP_ROUNDS : 0,
+			             counts ? samples : NULL);
 		}
 	}
-	return status;
 }
 
 /* ---- Beginning and end --------------------------------------------------------------------------------- */
 
-static int make_units(struct steps *steps)
+static void make_units(struct steps *steps)
 {
-	const struct zd_bench_options *options = &steps->bench->options;
-	int status = 0;
-	for (uint32_t i = 0; i < steps->count && !status; i++) {
-		struct zerod_unit_options unit = ZEROD_INIT(unit);
-		char name[32];
+	struct zerod_unit_options unit = ZEROD_INIT(unit);
+	char name[32];
+	unit.name = name;
+	unit.dtype = steps->bench->options.dtype;
+	unit.numel = zd_bench_numel(steps->bench, steps->bench->options.max_bytes);
+	steps->unit_bytes = unit.numel * zerod_dtype_bytes(unit.dtype);
+	for (uint32_t i = 0; i < steps->count; i++) {
 		snprintf(name, sizeof(name), "step%u", i);
-		unit.name = name;
-		unit.dtype = options->dtype;
-		unit.numel = zd_max_u64(options->max_bytes / zerod_dtype_bytes(options->dtype), 1);
-		steps->unit_bytes = unit.numel * zerod_dtype_bytes(options->dtype);
-		status = zd_member_check(steps->member,
-		                         zerod_unit_register(steps->rank->group, &unit, &steps->units[i]),
-		                         steps->rank->client, "zerod_unit_register");
+		steps->units[i] = zd_rank_register(steps->rank, &unit, NULL);
 	}
-	return status ? status : zd_rank_publish(steps->member, steps->rank, steps->units, steps->count);
+	zd_rank_publish(steps->rank, steps->units, steps->count);
 }
 
-static int make_bucket(struct steps *steps)
+void zd_step_rank(const struct zd_bench *bench, const struct zd_rank *rank, zerod_stream *stream,
+                  const struct zd_step_work *work, struct zd_step_samples *samples)
 {
-	struct zerod_bucket_options options = ZEROD_INIT(options);
-	options.dtype = steps->bench->options.dtype;
-	options.slot_bytes = steps->unit_bytes + ZD_BENCH_MAX_RANKS * 256ull; /* with padding */
-	options.nslots = 2;
-	return zd_member_check(steps->member,
-	                       zerod_bucket_create(steps->rank->group, &options, &steps->bucket),
-	                       steps->rank->client, "zerod_bucket_create");
-}
-
-int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, const struct zd_rank *rank,
-                 zerod_stream *stream, const struct zd_step_work *work, struct zd_step_samples *samples)
-{
-	struct steps steps = {.member = member,
-	                      .bench = bench,
+	struct steps steps = {.bench = bench,
 	                      .rank = rank,
 	                      .stream = stream,
 	                      .work = work,
 	                      .count = bench->options.units,
 	                      .units = zd_calloc(bench->options.units, sizeof(zerod_unit *)),
 	                      .gathers = zd_calloc(bench->options.units, sizeof(zerod_ticket))};
-	int status = make_units(&steps);
-	if (!status)
-		status = make_bucket(&steps);
-	if (!status)
-		status = rounds(&steps, samples);
-	zd_member_barrier(member); /* a rank that leaves earlier would be a lost peer for the others */
+	make_units(&steps);
+	steps.bucket = zd_rank_bucket(rank, bench->options.dtype,
+	                              steps.unit_bytes + ZD_BENCH_MAX_RANKS * 256ull, 2); /* with padding */
+	rounds(&steps, samples);
+	zd_member_barrier(rank->member); /* a rank that leaves earlier would be a lost peer for the others */
 	free(steps.units);
 	free(steps.gathers);
-	return status;
 }
 
 uint64_t zd_step_arena_bytes(const struct zd_bench *bench)

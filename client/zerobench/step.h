@@ -13,16 +13,16 @@
 
 #include "client/zerobench/bench.h"
 
-/* The stream's work between zerod's calls. Functions return 0 or a status with its text in the member. */
+/* The stream's work between zerod's calls. */
 struct zd_step_work {
 	void *arg;
 	/* Appends `amount` pieces of computing. */
-	int (*compute)(void *arg, uint32_t amount);
+	void (*compute)(void *arg, uint32_t amount);
 	/* Appends the writing of `bytes` of a gradient. `to` NULL: into other memory of the work. */
-	int (*write)(void *arg, void *to, uint64_t bytes);
+	void (*write)(void *arg, void *to, uint64_t bytes);
 	/* Appends a mark of the device's time. measure() waits, and returns the time between the last two. */
-	int (*mark)(void *arg);
-	int (*measure)(void *arg, uint64_t *ns);
+	void (*mark)(void *arg);
+	uint64_t (*measure)(void *arg);
 };
 
 /* The kinds of step that zerobench measures in turns. */
@@ -51,9 +51,8 @@ struct zd_step_samples {
 };
 
 /* Makes a rank's steps, all rounds; the work is appended to `stream`. */
-int zd_step_rank(const struct zd_member *member, const struct zd_bench *bench, const struct zd_rank *rank,
-                 zerod_stream *stream, const struct zd_step_work *work, struct zd_step_samples *samples)
-        __attribute__((warn_unused_result));
+void zd_step_rank(const struct zd_bench *bench, const struct zd_rank *rank, zerod_stream *stream,
+                  const struct zd_step_work *work, struct zd_step_samples *samples);
 /* Prints the figures of all ranks, and the targets. */
 void zd_step_report(struct zd_bench *bench, struct zd_step_samples *samples);
 /* Returns the bytes of a rank's memory in the daemon for its steps. */

@@ -84,24 +84,30 @@ void zd_member_barrier(const struct zd_member *member)
 	pthread_barrier_wait(&member->team->barrier);
 }
 
-int zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
+void zd_member_need(int status)
 {
-	if (status == 0)
-		return 0;
-	return zd_err_set(member->err, status, "%s: %s: %s", call, zerod_status_name(status),
-	                  zerod_last_error(client));
+	if (status)
+		_exit(1);
+}
+
+void zd_member_check(const struct zd_member *member, int status, const zerod_client *client, const char *call)
+{
+	if (status)
+		zd_member_need(zd_err_set(member->err, status, "%s: %s: %s", call, zerod_status_name(status),
+		                          zerod_last_error(client)));
 }
 
 _Noreturn static void run_member(struct zd_team *team, unsigned index, pid_t parent,
-                                 int (*fn)(struct zd_member *member, void *arg), void *arg)
+                                 void (*fn)(const struct zd_member *member, void *arg), void *arg)
 {
 	/* A member does not outlive its parent, in whatever way the parent ends. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
 	zd_bench_child_signals();
-	struct zd_member member = {.team = team, .index = index, .err = &team->errors[index]};
-	_exit(fn(&member, arg) ? 1 : 0);
+	const struct zd_member member = {.team = team, .index = index, .err = &team->errors[index]};
+	fn(&member, arg);
+	_exit(0);
 }
 
 static void kill_members(struct zd_team *team)
@@ -194,7 +200,8 @@ static int init_barrier(struct zd_team *team)
 	return failure;
 }
 
-int zd_team_run(unsigned count, int (*fn)(struct zd_member *member, void *arg), void *arg, struct zd_err *err)
+int zd_team_run(unsigned count, void (*fn)(const struct zd_member *member, void *arg), void *arg,
+                struct zd_err *err)
 {
 	struct zd_team *team = zd_shared_new(sizeof(*team), err);
 	if (!team)

@@ -152,7 +152,7 @@ GPU_COMM_BIN := $(BUILD)/tests/gpu/comm
 BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 STATE_BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(STATE_BENCH_SRC))
-DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libcupti.so.13 libnccl.so.2)
+DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libnccl.so.2)
 SEVERAL_SO := $(BUILD)/tests/several/libcuda.so.1
 SEVERAL_DRIVER_SO := $(BUILD)/tests/several/libcuda-driver.so.1
 IT_SCRIPTS := $(wildcard tests/it/test_*.sh)
@@ -326,11 +326,10 @@ $(GPU_COMM_BIN): $(call obj,$(GPU_COMM_SRC)) $(A_SUPPORT) $(A_EXECUTOR) $(A_CORE
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(PB_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
 
-# The doubles of the driver, NVML, cuBLAS, CUPTI and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
+# The doubles of the driver, NVML, cuBLAS and NCCL: found by LD_LIBRARY_PATH, under the names of the real ones.
 $(BUILD)/tests/double/libcuda.so.1: $(call obj,$(filter-out tests/double/nvml.c,$(DOUBLE_SRC)) client/lib/compute/update_cpu.c)
 $(BUILD)/tests/double/libnvidia-ml.so.1: $(call obj,$(addprefix tests/double/,nvml.c listing.c config.c))
 $(BUILD)/tests/double/libcublas.so.13: $(call obj,tests/double/libraries/cublas.c)
-$(BUILD)/tests/double/libcupti.so.13: $(call obj,tests/double/libraries/cupti.c)
 $(BUILD)/tests/double/libnccl.so.2: $(call obj,$(addprefix tests/double/libraries/,nccl.c nccl_ranks.c nccl_moves.c) common/base/dtype.c)
 # Before the driver, or its double: shows each GPU as several. It depends on an empty library, in whose place
 # tests/gpu/torch_several.sh puts the driver: so dlsym() finds in it all that a driver has.

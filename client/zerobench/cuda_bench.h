@@ -36,7 +36,6 @@
 #define ZD_CUDA_BUCKET_BYTES   (64u << 20)  /* each, unless the backward or the largest size is less */
 #define ZD_CUDA_BESIDE_BYTES   (512u << 20) /* of a backward during timed products */
 #define ZD_CUDA_MOST_BACKWARDS 10u          /* that are timed */
-#define ZD_CUDA_PROFILED       10u          /* reductions whose kernels are recorded */
 
 /* ---- Shared data
  * ----------------------------------------------------------------------------------------- */
@@ -85,10 +84,6 @@ struct zd_cuda_costs {
 	uint64_t product_ns[ZD_CUDA_WAYS];    /* median; the last is alone */
 	uint64_t products;                    /* that were timed in each way, on a rank */
 	uint64_t reduced_bytes[ZD_CUDA_WAYS]; /* during the products, on a rank */
-	/* The share of a rank's GPU that a reduction's kernels occupy, in the unit of zd_profile_take():
-	 * [reduction][rank]. */
-	uint64_t profiled_bytes, profiled_wrong; /* bytes 0: was not recorded */
-	uint64_t sm_ns[ZD_CUDA_PUSHES][ZD_CUDA_PROFILED * ZD_CUDA_MAX_RANKS];
 	/* A whole backward, in ns of the slowest rank. */
 	uint64_t backward_bytes, backward_wrong; /* bytes 0: not measured */
 	uint32_t backward_buckets;
@@ -103,9 +98,6 @@ struct zd_cuda_shared {
 	bool has_nccl;
 	_Atomic uint32_t running; /* trainers that have products left, in this round */
 	_Atomic uint64_t total;   /* added up by trainers */
-	_Atomic bool stop;
-	_Atomic bool unprofiled; /* kernels of a rank cannot be recorded, for this reason */
-	char unprofiled_text[ZD_ERR_TEXT_BYTES];
 	uint32_t nrows;
 	struct zd_cuda_row rows[ZD_CUDA_MAX_ROWS];
 	struct zd_cuda_costs costs;
@@ -208,9 +200,6 @@ void zd_cuda_row_end(const struct zd_cuda_trainer *trainer, const struct zd_cuda
 void zd_cuda_skew(struct zd_cuda_trainer *trainer);
 /* Measures CPU times, batches, and gathers without pause (cuda_costs.c). */
 void zd_cuda_costs(struct zd_cuda_trainer *trainer);
-/* Measures the share of the GPU that the kernels of a reduction occupy, zerod's and NCCL's, if CUPTI is
- * installed (cuda_reduce.c). */
-void zd_cuda_reduce_profile(struct zd_cuda_trainer *trainer);
 /* Measures how much gathers, or reductions, slow the trainers' products (cuda_slowdown.c). */
 void zd_cuda_slowdown(struct zd_cuda_trainer *trainer);
 void zd_cuda_reduce_slowdown(struct zd_cuda_trainer *trainer);

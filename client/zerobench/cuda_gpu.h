@@ -173,17 +173,4 @@ int zd_nccl_rank_reduce_scatter(const struct zd_nccl_rank *rank, zd_cu_ptr gradi
 /* Frees the communicator; NULL is allowed. */
 void zd_nccl_rank_free(struct zd_nccl_rank *rank);
 
-/* ---- The GPU's share of kernels (cuda_profile.c) ------------------------------------------------------- */
-
-/* Starts recording all kernels of this process with CUPTI, which makes kernels somewhat slower. Errors:
- * NOT_FOUND if CUPTI is missing, UNSUPPORTED with its text. */
-int zd_profile_begin(const struct zd_gpu *gpu, struct zd_err *err) __attribute__((warn_unused_result));
-/* Waits for all kernels. Returns the GPU time of the kernels since the last call: the sum of each kernel's ns
- * times the share of the multiprocessors that its blocks occupy. 0: there was no kernel. Errors: UNSUPPORTED;
- * the next call can succeed. */
-int zd_profile_take(const struct zd_gpu *gpu, uint64_t *sm_ns, struct zd_err *err)
-        __attribute__((warn_unused_result));
-/* Ends the recording. Called only after a successful zd_profile_begin(). */
-void zd_profile_end(void);
-
 #endif

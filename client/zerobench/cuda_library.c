@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * cuda_library.c - finds and loads NCCL, cuBLAS and CUPTI. CUDA's toolkit, distributions and Python packages
+ * cuda_library.c - finds and loads NCCL and cuBLAS. CUDA's toolkit, distributions and Python packages
  * install them in different folders.
  */
 #include "client/zerobench/cuda_gpu.h"
@@ -22,10 +22,8 @@ static const struct {
 } places[] = {
         {"CUDA_HOME", "/lib64"},
         {"CUDA_PATH", "/lib64"},
-        {"CUDA_HOME", "/extras/CUPTI/lib64"},
         {NULL, "/usr/local/cuda/lib64"},
         {NULL, "/usr/local/cuda-*/lib64"},
-        {NULL, "/usr/local/cuda*/extras/CUPTI/lib64"},
         {"VIRTUAL_ENV", "/lib/python3*/site-packages/nvidia/*/lib"},
         {"CONDA_PREFIX", "/lib/python3*/site-packages/nvidia/*/lib"},
         {"HOME", "/.local/lib/python3*/site-packages/nvidia/*/lib"},

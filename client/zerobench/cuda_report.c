@@ -356,26 +356,6 @@ static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *ru
 	                 1 / 0.7);
 }
 
-static void report_sm_time(struct zd_bench *bench, const struct zd_cuda_run *run)
-{
-	struct zd_cuda_costs *costs = &run->shared->costs;
-	const size_t samples = (size_t)ZD_CUDA_PROFILED * run->ranks;
-	struct zd_stats zerod, nccl;
-	if (atomic_load(&run->shared->unprofiled))
-		zd_report_note(bench, "SM time is not measured", run->shared->unprofiled_text);
-	bench->wrong += costs->profiled_wrong;
-	if (!costs->profiled_bytes)
-		return;
-	zd_stats_of(costs->sm_ns[ZD_CUDA_ZEROD], samples, &zerod);
-	zd_stats_of(costs->sm_ns[ZD_CUDA_NCCL], samples, &nccl);
-	zd_report_figure(bench, "bytes of the reductions whose SM time follows",
-	                 (double)costs->profiled_bytes, "");
-	report_spread(bench, &zerod, "SM time of zerod's sum", 1e3, "us of the GPU");
-	report_spread(bench, &nccl, "SM time of NCCL's kernel", 1e3, "us of the GPU");
-	if (costs->profiled_bytes == 64u << 20)
-		zd_report_target(bench, "SM time: zerod's / NCCL's", ratio(zerod.p50, nccl.p50), true, 0.25);
-}
-
 void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const struct zd_cuda_shared *shared = run->shared;
@@ -399,6 +379,5 @@ void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 	report_costs(bench, run);
 	report_slowdown(bench, run);
 	report_backward(bench, run);
-	report_sm_time(bench, run);
 	fflush(stdout);
 }

@@ -279,8 +279,6 @@ static void measure_rest(struct zd_cuda_trainer *trainer)
 		zd_cuda_reduce_slowdown(trainer);
 	if (options->backward_bytes)
 		zd_cuda_backwards(trainer);
-	if (!trainer->gemm) /* the last measurement, because CUPTI slows all later ones */
-		zd_cuda_reduce_profile(trainer);
 }
 
 void zd_cuda_trainer_main(const struct zd_member *member, const struct zd_cuda_run *run)

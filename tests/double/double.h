@@ -250,8 +250,7 @@ struct double_op {
 	uint64_t value;
 	unsigned char *staged;              /* what the operation owns of CPU memory */
 	const struct double_kernel *kernel; /* KERNEL; `staged` holds its arguments */
-	int grid[3];
-	void (*call)(void *arg); /* CALL, with its argument */
+	void (*call)(void *arg);            /* CALL, with its argument */
 	void *arg;
 	struct double_mark *mark; /* MARK: what is set; JOIN: what is waited for, or NULL */
 	int njoins;

@@ -6,11 +6,9 @@
 #include "tests/double/kernel.h"
 
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/double/double.h"
 
@@ -28,8 +26,6 @@ struct CUfunc_st {
 	LIST_ENTRY(CUfunc_st) link;
 	const struct double_kernel *kernel;
 };
-
-DOUBLE_EXPORT _Atomic(double_kernel_ended_fn *) double_kernel_ended;
 
 static LIST_HEAD(, CUmod_st) modules = LIST_HEAD_INITIALIZER(modules);
 
@@ -194,9 +190,6 @@ int cuLaunchKernel(struct CUfunc_st *function, unsigned int grid_x, unsigned int
 	op = double_op_new(DOUBLE_OP_KERNEL);
 	op->kernel = function->kernel;
 	op->staged = args;
-	op->grid[0] = (int)grid_x;
-	op->grid[1] = (int)grid_y;
-	op->grid[2] = (int)grid_z;
 	return double_leave(double_submit(&target, op));
 }
 
@@ -273,32 +266,14 @@ void double_wait_for_frees(void)
 		double_wait(&double_moved);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void tell_ended(const struct double_op *op, uint64_t start_ns)
-{
-	double_kernel_ended_fn *ended = atomic_load(&double_kernel_ended);
-
-	if (ended)
-		ended(op->grid, start_ns, now_ns());
-}
-
 int double_run_kernel(struct CUctx_st *context, const struct double_op *op)
 {
 	struct reach reach = {.reach = {at}, .device = context->device};
-	uint64_t start_ns = now_ns();
 	bool legal;
 
 	context->kernels++;
 	double_unlock();
 	legal = op->kernel->run(&reach.reach, (const uint64_t *)(const void *)op->staged);
-	tell_ended(op, start_ns);
 	double_lock();
 	context->kernels--;
 	(void)pthread_cond_broadcast(&double_moved);

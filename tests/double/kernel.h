@@ -28,10 +28,6 @@ struct double_kernel {
 	size_t arg_bytes; /* of each argument; 0: of a 64-bit number */
 };
 
-/* Told of each kernel that has ended, on whatever thread; NULL at first. CUPTI's double sets it. */
-typedef void double_kernel_ended_fn(const int grid[3], uint64_t start_ns, uint64_t end_ns);
-extern _Atomic(double_kernel_ended_fn *) double_kernel_ended;
-
 /* Finds the library's kernel of that name; NULL: none. */
 const struct double_kernel *double_library_kernel(const char *name);
 const struct double_kernel *double_update_kernel(const char *name); /* update_kernels.c */

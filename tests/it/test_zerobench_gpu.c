@@ -160,55 +160,6 @@ TEST(reductions_are_measured)
 	json_decref(report);
 }
 
-/* Of the kernels of both. NCCL's double has one block and the sum of 8192 elements two, of 132
- * multiprocessors, each for 13.2 us. */
-TEST(sm_time_is_measured)
-{
-	const char *const args[] = {"--op", "reduce", "-r", "2", "-b", "64K", "-e", "64K", "--json", NULL};
-	json_t *report;
-
-	setenv("ZD_DOUBLE_CUPTI", "steady", 1);
-	report = run_json(args);
-	unsetenv("ZD_DOUBLE_CUPTI");
-	assert_true(figure(report, "bytes of the reductions whose SM time follows") == 65536);
-	assert_true(figure(report, "SM time of zerod's sum, min") == 0.2);
-	assert_true(figure(report, "SM time of zerod's sum, p50") == 0.2);
-	assert_true(figure(report, "SM time of zerod's sum, max") == 0.2);
-	assert_true(figure(report, "SM time of NCCL's kernel, p50") == 0.1);
-	assert_false(has_target(report, "SM time")); /* of 64 MiB */
-	json_decref(report);
-	setenv("ZD_DOUBLE_CUPTI", "crowded", 1); /* beside each other they hold no more than there is */
-	report = run_json(args);
-	unsetenv("ZD_DOUBLE_CUPTI");
-	assert_true(figure(report, "SM time of zerod's sum, p50") == 13.2);
-	json_decref(report);
-}
-
-/* It is said why, and all else is measured. */
-TEST(sm_time_cannot_be_measured)
-{
-	static const char *const cases[][2] = {
-	        {"refuses", "# SM time is not measured: cuptiActivityEnable: "
-	                    "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)\n"},
-	        {"untimed", "# SM time is not measured: CUPTI has no times of 1 kernels\n"},
-	        {"deaf", "# SM time is not measured: CUPTI has recorded no kernel of a reduction\n"},
-	        {"full", "# SM time is not measured: CUPTI has dropped 1 records\n"},
-	};
-	const char *const args[] = {"--op", "reduce", "-r", "2", "-b", "4K", "-e", "4K", NULL};
-
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct program program;
-
-		setenv("ZD_DOUBLE_CUPTI", cases[i][0], 1);
-		run(&program, args);
-		unsetenv("ZD_DOUBLE_CUPTI");
-		assert_int_equal(program.status, 0);
-		assert_non_null(strstr(program.out_text, cases[i][1]));
-		assert_null(strstr(program.out_text, "SM time of"));
-		program_free(&program);
-	}
-}
-
 /* zerobench reports how much reductions slow the products, and how many bytes were reduced. */
 TEST(reductions_slow_products_down)
 {

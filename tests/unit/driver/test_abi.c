@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_abi.c - the declarations of driver.h against cuda.h's, where that is installed: sizes, offsets,
- * numbers, and that the functions exist. Without cuda.h there is nothing to compare with. The same of
- * zerobench's and CUPTI's.
+ * numbers, and that the functions exist. Without cuda.h there is nothing to compare with.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,17 +11,12 @@
 
 #include <cmocka.h>
 
-#include "client/zerobench/cuda_cupti.h"
 #include "driver/driver.h"
 
 #if defined(__has_include)
 #if __has_include(<cuda.h>)
 #include <cuda.h>
 #define HAS_CUDA_H 1
-#if __has_include(<cupti.h>)
-#include <cupti.h>
-#define HAS_CUPTI_H 1
-#endif
 #endif
 #endif
 
@@ -194,29 +188,6 @@ static void test_functions_exist(void **state)
 #undef EXISTS
 }
 
-#ifdef HAS_CUPTI_H
-static void test_cupti(void **state)
-{
-	/* The one of CUDA 12 is deprecated, and there. */
-	typedef CUpti_ActivityKernel9 theirs;
-
-	(void)state;
-	SAME_PLACE(struct zd_cupti_kernel, kind, theirs, kind);
-	SAME_PLACE(struct zd_cupti_kernel, start_ns, theirs, start);
-	SAME_PLACE(struct zd_cupti_kernel, end_ns, theirs, end);
-	SAME_PLACE(struct zd_cupti_kernel, grid_x, theirs, gridX);
-	SAME_PLACE(struct zd_cupti_kernel, grid_y, theirs, gridY);
-	SAME_PLACE(struct zd_cupti_kernel, grid_z, theirs, gridZ);
-	SAME(ZD_CUPTI_SUCCESS, CUPTI_SUCCESS);
-	SAME(ZD_CUPTI_NO_MORE_RECORDS, CUPTI_ERROR_MAX_LIMIT_REACHED);
-	SAME(ZD_CUPTI_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-	SAME(ZD_CUPTI_FLUSH_FORCED, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-#define EXISTS(member, name, args) (void)sizeof(&(name));
-	ZD_CUPTI_FUNCTIONS(EXISTS)
-#undef EXISTS
-}
-#endif
-
 #else
 
 static void test_without_cuda_h(void **state)
@@ -243,9 +214,6 @@ int main(void)
 		cmocka_unit_test(test_flags_and_modes),
 		cmocka_unit_test(test_attributes),
 		cmocka_unit_test(test_functions_exist),
-#ifdef HAS_CUPTI_H
-		cmocka_unit_test(test_cupti),
-#endif
 #else
 		cmocka_unit_test(test_without_cuda_h),
 #endif

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM loads the weights of a training job: WeightTransferConfig(backend="zerod"). Tried with vLLM 0.32.
+"""vLLM (tried: 0.32) loads the weights of a training job: WeightTransferConfig(backend="zerod"). The package's entry point,
+zerod.integrations.engines.register, registers the engine.
 
     llm = LLM(path, weight_transfer_config=WeightTransferConfig(backend="zerod"))
     llm.init_weight_transfer_engine({"init_info": address})     # as zerod.torch.share(checkpoint=True) has returned it
     llm.start_weight_update()
     llm.update_weights({"update_info": {"step": step}})         # the commit of this step, or of a later one
     llm.finish_weight_update()
-
-The package's entry point registers the engine (zerod.integrations.engines.register).
 """
 from __future__ import annotations
 

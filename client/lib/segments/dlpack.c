@@ -37,7 +37,7 @@ void zerod_dlpack_free(void *tensor)
 	free(tensor);
 }
 
-static void delete(struct dlpack_tensor *tensor)
+static void delete_tensor(struct dlpack_tensor *tensor)
 {
 	zerod_dlpack_free(tensor);
 }
@@ -73,7 +73,7 @@ void *zerod_dlpack_new(void *data, int32_t device_type, int32_t device_id, int32
 	tensor->lanes = 1;
 	tensor->shape = tensor->extents;
 	tensor->strides = tensor->extents + count;
-	tensor->deleter = delete;
+	tensor->deleter = delete_tensor;
 	if (!set_extents(tensor, shape) || device_type != DEVICE_CPU)
 		return tensor;
 	tensor->manager = zerod_mapping_retain(data);

@@ -13,8 +13,11 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import unittest
+import weakref
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import support
@@ -398,6 +401,31 @@ class Lifetimes(unittest.TestCase):
             del stream
             gc.collect()
         self.assertEqual(ran, list(range(50)))
+
+    def test_stream_of_threads(self) -> None:
+        """a function that another thread launches while one waits for the stream lasts until it has run"""
+        def launch_as_well(status: int) -> None:
+            client.check = check
+            stream.launch(gate.wait)
+            function = partial(ran.append, 1)
+            references.append(weakref.ref(function))
+            stream.launch(function)
+            check(status)
+
+        ran: list[int] = []
+        references: list[Any] = []
+        gate = threading.Event()
+        with zerod.Client(daemon.socket) as client, client.host_stream() as stream:
+            check, client.check = client.check, launch_as_well
+            stream.synchronize()
+            gc.collect()  # ctypes makes cycles
+            lasts = references[0]() is not None
+            gate.set()
+            stream.synchronize()
+            gc.collect()
+            self.assertTrue(lasts)
+            self.assertEqual(ran, [1])
+            self.assertIsNone(references[0]())
 
 
 WAITING = """

@@ -38,20 +38,22 @@ class Stream(Handle):
         super().__init__(handle)
         self.client = client
         self.array = (c_void_p * 1)(handle)
-        self._functions: list[Any] = []
+        self._functions: dict[int, Any] = {}  # that can still run, by their ids
         client.streams.add(self)
 
     def launch(self, function: Callable[[], None]) -> None:
         """Appends function() to a stream of the CPU. It must not raise: its exception is only printed."""
         handle = self.handle
         made = _LAUNCHED(lambda _: function())
-        self._functions.append(made)
+        self._functions[id(made)] = made
         self.client.check(calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None))
 
     def synchronize(self) -> None:
         """Blocks until all work in the stream has run. DeviceFailed, Aborted."""
+        before = list(self._functions)  # another thread can launch one meanwhile
         self.client.check(calls.stream_synchronize(self.handle))
-        self._functions.clear()
+        for each in before:
+            self._functions.pop(each, None)
 
     def destroy(self) -> None:
         """Drains and frees a stream of the CPU. Of a GPU's stream it frees only the handle. Harmless when repeated."""

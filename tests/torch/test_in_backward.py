@@ -23,7 +23,9 @@ import torch
 from harness import same, support
 from torch import nn
 
+import zerod
 import zerod.torch as zt
+from zerod.torch import fetcher
 from zerod.torch.block import Use
 
 VALUES = ("params", "optimizer", "all")
@@ -393,6 +395,27 @@ class Overlap(unittest.TestCase):
         for world in (1, 2):
             ended.clear()
             self.assertEqual(harness.ranks(daemon.socket, world, lambda rank: body(rank, world)), [True] * world)
+
+    def test_end_beside_a_thread(self) -> None:
+        """a process ends beside a thread that waits on: it does not close the connection in which that waits"""
+        ended = multiprocessing.get_context("fork").Event()
+
+        def body(rank: int) -> Any:
+            atexit._clear()  # the test's own
+            module = zt.shard(harness.seeded(small), offload="params")
+            harness.train(module, zt.optimizer_in_backward(module, models.sgd(module)), models.mlp_loss, rank, 1)
+            zt.barrier(module)
+            if rank == 1:
+                return ended.wait(60)
+            models.mlp_loss(module, rank, 1)  # rank 1 does not come
+            group = zt.model_of(module).group
+            with mock.patch.object(fetcher, "_END_MS", 100), mock.patch.object(group, "backward_abandon", side_effect=zerod.errors.error(zerod.Status.DEADLINE, "late")):
+                atexit._run_exitfuncs()
+            alive = any(thread.is_alive() for thread in threading.enumerate() if thread.name == "zerod-fetch")
+            ended.set()
+            return alive and not group.client.closed
+
+        self.assertEqual(harness.ranks(daemon.socket, 2, body), [True, True])
 
 
 class Failing(unittest.TestCase):

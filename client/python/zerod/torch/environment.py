@@ -65,6 +65,7 @@ class Environment:
         self.client = zerod.Client(name=os.environ.get("ZEROD_NAME"), private=True)
         self.host = self.client.is_host
         self.device = torch.device("cpu")
+        self.in_use = False  # at the end of the process: a thread that does not end is inside the library
         self.models = 0
         self.sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models
         self.durables: set[tuple[str, str]] = set()  # (job, group) of the joined ones
@@ -203,7 +204,7 @@ def next_environment(deadline_ms: int) -> Environment:
 
 
 def _close() -> None:
-    if _environment is not None and _environment.pid == os.getpid():
+    if _environment is not None and _environment.pid == os.getpid() and not _environment.in_use:
         _environment.client.close()
 
 

@@ -43,8 +43,10 @@ class Worker:
         """None ends the thread."""
         self._tasks.put(task)
 
-    def join(self) -> None:
+    def join(self) -> bool:
+        """Returns whether the thread has ended in time."""
         self._thread.join(_END_MS / 1000)
+        return not self._thread.is_alive()
 
     def on_stream(self) -> "AbstractContextManager[Any]":
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
@@ -149,22 +151,23 @@ class Fetcher:
         self._stopped = False
         self.failure = None
 
-    def end(self) -> None:
-        """Ends the threads when they have run all tasks."""
+    def end(self) -> bool:
+        """Ends the threads when they have run all tasks. Returns whether they have ended in time."""
         for worker in self._workers:
             worker.put(None)
-        for worker in self._workers:
-            worker.join()
+        return all([worker.join() for worker in self._workers])
 
     def at_exit(self, pid: int) -> None:
-        """When the connection is closed, no thread is inside the library. A forked process has no threads."""
+        """When the connection is closed, no thread is inside the library. Otherwise it is not closed, and ends with the process. A forked
+        process has no threads."""
         if os.getpid() != pid:
             return
         self.stop()
         if self._pending:  # a sum that will not be made, because the other ranks lose this one
             with suppress(zerod.ZerodError):
                 self.context.group.backward_abandon(deadline_ms=_END_MS)
-        self.end()
+        if not self.end():
+            self.context.environment.in_use = True
 
     # ---- The thread ----
 

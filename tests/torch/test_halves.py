@@ -6,10 +6,12 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+import threading
 import unittest
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
+from queue import SimpleQueue
 from typing import Any, Optional
 from unittest import mock
 
@@ -184,6 +186,50 @@ class Halves(unittest.TestCase):
                     mock.patch("zerod.torch.updates.PORTION_BYTES", 1):
                 compare(daemon.socket, world, models.GPT, partial(optimizer, "AdamW", lr=1e-2, in_backward=in_backward),
                         models.gpt_loss, dtype=dtype, **options)
+
+    def test_interrupted(self) -> None:
+        """a signal handler that raises while other threads of the CPU update: the step raises when they have ended"""
+        class Queue:
+            """The handler raises in the first wait, and the threads continue with the second one."""
+
+            def __init__(self) -> None:
+                self.queue: "SimpleQueue[Any]" = SimpleQueue()
+                self.put, self.waits = self.queue.put, count()
+
+            def get(self) -> Any:
+                if not next(self.waits):
+                    raise KeyboardInterrupt
+                released.set()
+                return self.queue.get()
+
+        def body(_: int) -> Any:
+            def update(*args: Any) -> None:
+                is_main = threading.current_thread() is threading.main_thread()
+                if not is_main:
+                    started.append(None)
+                    released.wait(60)
+                optimizer_update(*args)
+                if not is_main:
+                    ended.append(None)
+
+            module = harness.shard(models.MLP(), offload="all", param_dtype=torch.bfloat16)
+            adamw, group = optimizer("AdamW", module), zt.model_of(module).group
+            harness.train(module, adamw, models.mlp_loss, 0, 1)
+            optimizer_update, group.optimizer_update = group.optimizer_update, update
+            adamw.zero_grad()
+            models.mlp_loss(module, 0, 1)
+            with mock.patch.multiple(zerod.torch.optimizers, _PIECE=1 << 20, _thread_count=lambda: 3, SimpleQueue=Queue):
+                try:
+                    adamw.step()
+                except KeyboardInterrupt:
+                    found = 0 < len(started) == len(ended)
+            released.set()
+            return found
+
+        released = threading.Event()
+        started: list[None] = []
+        ended: list[None] = []
+        self.assertEqual(harness.ranks(daemon.socket, 1, body), [True])
 
     def test_unfrozen(self) -> None:
         """a block that is frozen at first joins the optimizer in the backward, on the device and in host memory"""

@@ -66,16 +66,20 @@ def _update(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Con
 
 
 def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, context: Context) -> None:
-    """In host memory, with as many threads as torch's own kernels use."""
-    ends: "SimpleQueue[Optional[BaseException]]" = SimpleQueue()
+    """In host memory, with as many threads as torch's own kernels use. No thread uses the memory when this returns or raises."""
+    ended: "list[Optional[BaseException]]" = []
+    wakes: "SimpleQueue[None]" = SimpleQueue()
+    raised: Optional[BaseException] = None
 
     def run(some: list[s.OptimizerPart]) -> None:
+        failure: Optional[BaseException] = None
         try:
             for begin in range(0, len(some), s.MOST_PARTS):
                 context.group.optimizer_update(some[begin:begin + s.MOST_PARTS], numbers)
-            ends.put(None)
-        except BaseException as failure:
-            ends.put(failure)
+        except BaseException as error:
+            failure = error
+        ended.append(failure)
+        wakes.put(None)
 
     width = _thread_count()
     shares = [parts[number::width] for number in range(min(width, len(parts)))]
@@ -83,7 +87,12 @@ def _update_by_cpu(parts: list[s.OptimizerPart], numbers: s.OptimizerStep, conte
         worker.put(partial(run, share))
     if shares:
         run(shares[0])
-    for failure in [ends.get() for _ in shares]:
+    while len(ended) < len(shares):
+        try:
+            wakes.get()
+        except BaseException as error:  # a signal handler's
+            raised = error
+    for failure in (raised, *ended):
         if failure is not None:
             raise failure
 

@@ -113,7 +113,6 @@ GPU_COMM_SRC := $(addprefix tests/gpu/,comm.c comm_backend.c) $(addprefix client
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
 STATE_BENCH_SRC := $(addprefix tests/bench/bench_,journal.c latency.c restart.c)
-BENCH_UNIT_SRC := $(filter-out $(LIFETIMES_SRC) $(STATE_BENCH_SRC),$(wildcard tests/bench/bench_*.c))
 
 PB_C := $(BUILD)/gen/proto/zerod.pb-c.c
 PB_H := $(BUILD)/gen/proto/zerod.pb-c.h
@@ -149,7 +148,6 @@ STRESS_BIN := $(BUILD)/tests/gpu/stress
 GPU_STRICT_BIN := $(BUILD)/tests/gpu/strict
 GPU_KERNELS_BIN := $(BUILD)/tests/gpu/kernels
 GPU_COMM_BIN := $(BUILD)/tests/gpu/comm
-BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(BENCH_UNIT_SRC))
 LIFETIMES_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(LIFETIMES_SRC))
 STATE_BENCH_BIN := $(patsubst tests/%.c,$(BUILD)/tests/%,$(STATE_BENCH_SRC))
 DOUBLE_SO := $(addprefix $(BUILD)/tests/double/,libcuda.so.1 libnvidia-ml.so.1 libcublas.so.13 libnccl.so.2)
@@ -274,7 +272,7 @@ WATCHED_BIN := $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(GPU_STRI
 $(WATCHED_BIN): override LDFLAGS += -Wl,--wrap=mkdtemp,--wrap=mkstemp
 $(WATCHED_BIN): $(call obj,tests/support/temporary.c)
 # Unit and integration tests may look at every layer; A_CLIENT carries its own copy of proto and base.
-$(UNIT_BIN) $(BENCH_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
+$(UNIT_BIN): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(A_SUPPORT) $(DAEMON_STACK)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(DAEMON_LIBS) $(JSON_LIBS) $(TEST_LIBS) $(LDLIBS)
@@ -517,7 +515,7 @@ coverage: deps  ## line coverage of daemon/core
 	@BUILD=build/coverage tests/coverage.sh
 
 bench: deps  ## zerobench's figures and their baselines, in one run
-	@$(MAKE) --no-print-directory all $(BENCH_BIN) $(LIFETIMES_BIN) $(STATE_BENCH_BIN)
+	@$(MAKE) --no-print-directory all $(LIFETIMES_BIN) $(STATE_BENCH_BIN)
 	@BUILD=$(BUILD) tests/bench/run.sh
 
 fuzz: deps  ## libFuzzer on the protocol's decoder and dispatcher (clang); SECONDS each

@@ -19,12 +19,6 @@ bench --op rpc
 bench --op gather -b 1M -e 64M -f 8
 bench --op reduce -b 1M -e 64M -f 8
 bench --op scale
-if [ -x "$BUILD/tests/bench/bench_block" ]; then
-	echo '== bench_block'
-	"$BUILD/tests/bench/bench_block" || failed=1
-	echo
-fi
-
 echo '== bench_lifetimes'
 "$BUILD/tests/bench/bench_lifetimes" | tee -a "$lines" || failed=1
 echo

@@ -18,7 +18,6 @@
  * A small request is placed at the high end of the block that was found, any other at the low end. Small
  * units (norms, biases) often remain gathered for a whole run. Placed between two large units that are
  * gathered and released in turn, each of them would split a range that a large unit needs.
- * tests/bench/bench_block.c shows the difference.
  *
  * Invariants: blocks tile the range in the order of `before` and `after`; no two free blocks are neighbours;
  * a block is in a bin exactly while it is free.

@@ -7,14 +7,11 @@
  * of the engine, which the daemon counts: the other client's reply tells how many of them were handled before
  * it.
  *
- * Floods of connections and of a process's end are the same, with other counts.
- *
- * Clients that do not read: the daemon keeps little for them.
+ * For clients that do not read, the daemon keeps little.
  */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "hostile.h"
@@ -22,9 +19,6 @@
 #define NO_ALLOCATION UINT64_MAX
 #define FLOODS        16u
 #define OTHER_UID     12345u
-#define UNITS         1000u
-#define CLIENTS       32u
-#define HELD          20u
 #define MOST_RESIDENT (64ull << 20) /* 256 replies of 64 KiB would be 16 MiB a connection */
 
 static struct raw_client flood[FLOODS], other = {.sock = -1};
@@ -148,16 +142,6 @@ static uint64_t overtaken(size_t nfloods)
 static int after_floods(void **state);
 #define HOSTILE_BEFORE_TEST(name) TEST_DEFINE(name, void, , name(), hostile_before, after_floods)
 
-HOSTILE_BEFORE_TEST(test_packet_is_interrupted)
-{
-	raw_open(&raw, hostile_socket());
-	raw_open(&flood[0], hostile_socket());
-	raw_open(&other, hostile_socket());
-	make_allocations(&raw, 2000);
-	flood_body = ZD__REQUEST__BODY_LIST;
-	assert_in_range(overtaken(1), 0, ZD_MAX_BATCH / 4);
-}
-
 /* A user's connections have one turn together. */
 HOSTILE_BEFORE_TEST(test_connections_of_one_user)
 {
@@ -174,115 +158,6 @@ HOSTILE_BEFORE_TEST(test_connections_of_one_user)
 	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH / 2);
 	flood_body = ZD__REQUEST__BODY_FREE; /* all of them are counted */
 	assert_in_range(overtaken(FLOODS), 0, ZD_MAX_BATCH);
-}
-
-/* ---- Floods that are no packets of small requests ---------------------------------------------------- */
-
-static uint64_t join_alone(struct raw_client *client, const char *job)
-{
-	uint64_t id = raw_send(client, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(job),
-	                                   .group = RAW_TEXT("g"), .world_size = 1));
-
-	return raw_expect(client, id, 0)->group_join->group;
-}
-
-static void register_units(struct raw_client *client, uint64_t group, uint64_t *units)
-{
-	char name[32];
-
-	for (unsigned i = 0; i < UNITS; i++) {
-		uint64_t id;
-
-		(void)snprintf(name, sizeof(name), "unit %u", i);
-		id = raw_send(client, RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
-		                          .name = name, .dtype = ZEROD_FLOAT32, .numel = 16));
-		units[i] = raw_expect(client, id, 0)->unit_register->unit;
-		raw_forget(client);
-	}
-}
-
-static const Zd__DaemonStatusReply *status_of(struct raw_client *client)
-{
-	return raw_expect(client, raw_send(client, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0)
-	        ->daemon_status;
-}
-
-/* Clients that connect and say hello. The daemon reads one packet of a client in an iteration of its loop. So
- * the last of three replies shows how many hellos were handled in about three iterations. */
-HOSTILE_BEFORE_TEST(test_connects)
-{
-	struct raw_client clients[CLIENTS];
-	uint32_t before;
-	uint64_t id = 0;
-
-	if (geteuid() != 0)
-		skip();
-	open_as(&other, OTHER_UID);
-	before = status_of(&other)->sessions;
-	assert_int_equal(kill(hostile.daemon.pid, SIGSTOP), 0);
-	for (size_t i = 0; i < CLIENTS; i++) {
-		raw_connect(&clients[i], hostile_socket());
-		(void)raw_send(&clients[i], RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1,
-		                                .name = RAW_TEXT("flood")));
-	}
-	for (unsigned i = 0; i < 3; i++)
-		id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
-	assert_int_equal(kill(hostile.daemon.pid, SIGCONT), 0);
-	assert_in_range(raw_expect(&other, id, 0)->daemon_status->sessions, before, before + CLIENTS / 4);
-	for (size_t i = 0; i < CLIENTS; i++) {
-		(void)raw_expect(&clients[i], clients[i].last_id, 0);
-		raw_close(&clients[i]);
-	}
-}
-
-/* A process with sessions, allocations in each, and leases of units. */
-_Noreturn static void hold_until_killed(int ready)
-{
-	static struct raw_client clients[CLIENTS];
-	static uint64_t units[UNITS];
-
-	for (size_t i = 0; i < CLIENTS; i++) {
-		raw_open(&clients[i], hostile_socket());
-		make_allocations(&clients[i], HELD);
-	}
-	register_units(&clients[0], join_alone(&clients[0], "dying"), units);
-	(void)raw_send(&clients[0],
-	               RAW(UPDATE_BEGIN, update_begin, UpdateBegin, .n_units = UNITS, .units = units));
-	(void)raw_send(&clients[0], RAW(PUBLISH, publish, Publish, .n_units = UNITS, .units = units));
-	for (size_t i = 0; i < UNITS / 10; i++)
-		(void)raw_send(&clients[0], RAW(GATHER, gather, Gather, .unit = units[i]));
-	(void)raw_expect(&clients[0], clients[0].last_id, 0);
-	(void)!write(ready, "", 1);
-	for (;;)
-		(void)pause();
-}
-
-HOSTILE_BEFORE_TEST(test_deaths)
-{
-	uint32_t before;
-	uint64_t id;
-	int ready[2];
-	char byte;
-	pid_t pid;
-
-	if (geteuid() != 0)
-		skip();
-	open_as(&other, OTHER_UID);
-	assert_int_equal(pipe(ready), 0);
-	pid = fork();
-	if (pid == 0)
-		hold_until_killed(ready[1]);
-	assert_true(pid > 0);
-	(void)close(ready[1]);
-	assert_int_equal(read(ready[0], &byte, 1), 1);
-	(void)close(ready[0]);
-	before = status_of(&other)->sessions;
-	assert_int_equal(kill(hostile.daemon.pid, SIGSTOP), 0);
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	assert_int_equal(waitpid(pid, NULL, 0), pid);
-	id = raw_send(&other, RAW(DAEMON_STATUS, daemon_status, DaemonStatus));
-	assert_int_equal(kill(hostile.daemon.pid, SIGCONT), 0);
-	assert_in_range(raw_expect(&other, id, 0)->daemon_status->sessions, before - CLIENTS / 4, before);
 }
 
 /* ---- Unread replies ------------------------------------------------------------------------------------ */

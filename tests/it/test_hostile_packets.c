@@ -2,13 +2,9 @@
 /* test_hostile_packets.c - packets that make no sense, too much of them, and clients that do not listen. */
 #include "tests/it/hostile.h"
 
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#define MANY_FDS ((size_t)2 * ZD_MAX_PACKET_FDS)
-#define STATUS   RAW(DAEMON_STATUS, daemon_status, DaemonStatus)
+#define STATUS RAW(DAEMON_STATUS, daemon_status, DaemonStatus)
 
 /* The client is served as if nothing had happened. */
 static void expect_served(void)
@@ -49,63 +45,6 @@ HOSTILE_TEST(test_garbage)
 	}
 }
 
-static uint32_t random_next(uint32_t *seed)
-{
-	*seed ^= *seed << 13;
-	*seed ^= *seed >> 17;
-	*seed ^= *seed << 5;
-	return *seed;
-}
-
-/* Some of it happens to be a packet, of fields that the daemon does not know. Then nothing happens at all. */
-HOSTILE_TEST(test_random_bytes)
-{
-	uint32_t seed = 20240607;
-	uint8_t bytes[512];
-
-	for (int round = 0; round < 200; round++) {
-		size_t nbytes = 1 + random_next(&seed) % sizeof(bytes);
-		Zd__ClientPacket *packet;
-
-		for (size_t i = 0; i < nbytes; i++)
-			bytes[i] = (uint8_t)random_next(&seed);
-		packet = zd__client_packet__unpack(NULL, nbytes, bytes);
-		raw_open(&raw, hostile_socket());
-		raw_send_bytes(&raw, bytes, nbytes, NULL, 0);
-		if (!packet)
-			RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
-		else if (packet->n_requests == 0)
-			expect_served();
-		raw_close(&raw);
-		if (packet)
-			zd__client_packet__free_unpacked(packet, NULL);
-	}
-}
-
-/* Every beginning of a packet that would be fine. */
-HOSTILE_TEST(test_truncated)
-{
-	uint64_t shape[] = {3, 5};
-	Zd__View view = ZD__VIEW__INIT, *views[] = {&view};
-	Zd__Request *request = RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = 300,
-	                           .name = RAW_TEXT("weight"), .dtype = 1, .numel = 100, .n_views = 1,
-	                           .views = views, .slot = 2);
-	uint8_t bytes[256];
-	size_t nbytes;
-
-	view.name = RAW_TEXT("view");
-	view.n_shape = 2;
-	view.shape = shape;
-	request->id = 9;
-	nbytes = raw_pack(request, bytes, sizeof(bytes));
-	for (size_t cut = 1; cut < nbytes; cut++) {
-		raw_open(&raw, hostile_socket());
-		raw_send_bytes(&raw, bytes, cut, NULL, 0);
-		RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
-		raw_close(&raw);
-	}
-}
-
 /* Nobody can tell it from the end of the connection. */
 HOSTILE_TEST(test_empty_packet)
 {
@@ -115,80 +54,7 @@ HOSTILE_TEST(test_empty_packet)
 	raw_close(&raw);
 }
 
-/* A field that the daemon does not know, to fill the packet up to its limit and one byte beyond. */
-static size_t fill_packet(uint8_t *bytes, size_t nbytes)
-{
-	size_t rest = nbytes - 5;
-
-	memset(bytes, 0, nbytes);
-	bytes[0] = 0xfa; /* field 15 of the packet, length-delimited: 0x7a; written in two bytes */
-	bytes[1] = 0x00;
-	bytes[2] = (uint8_t)(rest | 0x80);
-	bytes[3] = (uint8_t)(rest >> 7 | 0x80);
-	bytes[4] = (uint8_t)(rest >> 14);
-	return nbytes;
-}
-
-HOSTILE_TEST(test_oversize)
-{
-	static uint8_t bytes[(size_t)2 * ZD_MAX_PACKET_BYTES];
-	const size_t beyond[] = {ZD_MAX_PACKET_BYTES + 1, sizeof(bytes)};
-
-	raw_open(&raw, hostile_socket());
-	raw_send_bytes(&raw, bytes, fill_packet(bytes, ZD_MAX_PACKET_BYTES), NULL, 0);
-	expect_served();
-	raw_close(&raw);
-	for (size_t i = 0; i < 2; i++) {
-		raw_open(&raw, hostile_socket());
-		raw_send_bytes(&raw, bytes, fill_packet(bytes, beyond[i]), NULL, 0);
-		RAW_EXPECT_FAREWELL(&raw, ZEROD_E_LIMIT, "65536 bytes");
-		raw_close(&raw);
-	}
-}
-
 /* ---- Requests that do not exist ------------------------------------------------------------------------ */
-
-HOSTILE_TEST(test_unknown_request)
-{
-	/* id 7 and a body of field 200, which nobody defined */
-	static const uint8_t unknown[] = {0x0a, 0x05, 0x08, 0x07, 0xc2, 0x0c, 0x00};
-	/* daemon_status (71) with the id 8 and the unknown field 200 beside it: served, as if without it */
-	static const uint8_t beside[] = {0x0a, 0x08, 0x08, 0x08, 0xba, 0x04, 0x00, 0xc0, 0x0c, 0x01};
-
-	raw_open(&raw, hostile_socket());
-	raw_send_bytes(&raw, unknown, sizeof(unknown), NULL, 0);
-	RAW_EXPECT_ERROR(&raw, 7, ZEROD_E_UNSUPPORTED, "field number 200");
-	raw_send_bytes(&raw, beside, sizeof(beside), NULL, 0);
-	assert_non_null(raw_expect(&raw, 8, 0)->daemon_status);
-	RAW_EXPECT_ERROR(&raw, raw_send(&raw, &(Zd__Request)ZD__REQUEST__INIT), ZEROD_E_UNSUPPORTED,
-	                 "without a body");
-	expect_served();
-	raw_close(&raw);
-}
-
-HOSTILE_TEST(test_id_zero)
-{
-	static const uint8_t status_without_id[] = {0x0a, 0x03, 0xba, 0x04, 0x00};
-
-	raw_open(&raw, hostile_socket());
-	raw_send_bytes(&raw, status_without_id, sizeof(status_without_id), NULL, 0);
-	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "id 0");
-	raw_close(&raw);
-}
-
-HOSTILE_TEST(test_id_twice)
-{
-	Zd__Request *join = RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("j"),
-	                        .group = RAW_TEXT("g"), .world_size = 2);
-
-	join->id = 77;
-	raw_open(&raw, hostile_socket());
-	raw_send(&raw, join);
-	join->deadline_ms = 1;
-	raw_send(&raw, join);
-	RAW_EXPECT_ERROR(&raw, 77, ZEROD_E_PROTOCOL, "this id is outstanding");
-	raw_close(&raw);
-}
 
 HOSTILE_TEST(test_unknown_ids)
 {
@@ -271,130 +137,7 @@ HOSTILE_TEST(test_ids_of_others)
 	raw_close(&raw);
 }
 
-/* ---- The hello ----------------------------------------------------------------------------------------- */
-
-HOSTILE_TEST(test_no_hello)
-{
-	uint64_t id;
-
-	raw_connect(&raw, hostile_socket());
-	id = raw_send(&raw, RAW(GATHER, gather, Gather, .unit = 1, .tag = RAW_TEXT("t")));
-	RAW_EXPECT_ERROR(&raw, id, ZEROD_E_PROTOCOL, "first request is gather, not hello");
-	raw_expect_end(&raw);
-	raw_close(&raw);
-	raw_connect(&raw, hostile_socket());
-	raw_send_bytes(&raw, "\xff", 1, NULL, 0);
-	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "not a valid ClientPacket");
-	raw_close(&raw);
-	raw_connect(&raw, hostile_socket());
-	raw_close(&raw);
-}
-
-HOSTILE_TEST(test_second_hello)
-{
-	uint64_t id;
-
-	raw_open(&raw, hostile_socket());
-	id = raw_send(&raw, RAW(HELLO, hello, Hello, .version_min = 1, .version_max = 1));
-	RAW_EXPECT_ERROR(&raw, id, ZEROD_E_PROTOCOL, "second hello");
-	expect_served();
-	raw_close(&raw);
-}
-
-HOSTILE_TEST(test_wrong_version)
-{
-	static const struct {
-		uint32_t min, max;
-		const char *text;
-	} versions[] = {{2, 5, "versions 2 to 5"},
-	                {0, 0, "versions 0 to 0"},
-	                {UINT32_MAX, UINT32_MAX, "versions 4294967295 to 4294967295"},
-	                {5, 0, "versions 5 to 0"}};
-
-	for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
-		uint64_t id;
-
-		raw_connect(&raw, hostile_socket());
-		id = raw_send(&raw, RAW(HELLO, hello, Hello, .version_min = versions[i].min,
-		                        .version_max = versions[i].max));
-		RAW_EXPECT_ERROR(&raw, id, ZEROD_E_VERSION, versions[i].text, "the daemon 1 to 1");
-		raw_expect_end(&raw);
-		raw_close(&raw);
-	}
-}
-
 /* ---- Too much ------------------------------------------------------------------------------------------ */
-
-static void send_batch(size_t count)
-{
-	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
-	Zd__Request requests[ZD_MAX_BATCH + 1], *pointers[ZD_MAX_BATCH + 1];
-	Zd__DaemonStatus body = ZD__DAEMON_STATUS__INIT;
-	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
-
-	for (size_t i = 0; i < count; i++) {
-		requests[i] = (Zd__Request)ZD__REQUEST__INIT;
-		requests[i].id = ++raw.last_id;
-		requests[i].body_case = ZD__REQUEST__BODY_DAEMON_STATUS;
-		requests[i].daemon_status = &body;
-		pointers[i] = &requests[i];
-	}
-	packet.n_requests = count;
-	packet.requests = pointers;
-	raw_send_bytes(&raw, bytes, zd__client_packet__pack(&packet, bytes), NULL, 0);
-}
-
-HOSTILE_TEST(test_batch)
-{
-	raw_open(&raw, hostile_socket());
-	send_batch(ZD_MAX_BATCH);
-	for (uint64_t id = 0; id < ZD_MAX_BATCH; id++)
-		(void)raw_expect(&raw, raw.last_id - id, 0);
-	send_batch(ZD_MAX_BATCH + 1);
-	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_LIMIT, "more than 256 requests");
-	raw_close(&raw);
-}
-
-/* A packet of nothing but empty requests, more of them than the limit by far. */
-HOSTILE_TEST(test_many_empty_requests)
-{
-	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
-
-	for (size_t i = 0; i < sizeof(bytes); i += 2) {
-		bytes[i] = 0x0a;
-		bytes[i + 1] = 0x00;
-	}
-	raw_open(&raw, hostile_socket());
-	raw_send_bytes(&raw, bytes, sizeof(bytes), NULL, 0);
-	RAW_EXPECT_FAREWELL(&raw, ZEROD_E_LIMIT, "more than 256 requests");
-	raw_close(&raw);
-}
-
-HOSTILE_TEST(test_unwanted_descriptors)
-{
-	const unsigned counts[] = {1, ZD_MAX_PACKET_FDS, ZD_MAX_PACKET_FDS + 1, MANY_FDS};
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[MANY_FDS];
-	uint8_t bytes[64];
-	Zd__Request *request = STATUS;
-	size_t nbytes;
-
-	assert_true(null >= 0);
-	request->id = 5;
-	nbytes = raw_pack(request, bytes, sizeof(bytes));
-	for (size_t i = 0; i < MANY_FDS; i++)
-		fds[i] = null;
-	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
-		raw_open(&raw, hostile_socket());
-		raw_send_bytes(&raw, bytes, nbytes, fds, counts[i]);
-		if (counts[i] <= ZD_MAX_PACKET_FDS)
-			RAW_EXPECT_FAREWELL(&raw, ZEROD_E_PROTOCOL, "descriptors: clients send none");
-		else
-			RAW_EXPECT_FAREWELL(&raw, ZEROD_E_LIMIT, "more than 8 descriptors");
-		assert_null(raw_find(&raw, 5));
-		raw_close(&raw);
-	}
-	(void)close(null);
-}
 
 static uint64_t send_join(struct raw_client *client, unsigned group, uint32_t rank)
 {
@@ -403,21 +146,6 @@ static uint64_t send_join(struct raw_client *client, unsigned group, uint32_t ra
 	(void)snprintf(name, sizeof(name), "g%u", group);
 	return raw_send(client, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT("crowd"),
 	                            .group = RAW_TEXT(name), .world_size = 2, .rank = rank));
-}
-
-HOSTILE_TEST(test_outstanding)
-{
-	uint64_t last = 0;
-
-	raw_open(&raw, hostile_socket());
-	for (unsigned i = 0; i <= ZD_MAX_OUTSTANDING; i++)
-		last = send_join(&raw, i, 0);
-	RAW_EXPECT_ERROR(&raw, last, ZEROD_E_LIMIT, "1024 requests are outstanding");
-	for (uint64_t id = 2; id < last; id++)
-		assert_null(raw_find(&raw, id));
-	/* The daemon still serves requests that do not wait. */
-	expect_served();
-	raw_close(&raw);
 }
 
 /* ---- Clients that do not read -------------------------------------------------------------------------- */

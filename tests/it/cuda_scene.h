@@ -138,14 +138,14 @@ static inline void scene_run_users(struct contract *c, struct contract_unit *con
 	AWAIT(contract_devices(c).quarantine_bytes == 0);
 }
 
-static inline int scene_main(struct a_case *cases, size_t count, int argc, char **argv)
+static inline int scene_main(int argc, char **argv)
 {
-	if (argc == 1) { /* a case has what its table says */
+	if (argc == 1) { /* a case has what its definition says */
 		(void)setenv("ZEROD_TEST_BACKEND", "cuda", 1);
 		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 		(void)setenv("ZD_DOUBLE_DEVICES", "4", 1);
 	}
-	return case_main(cases, count, argc, argv);
+	return case_run_all(argc, argv);
 }
 
 #endif

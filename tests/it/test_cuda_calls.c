@@ -172,28 +172,24 @@ static void fail_each_call(int result)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_out_of_memory_in_each_call(void **state)
+CASE_TEST(test_out_of_memory_in_each_call)
 {
-	(void)state;
 	fail_each_call(ZD_CU_OUT_OF_MEMORY);
 }
 
-static void test_invalid_handle_in_each_call(void **state)
+CASE_TEST(test_invalid_handle_in_each_call)
 {
-	(void)state;
 	fail_each_call(ZD_CU_INVALID_HANDLE);
 }
 
-static void test_device_lost_in_each_call(void **state)
+CASE_TEST(test_device_lost_in_each_call)
 {
-	(void)state;
 	fail_each_call(ZD_CU_ILLEGAL_ADDRESS);
 }
 
 /* The same of strict clients, whose calls to take access away are a thread's. */
-static void test_strict_client_in_each_call(void **state)
+CASE_TEST(test_strict_client_in_each_call)
 {
-	(void)state;
 	assert_int_equal(setenv(STRICT, "1", 1), 0);
 	fail_each_call(ZD_CU_OUT_OF_MEMORY);
 	fail_each_call(ZD_CU_ILLEGAL_ADDRESS);
@@ -201,14 +197,7 @@ static void test_strict_client_in_each_call(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_out_of_memory_in_each_call),
-	        CASE(test_invalid_handle_in_each_call),
-	        CASE(test_device_lost_in_each_call),
-	        CASE(test_strict_client_in_each_call),
-	};
-
 	if (argc > 1 && strcmp(argv[1], LIFE) == 0)
 		return life_main();
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -12,13 +12,12 @@
 
 /* ---- Wrapping ------------------------------------------------------------------------------------------ */
 
-static void test_what_cannot_be_wrapped(void **state)
+CASE_TEST(test_what_cannot_be_wrapped)
 {
 	struct contract *c = contract_open(NULL);
 	zerod_client *client = c->ranks[0].client;
 	zerod_stream *stream = NULL;
 
-	(void)state;
 	FAILS(client, zerod_cuda_stream_wrap(client, ZD_CU_STREAM_PER_THREAD, &stream), ZEROD_E_INVALID,
 	      "CU_STREAM_PER_THREAD");
 	assert_int_equal(scene_driver()->ctxSetCurrent(NULL), 0);
@@ -31,12 +30,11 @@ static void test_what_cannot_be_wrapped(void **state)
 	contract_close(c);
 }
 
-static void test_emulated_devices_have_no_gpu_streams(void **state)
+CASE_TEST(test_emulated_devices_have_no_gpu_streams)
 {
 	struct contract *c;
 	zerod_stream *stream = NULL;
 
-	(void)state;
 	assert_int_equal(setenv("ZEROD_TEST_BACKEND", "host", 1), 0);
 	c = contract_open(NULL);
 	FAILS(c->ranks[0].client, zerod_cuda_stream_wrap(c->ranks[0].client, NULL, &stream),
@@ -46,7 +44,7 @@ static void test_emulated_devices_have_no_gpu_streams(void **state)
 
 /* The legacy default stream stands for whatever context is current when it is wrapped, and for that one from
  * then on. */
-static void test_default_stream(void **state)
+CASE_TEST(test_default_stream)
 {
 	struct contract_unit unit;
 	struct contract *c = scene_open(&unit);
@@ -54,7 +52,6 @@ static void test_default_stream(void **state)
 	zerod_stream *stream = NULL;
 	void *data = NULL;
 
-	(void)state;
 	scene_make_current(0);
 	OK(client, zerod_cuda_stream_wrap(client, ZD_CU_STREAM_LEGACY, &stream));
 	scene_make_current(1);
@@ -68,14 +65,13 @@ static void test_default_stream(void **state)
 }
 
 /* A context that is current in the calling thread does not matter, and is current again afterwards. */
-static void test_contexts_of_the_caller_stay(void **state)
+CASE_TEST(test_contexts_of_the_caller_stay)
 {
 	struct contract_unit unit;
 	struct contract *c = scene_open(&unit);
 	zerod_stream *stream = contract_stream(&c->ranks[0]);
 	struct CUctx_st *before, *after = NULL;
 
-	(void)state;
 	for (int ordinal = -1; ordinal < 2; ordinal++) {
 		void *data = NULL;
 
@@ -95,7 +91,7 @@ static void test_contexts_of_the_caller_stay(void **state)
 	contract_close(c);
 }
 
-static void test_stream_of_another_gpu_is_refused(void **state)
+CASE_TEST(test_stream_of_another_gpu_is_refused)
 {
 	struct contract_unit unit;
 	struct contract *c = scene_open(&unit);
@@ -105,7 +101,6 @@ static void test_stream_of_another_gpu_is_refused(void **state)
 	zerod_stream *stream = NULL;
 	void *data = NULL;
 
-	(void)state;
 	OK(client, zerod_cuda_stream_wrap(client, handle, &stream));
 	for (uint32_t device = 0; device < 2; device++) {
 		zerod_ticket ticket;
@@ -124,7 +119,7 @@ static void test_stream_of_another_gpu_is_refused(void **state)
 /* ---- A shard that is gathered in place ----------------------------------------------------------------- */
 
 /* Behind this client's own publish streams go on by themselves: the daemon stands still. */
-static void test_own_publish_is_awaited_without_the_daemon(void **state)
+CASE_TEST(test_own_publish_is_awaited_without_the_daemon)
 {
 	struct contract *c = contract_open(&(struct contract_options){.world_size = 1});
 	struct contract_rank *rank = &c->ranks[0];
@@ -134,7 +129,6 @@ static void test_own_publish_is_awaited_without_the_daemon(void **state)
 	zerod_ticket published;
 	uint64_t *gate;
 
-	(void)state;
 	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	OK(rank->client, zerod_update_begin(unit.at, 1, NULL, NULL));
@@ -161,7 +155,7 @@ static void test_own_publish_is_awaited_without_the_daemon(void **state)
 
 /* The handle goes while the stream is held up; its value is still to be written, and its timeline nobody
  * else's. */
-static void test_handle_goes_before_its_fence(void **state)
+CASE_TEST(test_handle_goes_before_its_fence)
 {
 	struct contract_unit unit;
 	struct contract *c = scene_open(&unit);
@@ -171,7 +165,6 @@ static void test_handle_goes_before_its_fence(void **state)
 	uint64_t *gate;
 	void *held = NULL, *data = NULL;
 
-	(void)state;
 	OK(rank->client, zerod_cuda_stream_wrap(rank->client, handle, &stream));
 	OK(rank->client, zerod_gather(unit.at[0], NULL, stream, &held));
 	gate = scene_hold(handle);
@@ -193,7 +186,7 @@ static void test_handle_goes_before_its_fence(void **state)
 
 /* ---- Captures ------------------------------------------------------------------------------------------ */
 
-static void test_captured_stream_is_refused(void **state)
+CASE_TEST(test_captured_stream_is_refused)
 {
 	struct contract_unit unit;
 	struct contract *c = scene_open(&unit);
@@ -205,7 +198,6 @@ static void test_captured_stream_is_refused(void **state)
 	zerod_ticket ticket;
 	void *data = NULL;
 
-	(void)state;
 	OK(client, zerod_cuda_stream_wrap(client, handle, &stream));
 	OK(client, zerod_gather_begin(unit.at[0], NULL, &ticket));
 	assert_int_equal(driver->streamBeginCapture(handle, ZD_CU_CAPTURE_GLOBAL), 0);
@@ -224,7 +216,7 @@ static void test_captured_stream_is_refused(void **state)
 }
 
 /* Joining, mapping, copying and synchronizing beside it: all that the library does with the driver. */
-static void test_capture_elsewhere_is_not_disturbed(void **state)
+CASE_TEST(test_capture_elsewhere_is_not_disturbed)
 {
 	struct contract *c = contract_open(NULL);
 	struct contract_rank *rank = &c->ranks[0];
@@ -235,7 +227,6 @@ static void test_capture_elsewhere_is_not_disturbed(void **state)
 	struct contract_unit unit;
 	void *data = NULL;
 
-	(void)state;
 	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
 	contract_publish_all(c, &unit);
 	assert_int_equal(driver->streamBeginCapture(captured, ZD_CU_CAPTURE_GLOBAL), 0);
@@ -254,7 +245,7 @@ static void test_capture_elsewhere_is_not_disturbed(void **state)
 /* ---- Allocations --------------------------------------------------------------------------------------- */
 
 /* An allocation that the process cannot map is freed in the daemon. */
-static void test_allocation_that_cannot_be_mapped(void **state)
+CASE_TEST(test_allocation_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case", "ZD_DOUBLE_FAIL=cuMemMap:1:2")
 {
 	struct contract *c = contract_open(NULL);
 	zerod_client *client = c->ranks[0].client;
@@ -262,7 +253,6 @@ static void test_allocation_that_cannot_be_mapped(void **state)
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	options.job = "job", options.bytes = 4 << 20;
 	FAILS(client, zerod_alloc(client, &options, &buffer, &data), ZEROD_E_NO_MEMORY, "OUT_OF_MEMORY");
 	assert_int_equal(contract_device(c, 0).allocation_bytes, 0);
@@ -273,7 +263,7 @@ static void test_allocation_that_cannot_be_mapped(void **state)
 
 /* An entry that the process cannot map stays reserved, and the next call returns it: to the daemon, a second
  * reservation would be an error. */
-static void test_entry_that_cannot_be_mapped(void **state)
+CASE_TEST(test_entry_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case", "ZD_DOUBLE_FAIL=cuMemMap:3:2")
 {
 	struct contract_unit unit;
 	struct contract *c = contract_open(NULL);
@@ -281,7 +271,6 @@ static void test_entry_that_cannot_be_mapped(void **state)
 	struct zerod_entry entry = ZEROD_INIT(entry);
 	zerod_bucket *bucket = contract_bucket(rank, 1 << 20, 2);
 
-	(void)state;
 	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
 	contract_backward(rank, 3, false);
 	FAILS(rank->client, zerod_bucket_reserve(bucket, unit.at[0], NULL, &entry), ZEROD_E_NO_MEMORY,
@@ -297,21 +286,5 @@ static void test_entry_that_cannot_be_mapped(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_what_cannot_be_wrapped),
-	        CASE(test_emulated_devices_have_no_gpu_streams),
-	        CASE(test_default_stream),
-	        CASE(test_contexts_of_the_caller_stay),
-	        CASE(test_stream_of_another_gpu_is_refused),
-	        CASE(test_own_publish_is_awaited_without_the_daemon),
-	        CASE(test_handle_goes_before_its_fence),
-	        CASE(test_captured_stream_is_refused),
-	        CASE(test_capture_elsewhere_is_not_disturbed),
-	        CASE(test_allocation_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case",
-	             "ZD_DOUBLE_FAIL=cuMemMap:1:2"),
-	        CASE(test_entry_that_cannot_be_mapped, "ZD_DOUBLE_FAIL_IN=case",
-	             "ZD_DOUBLE_FAIL=cuMemMap:3:2"),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -300,12 +300,14 @@ static void form_again(struct world *world, uint32_t left)
 
 #define SHORT "timeout_s = 2\n"
 
-static void test_killed_inside_a_gather(void **state)
+static char env[64];
+static const char gpus[] = "ZD_DOUBLE_DEVICES=4";
+
+CASE_TEST(test_killed_inside_a_gather, env, gpus)
 {
 	struct world *world = open_world(SHORT);
 	char gone[64];
 
-	(void)state;
 	form(world);
 	order_ok(world, LAST, PLACE_GATHER);
 	(void)snprintf(gone, sizeof(gone), "rank 3 (pid %d)", (int)world->trainers[3].process.pid);
@@ -317,11 +319,10 @@ static void test_killed_inside_a_gather(void **state)
 	form_again(world, ALL & ~LAST);
 }
 
-static void test_killed_inside_a_reduction(void **state)
+CASE_TEST(test_killed_inside_a_reduction, env, gpus)
 {
 	struct world *world = open_world(SHORT);
 
-	(void)state;
 	form(world);
 	order_ok(world, ALL & ~FIRST, COMMIT);
 	case_kill(&world->trainers[3].process);
@@ -333,11 +334,10 @@ static void test_killed_inside_a_reduction(void **state)
 	form_again(world, ALL & ~LAST);
 }
 
-static void test_daemon_killed_inside_a_gather(void **state)
+CASE_TEST(test_daemon_killed_inside_a_gather, env, gpus)
 {
 	struct world *world = open_world(SHORT);
 
-	(void)state;
 	form(world);
 	order_ok(world, FIRST, PLACE_GATHER);
 	assert_int_equal(zd_daemon_kill(&world->daemons[1]), 0);
@@ -347,14 +347,13 @@ static void test_daemon_killed_inside_a_gather(void **state)
 	close_world(world);
 }
 
-static void test_aborted_by_an_administrator(void **state)
+CASE_TEST(test_aborted_by_an_administrator, env, gpus)
 {
 	struct world *world = open_world(SHORT);
 	const char *const args[] = {"zeroctl",     "--socket",  world->daemons[0].socket_path,
 	                            "abort-group", "job/world", NULL};
 	struct program program;
 
-	(void)state;
 	form(world);
 	order_ok(world, FIRST, PLACE_GATHER);
 	program_start(&program, args, NULL);
@@ -389,12 +388,11 @@ static void expect_given_up(struct world *world, uint32_t daemon)
 	assert_true(at_deadline > 0);
 }
 
-static void test_rank_that_never_joins(void **state)
+CASE_TEST(test_rank_that_never_joins, env, gpus)
 {
 	struct world *world = open_world("");
 	struct order order;
 
-	(void)state;
 	order = join_order(world, 1000);
 	give(world, ALL & ~LAST, &order);
 	expect(world, ALL & ~LAST & ~FIRST, ZEROD_E_DEADLINE, "rank 3");
@@ -403,12 +401,11 @@ static void test_rank_that_never_joins(void **state)
 	close_world(world);
 }
 
-static void test_ids_differ(void **state)
+CASE_TEST(test_ids_differ, env, gpus)
 {
 	struct world *world = open_world("");
 	struct order orders[2];
 
-	(void)state;
 	for (uint32_t d = 0; d < DAEMONS; d++)
 		orders[d] = join_order(world, 1000);
 	for (uint32_t d = 0; d < DAEMONS; d++)
@@ -420,12 +417,11 @@ static void test_ids_differ(void **state)
 }
 
 /* Daemons that mean worlds of different sizes do not go on, whichever of them NCCL tells. */
-static void test_sizes_differ(void **state)
+CASE_TEST(test_sizes_differ, env, gpus)
 {
 	struct world *world = open_world("");
 	struct order order;
 
-	(void)state;
 	order = join_order(world, 1000);
 	give(world, FIRST, &order);
 	order.world_size = WORLD + LOCAL;
@@ -437,12 +433,11 @@ static void test_sizes_differ(void **state)
 }
 
 /* Checked, the ranks learn what the others took the unit for. */
-static void test_dtypes_differ(void **state)
+CASE_TEST(test_dtypes_differ, env, gpus)
 {
 	struct world *world = open_world("check = yes\n");
 	struct order order;
 
-	(void)state;
 	order = join_order(world, 0);
 	give(world, FIRST, &order);
 	order.dtype = ZEROD_BFLOAT16;
@@ -455,20 +450,7 @@ static void test_dtypes_differ(void **state)
 
 int main(int argc, char **argv)
 {
-	static char env[64];
-	static const char gpus[] = "ZD_DOUBLE_DEVICES=4";
-	struct a_case cases[] = {
-	        CASE(test_killed_inside_a_gather, env, gpus),
-	        CASE(test_killed_inside_a_reduction, env, gpus),
-	        CASE(test_daemon_killed_inside_a_gather, env, gpus),
-	        CASE(test_aborted_by_an_administrator, env, gpus),
-	        CASE(test_rank_that_never_joins, env, gpus),
-	        CASE(test_ids_differ, env, gpus),
-	        CASE(test_sizes_differ, env, gpus),
-	        CASE(test_dtypes_differ, env, gpus),
-	};
-
 	if (argc == 3 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(argv[1], argv[2]);
-	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
+	return case_main_in_dir(argc, argv, env);
 }

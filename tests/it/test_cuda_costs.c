@@ -189,34 +189,32 @@ static struct calls cost(const struct job *job)
 
 /* A rank that is alone gathers copies in such a group only. Waits are only enqueued for what has not
  * passed yet, so their number is not known. */
-static void test_copies(void **state)
+CASE_TEST(test_copies, "ZD_DOUBLE_DEVICES=1")
 {
 	const struct job job = {.count = MANY, .world = 1, .flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW};
 	struct calls calls = cost(&job);
 
-	(void)state;
 	assert_int_equal(calls.copies, 0);
 	assert_int_equal(calls.captures, ROUNDS * 2);
 }
+CASE_AGAIN(test_copies, 2, .env = {"ZD_DOUBLE_DEVICES=2"})
 
 /* The gathered buffer is the shard: what is left is the fence of each release. */
-static void test_a_rank_that_is_alone(void **state)
+CASE_TEST(test_a_rank_that_is_alone, "ZD_DOUBLE_DEVICES=1")
 {
 	const struct job job = {.count = MANY, .world = 1};
 	struct calls calls = cost(&job);
 
-	(void)state;
 	assert_int_equal(calls.copies, 0);
 	assert_int_equal(calls.orders, ROUNDS);
 }
 
 /* A unit in frames that it has been in before is mapped there. */
-static void test_in_place(void **state)
+CASE_TEST(test_in_place, "ZD_DOUBLE_DEVICES=2")
 {
 	const struct job job = {.count = 3, .world = 2};
 	struct calls calls = cost(&job);
 
-	(void)state;
 	assert_int_equal(calls.maps, 0);
 	assert_int_equal(calls.copies, 0);
 	assert_int_equal(calls.captures, ROUNDS * 2);
@@ -224,16 +222,10 @@ static void test_in_place(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_copies, "ZD_DOUBLE_DEVICES=1"),
-	        CASE(test_copies, "ZD_DOUBLE_DEVICES=2"),
-	        CASE(test_a_rank_that_is_alone, "ZD_DOUBLE_DEVICES=1"),
-	        CASE(test_in_place, "ZD_DOUBLE_DEVICES=2"),
-	};
 	unsigned numbers[5];
 
 	if (argc != 7 || strcmp(argv[1], TRAINER) != 0)
-		return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+		return scene_main(argc, argv);
 	for (int i = 0; i < 5; i++)
 		numbers[i] = (unsigned)strtoul(argv[2 + i], NULL, 10);
 	return trainer_main(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]);

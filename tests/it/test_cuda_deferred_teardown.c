@@ -87,12 +87,13 @@ static void start_daemon(struct zd_daemon *daemon)
 	assert_int_equal(zd_daemon_start(&options, daemon), 0);
 }
 
-static void test_killed_trainer(void **state)
+static char env[64];
+
+CASE_TEST(test_killed_trainer, env)
 {
 	struct zd_daemon daemon;
 	struct case_process trainer;
 
-	(void)state;
 	start_daemon(&daemon);
 	trainer = start_trainer(&daemon, false);
 	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", true);
@@ -101,13 +102,12 @@ static void test_killed_trainer(void **state)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-static void test_forked_child_keeps_the_memory(void **state)
+CASE_TEST(test_forked_child_keeps_the_memory, env)
 {
 	struct zd_daemon daemon;
 	struct case_process trainer;
 	char reason[64];
 
-	(void)state;
 	start_daemon(&daemon);
 	trainer = start_trainer(&daemon, true);
 	case_kill(&trainer);
@@ -124,13 +124,7 @@ static void test_forked_child_keeps_the_memory(void **state)
 
 int main(int argc, char **argv)
 {
-	static char env[64];
-	struct a_case cases[] = {
-	        CASE(test_killed_trainer, env),
-	        CASE(test_forked_child_keeps_the_memory, env),
-	};
-
 	if (argc == 2 && strstr(argv[0], "trainer"))
 		return trainer_main(strncmp(argv[0], FORKS, strlen(FORKS)) == 0, argv[1]);
-	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
+	return case_main_in_dir(argc, argv, env);
 }

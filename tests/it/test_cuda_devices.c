@@ -65,12 +65,11 @@ static void make_dir(char *dir)
 }
 
 /* Nobody has asked anything of it. */
-static void test_xid(void **state)
+CASE_TEST(test_xid)
 {
 	char dir[] = CASE_DIR;
 	struct contract *c;
 
-	(void)state;
 	make_dir(dir);
 	c = contract_open(NULL);
 	expect_ok(0);
@@ -86,14 +85,13 @@ static void test_xid(void **state)
 
 /* The first command that meets it says so. The other GPU serves on, even if its own copies went round by this
  * one. */
-static void test_device_lost(void **state)
+CASE_TEST(test_device_lost)
 {
 	char dir[] = CASE_DIR;
 	struct contract_unit unit;
 	struct contract *c;
 	void *data;
 
-	(void)state;
 	make_dir(dir);
 	c = scene_open(&unit);
 	contract_expect_version(&c->ranks[0], &unit, 1);
@@ -108,10 +106,5 @@ static void test_device_lost(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_xid),
-	        CASE(test_device_lost),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

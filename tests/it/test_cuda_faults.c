@@ -45,7 +45,7 @@ static void make_wait(struct contract_rank *rank, struct contract_unit *unit, st
 }
 
 /* The stream is free before anybody has called the library again. */
-static void test_daemon_killed_while_a_stream_waits(void **state)
+CASE_TEST(test_daemon_killed_while_a_stream_waits)
 {
 	struct contract_unit unit;
 	struct contract *c;
@@ -53,7 +53,6 @@ static void test_daemon_killed_while_a_stream_waits(void **state)
 	struct CUstream_st *handle = scene_stream(0);
 	zerod_stream *stream = NULL;
 
-	(void)state;
 	slow_the_daemon_down("1000000");
 	c = scene_open(&unit);
 	rank = &c->ranks[0];
@@ -89,7 +88,7 @@ static void *release_into_full(void *arg)
 }
 
 /* As a trainer that is far ahead of its GPU: the driver takes nothing more until the stream moves. */
-static void test_daemon_killed_while_a_stream_is_full(void **state)
+CASE_TEST(test_daemon_killed_while_a_stream_is_full)
 {
 	struct contract_unit unit;
 	struct contract *c;
@@ -98,7 +97,6 @@ static void test_daemon_killed_while_a_stream_is_full(void **state)
 	unsigned long stores;
 	pthread_t thread;
 
-	(void)state;
 	slow_the_daemon_down("1000000");
 	full.control = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "double_control");
 	assert_non_null(full.control);
@@ -117,14 +115,13 @@ static void test_daemon_killed_while_a_stream_is_full(void **state)
 }
 
 /* The daemon's pending stores write into the pages, so the pages stay until the daemon has written. */
-static void test_close_while_a_stream_waits(void **state)
+CASE_TEST(test_close_while_a_stream_waits)
 {
 	struct contract_unit unit;
 	struct contract *c;
 	struct CUstream_st *handle = scene_stream(0);
 	zerod_stream *stream = NULL;
 
-	(void)state;
 	slow_the_daemon_down("200000");
 	c = scene_open(&unit);
 	OK(c->ranks[0].client, zerod_cuda_stream_wrap(c->ranks[0].client, handle, &stream));
@@ -136,7 +133,7 @@ static void test_close_while_a_stream_waits(void **state)
 
 /* The daemon's first push fails: whether the stream waited by then or not, nothing of this rank is
  * published. */
-static void test_abort_poisons(void **state)
+CASE_TEST(test_abort_poisons, "ZD_DOUBLE_FAIL_IN=zerod", "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2")
 {
 	struct contract_unit unit;
 	struct contract *c = scene_open_with(&unit, SCENE_IN_PLACE_NUMEL);
@@ -145,7 +142,6 @@ static void test_abort_poisons(void **state)
 	void *data = NULL;
 	int status;
 
-	(void)state;
 	status = zerod_gather(unit.at[0], NULL, stream, &data);
 	if (status == ZEROD_OK)
 		status = zerod_stream_synchronize(stream);
@@ -183,7 +179,7 @@ static int use_in_child(struct contract_rank *rank, struct contract_unit *unit, 
 
 /* A data loader's worker: made while a stream waits, and still there when its parent's sessions have ended.
  * It keeps the parent among the GPUs' processes, but what said goodbye is not waited for. */
-static void test_forked_child(void **state)
+CASE_TEST(test_forked_child)
 {
 	char dir[] = CASE_DIR; /* where processes on GPUs are listed */
 	struct contract_unit unit;
@@ -196,7 +192,6 @@ static void test_forked_child(void **state)
 	char byte;
 	pid_t pid;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
 	c = scene_open(&unit);
@@ -239,12 +234,11 @@ static void gather_for_both(const struct scene_user *user, struct contract_rank 
 	OK(rank->client, zerod_wait(rank->client, ticket, user->own, data));
 }
 
-static void test_threads_and_streams(void **state)
+CASE_TEST(test_threads_and_streams)
 {
 	struct contract_unit units[2];
 	struct contract *c = scene_open(&units[0]);
 
-	(void)state;
 	contract_plain_unit(c, "v", 3 * SCENE_NUMEL, &units[1]);
 	contract_publish_all(c, &units[1]);
 	scene_run_users(c, (struct contract_unit *const[]){&units[0], &units[1]},
@@ -255,14 +249,5 @@ static void test_threads_and_streams(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_daemon_killed_while_a_stream_waits),
-	        CASE(test_daemon_killed_while_a_stream_is_full),
-	        CASE(test_close_while_a_stream_waits),
-	        CASE(test_abort_poisons, "ZD_DOUBLE_FAIL_IN=zerod", "ZD_DOUBLE_FAIL=cuMemcpyAsync:1:2"),
-	        CASE(test_forked_child),
-	        CASE(test_threads_and_streams),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -69,15 +69,17 @@ static bool write_number(const char *folder, const char *name, uint64_t number)
 	return file && fclose(file) == 0 && written;
 }
 
+#define OF_DAEMON "ZD_DOUBLE_FAIL_IN=zerod"
+#define ON_HOST   "ZEROD_TEST_PLACEMENT=host", OF_DAEMON
+
 /* All of the machine's memory is never free. */
-static void test_memory_that_others_use(void **state)
+CASE_TEST(test_memory_that_others_use)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	struct contract *c = open_with_host_memory(all);
 	const struct contract_rank *rank = &c->ranks[0];
 	zerod_allocation *made;
 
-	(void)state;
 	FAILS(rank->client, alloc_on_host(rank, all / SEGMENT_BYTES * SEGMENT_BYTES, &made),
 	      ZEROD_E_NO_MEMORY, "does not fit: ");
 	assert_non_null(strstr(zerod_last_error(rank->client), " of memory are available"));
@@ -105,7 +107,7 @@ static bool limit_daemon(uint64_t bytes, char group[PATH_MAX])
 }
 
 /* Beyond the limit the kernel would kill the daemon. */
-static void test_more_than_the_control_group_may_have(void **state)
+CASE_TEST(test_more_than_the_control_group_may_have)
 {
 	const uint64_t limit_bytes = 512ull << 20;
 	struct contract *c = open_with_host_memory(2 * limit_bytes);
@@ -113,7 +115,6 @@ static void test_more_than_the_control_group_may_have(void **state)
 	char group[PATH_MAX];
 	zerod_allocation *made;
 
-	(void)state;
 	if (!limit_daemon(limit_bytes, group)) {
 		contract_close(c);
 		skip();
@@ -128,13 +129,12 @@ static void test_more_than_the_control_group_may_have(void **state)
 	assert_int_equal(rmdir(group), 0);
 }
 
-static void test_more_than_the_arena(void **state)
+CASE_TEST(test_more_than_the_arena)
 {
 	struct contract *c = open_with_host_memory(HOST_BYTES);
 	const struct contract_rank *rank = &c->ranks[0];
 	zerod_allocation *made;
 
-	(void)state;
 	FAILS(rank->client, alloc_on_host(rank, 2 * HOST_BYTES, &made), ZEROD_E_NO_MEMORY,
 	      "33554432 bytes do not fit on device 2: arena 16777216 bytes");
 	expect_alloc(rank, HOST_BYTES);
@@ -159,13 +159,12 @@ static bool deny_pages(void)
 	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static void test_pages_that_the_kernel_denies(void **state)
+CASE_TEST(test_pages_that_the_kernel_denies)
 {
 	struct contract *c;
 	struct contract_unit unit;
 	zerod_allocation *made;
 
-	(void)state;
 	if (!deny_pages())
 		skip();
 	c = open_with_host_memory(HOST_BYTES);
@@ -178,13 +177,12 @@ static void test_pages_that_the_kernel_denies(void **state)
 	contract_close(c);
 }
 
-static void test_memory_that_cannot_be_pinned(void **state)
+CASE_TEST(test_memory_that_cannot_be_pinned, OF_DAEMON, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2")
 {
 	struct contract *c = open_with_host_memory(HOST_BYTES);
 	const struct contract_rank *rank = &c->ranks[0];
 	zerod_allocation *made;
 
-	(void)state;
 	FAILS(rank->client, alloc_on_host(rank, 2 * SEGMENT_BYTES, &made), ZEROD_E_NO_MEMORY,
 	      "the driver cannot pin a segment of 4 MiB of host memory");
 	expect_alloc(rank, 2 * SEGMENT_BYTES);
@@ -232,30 +230,32 @@ static bool gathers(struct failing *f)
 }
 
 /* Rank 0 is told, and gathers again; rank 1 does not notice. */
-static void test_a_copy_fails(void **state)
+CASE_TEST(test_a_copy_fails, ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:20:2")
 {
 	struct failing f;
 
-	(void)state;
 	open_failing(&f);
 	AWAIT(!gathers(&f));
 	AWAIT(gathers(&f));
 	contract_expect_version(&f.c->ranks[1], &f.unit, 1);
 	contract_close(f.c);
 }
+CASE_AGAIN(test_a_copy_fails, 21, .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:21:2"})
+CASE_AGAIN(test_a_copy_fails, 22, .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:22:2"})
+CASE_AGAIN(test_a_copy_fails, 23, .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:23:2"})
 
 /* Every later gather ends: with an error, or with all bytes where device 0 has pulled both shards. */
-static void test_a_device_is_lost(void **state)
+CASE_TEST(test_a_device_is_lost, ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:20:700")
 {
 	struct failing f;
 
-	(void)state;
 	open_failing(&f);
 	AWAIT(!gathers(&f));
 	assert_int_equal(zd_daemon_wait_log(contract_daemon(), "has failed"), 0);
 	(void)gathers(&f);
 	contract_close(f.c);
 }
+CASE_AGAIN(test_a_device_is_lost, 22, .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:22:700"})
 
 /* ---- A trainer that is killed -------------------------------------------------------------------------- */
 
@@ -336,7 +336,7 @@ static void expect_bytes(const struct trainer *t)
 }
 
 /* Rank 1's shard stays until it is copied: rank 0's gather has all bytes. */
-static void test_a_trainer_is_killed_in_a_pull(void **state)
+CASE_TEST(test_a_trainer_is_killed_in_a_pull)
 {
 	const char *const args[] = {"--backend", "cuda", "--host-arena", "64M", NULL};
 	struct zd_daemon daemon;
@@ -344,7 +344,6 @@ static void test_a_trainer_is_killed_in_a_pull(void **state)
 	struct case_process process;
 	char byte;
 
-	(void)state;
 	(void)scene_driver();
 	assert_int_equal(setenv("ZD_DOUBLE_COPY_US", "100000", 1), 0); /* of the daemon's */
 	assert_int_equal(zd_daemon_start(&(struct zd_daemon_options){.args = args}, &daemon), 0);
@@ -363,36 +362,7 @@ static void test_a_trainer_is_killed_in_a_pull(void **state)
 
 int main(int argc, char **argv)
 {
-#define OF_DAEMON "ZD_DOUBLE_FAIL_IN=zerod"
-#define ON_HOST   "ZEROD_TEST_PLACEMENT=host", OF_DAEMON
-	struct a_case cases[] = {
-	        CASE(test_memory_that_others_use),
-	        CASE(test_more_than_the_control_group_may_have),
-	        CASE(test_more_than_the_arena),
-	        CASE(test_pages_that_the_kernel_denies),
-	        CASE(test_memory_that_cannot_be_pinned, OF_DAEMON, "ZD_DOUBLE_FAIL=cuMemHostRegister:1:2"),
-	        {.name = "copy 20 fails",
-	         .fn = test_a_copy_fails,
-	         .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:20:2"}},
-	        {.name = "copy 21 fails",
-	         .fn = test_a_copy_fails,
-	         .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:21:2"}},
-	        {.name = "copy 22 fails",
-	         .fn = test_a_copy_fails,
-	         .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:22:2"}},
-	        {.name = "copy 23 fails",
-	         .fn = test_a_copy_fails,
-	         .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:23:2"}},
-	        {.name = "a device is lost in copy 20",
-	         .fn = test_a_device_is_lost,
-	         .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:20:700"}},
-	        {.name = "a device is lost in copy 22",
-	         .fn = test_a_device_is_lost,
-	         .env = {ON_HOST, "ZD_DOUBLE_FAIL=cuMemcpyAsync:22:700"}},
-	        CASE(test_a_trainer_is_killed_in_a_pull),
-	};
-
 	if (argc == 2 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(argv[1]);
-	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return scene_main(argc, argv);
 }

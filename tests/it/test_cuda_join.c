@@ -58,12 +58,11 @@ static void expect_refusal(zerod_client *client, int status, const char *text)
 
 /* ---- GPUs of other numbers ----------------------------------------------------------------------------- */
 
-static void test_renumbered_gpus(void **state)
+CASE_TEST(test_renumbered_gpus, "CUDA_VISIBLE_DEVICES=3,1,0")
 {
 	struct contract_unit unit;
 	struct contract *c;
 
-	(void)state;
 	keep_from_the_daemon("CUDA_VISIBLE_DEVICES");
 	c = scene_open(&unit);
 	contract_expect_version(&c->ranks[0], &unit, 1);
@@ -71,7 +70,7 @@ static void test_renumbered_gpus(void **state)
 	contract_close(c);
 }
 
-static void test_hidden_gpu_is_named(void **state)
+CASE_TEST(test_hidden_gpu_is_named, "CUDA_VISIBLE_DEVICES=1")
 {
 	struct zerod_alloc_options alloc = ZEROD_INIT(alloc);
 	struct zerod_device_info hidden = ZEROD_INIT(hidden), seen = ZEROD_INIT(seen);
@@ -79,7 +78,6 @@ static void test_hidden_gpu_is_named(void **state)
 	zerod_allocation *buffer;
 	void *data;
 
-	(void)state;
 	keep_from_the_daemon("CUDA_VISIBLE_DEVICES");
 	open_scene(&scene);
 	OK(scene.client, zerod_device_get(scene.client, 0, &hidden));
@@ -96,44 +94,40 @@ static void test_hidden_gpu_is_named(void **state)
 
 /* ---- GPUs that do not serve ---------------------------------------------------------------------------- */
 
-static void test_no_driver(void **state)
+CASE_TEST_WITH(test_no_driver, .libraries = CASE_BROKEN)
 {
 	struct scene scene;
 
-	(void)state;
 	assert_int_equal(setenv("LD_LIBRARY_PATH", case_double_path(), 1), 0); /* the daemon has one */
 	open_scene(&scene);
 	expect_refusal(scene.client, ZEROD_E_NOT_FOUND, "there is no CUDA driver");
 	close_scene(&scene);
 }
 
-static void test_old_driver(void **state)
+CASE_TEST(test_old_driver, "ZD_DOUBLE_VERSION=11080")
 {
 	struct scene scene;
 
-	(void)state;
 	keep_from_the_daemon("ZD_DOUBLE_VERSION");
 	open_scene(&scene);
 	expect_refusal(scene.client, ZEROD_E_UNSUPPORTED, "is for CUDA 11.8");
 	close_scene(&scene);
 }
 
-static void test_gpu_without_memory_operations(void **state)
+CASE_TEST(test_gpu_without_memory_operations, "ZD_DOUBLE_ATTRIBUTES=122=0")
 {
 	struct scene scene;
 
-	(void)state;
 	keep_from_the_daemon("ZD_DOUBLE_ATTRIBUTES");
 	open_scene(&scene);
 	expect_refusal(scene.client, ZEROD_E_UNSUPPORTED, "no 64-bit memory operations");
 	close_scene(&scene);
 }
 
-static void test_exclusive_gpu(void **state)
+CASE_TEST(test_exclusive_gpu, "ZD_DOUBLE_FAIL=cuDevicePrimaryCtxRetain:1:46,cuDevicePrimaryCtxRetain:2:46")
 {
 	struct scene scene;
 
-	(void)state;
 	keep_from_the_daemon("ZD_DOUBLE_FAIL");
 	open_scene(&scene);
 	expect_refusal(scene.client, ZEROD_E_DEVICE, "exclusive-process mode");
@@ -142,15 +136,5 @@ static void test_exclusive_gpu(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_renumbered_gpus, "CUDA_VISIBLE_DEVICES=3,1,0"),
-	        CASE(test_hidden_gpu_is_named, "CUDA_VISIBLE_DEVICES=1"),
-	        {.name = "test_no_driver", .fn = test_no_driver, .libraries = CASE_BROKEN},
-	        CASE(test_old_driver, "ZD_DOUBLE_VERSION=11080"),
-	        CASE(test_gpu_without_memory_operations, "ZD_DOUBLE_ATTRIBUTES=122=0"),
-	        CASE(test_exclusive_gpu,
-	             "ZD_DOUBLE_FAIL=cuDevicePrimaryCtxRetain:1:46,cuDevicePrimaryCtxRetain:2:46"),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -79,12 +79,13 @@ static void expect_shard(struct scene *scene, zerod_unit *unit, uint64_t element
 
 /* ---- A GPU without kernels ----------------------------------------------------------------------------- */
 
-static void test_gpu_without_kernels(void **state)
+/* The calls of both ranks fail, which join one after the other. */
+CASE_TEST(test_gpu_without_kernels, "ZD_DOUBLE_LEAKS=1",
+          "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500")
 {
 	struct scene scene;
 	zerod_stream *stream;
 
-	(void)state;
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
 	for (int i = 0; i < 2; i++)
@@ -101,7 +102,8 @@ static void test_gpu_without_kernels(void **state)
 }
 
 /* Nor is what comes before, and needs none. */
-static void test_without_kernels_nothing_is_copied(void **state)
+CASE_TEST(test_without_kernels_nothing_is_copied,
+          "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500")
 {
 	struct CUstream_st *handle = scene_stream(0);
 	struct zerod_source sources[2];
@@ -109,7 +111,6 @@ static void test_without_kernels_nothing_is_copied(void **state)
 	struct scene scene;
 	zerod_stream *stream;
 
-	(void)state;
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
 	contract_plain_unit(scene.c, "copied", SCENE_NUMEL, &copied);
@@ -130,13 +131,12 @@ static void test_without_kernels_nothing_is_copied(void **state)
 /* ---- A GPU with them ----------------------------------------------------------------------------------- */
 
 /* The double's loading waits for all streams: were there any now, this would wait for ever. */
-static void test_nothing_is_loaded_beside_a_wait(void **state)
+CASE_TEST(test_nothing_is_loaded_beside_a_wait)
 {
 	struct CUstream_st *handle;
 	struct scene scene;
 	uint64_t *gate;
 
-	(void)state;
 	open_scene(&scene);
 	handle = scene_stream(0);
 	gate = scene_hold(handle);
@@ -147,11 +147,10 @@ static void test_nothing_is_loaded_beside_a_wait(void **state)
 	close_scene(&scene);
 }
 
-static void test_kernels_are_given_back(void **state)
+CASE_TEST(test_kernels_are_given_back, "ZD_DOUBLE_LEAKS=1")
 {
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
 	close_scene(&scene);
@@ -171,7 +170,7 @@ static void publish_on_stream(struct contract_rank *rank, void *arg)
 
 /* The kernel that writes the source is before the publish in the stream. That stream is not the first one,
  * which shares the default stream's queue. */
-static void test_kernels_are_in_the_order_of_their_stream(void **state)
+CASE_TEST(test_kernels_are_in_the_order_of_their_stream)
 {
 	struct CUstream_st *first = scene_stream(0), *handle = scene_stream(0);
 	struct publication publication;
@@ -179,7 +178,6 @@ static void test_kernels_are_in_the_order_of_their_stream(void **state)
 	struct scene scene;
 	uint64_t *gate;
 
-	(void)state;
 	(void)first;
 	open_scene(&scene);
 	publication.scene = &scene;
@@ -196,12 +194,11 @@ static void test_kernels_are_in_the_order_of_their_stream(void **state)
 }
 
 /* A GPU faults at a vector that is not aligned, and so does the double. */
-static void test_source_that_is_aligned_for_its_elements_only(void **state)
+CASE_TEST(test_source_that_is_aligned_for_its_elements_only)
 {
 	struct CUstream_st *handle = scene_stream(0);
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	scene.source.data = (const float *)scene.source.data + 1;
 	fill(&scene, handle, 0x41);
@@ -211,7 +208,7 @@ static void test_source_that_is_aligned_for_its_elements_only(void **state)
 	close_scene(&scene);
 }
 
-static void test_captured_stream_converts_nothing(void **state)
+CASE_TEST(test_captured_stream_converts_nothing)
 {
 	const struct zd_cuda *driver = scene_driver();
 	struct CUstream_st *handle = scene_stream(0);
@@ -219,7 +216,6 @@ static void test_captured_stream_converts_nothing(void **state)
 	zerod_stream *stream = NULL;
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	OK(scene.rank->client, zerod_cuda_stream_wrap(scene.rank->client, handle, &stream));
 	assert_int_equal(driver->streamBeginCapture(handle, ZD_CU_CAPTURE_GLOBAL), 0);
@@ -255,14 +251,13 @@ static void expect_ones(struct scene *scene)
 
 /* No kernel runs, which would lose the context. The update stays open, and the same call succeeds once the
  * memory is registered. */
-static void test_source_that_the_gpu_cannot_read(void **state)
+CASE_TEST(test_source_that_the_gpu_cannot_read)
 {
 	const struct zd_cuda *driver = scene_driver();
 	static float values[SCENE_NUMEL];
 	struct scene scene;
 	zerod_stream *stream;
 
-	(void)state;
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
 	use_cpu_memory(&scene, values);
@@ -282,13 +277,12 @@ static void test_source_that_the_gpu_cannot_read(void **state)
 }
 
 /* Without a stream the CPU converts. */
-static void test_unit_on_the_host_and_a_stream_of_the_gpu(void **state)
+CASE_TEST(test_unit_on_the_host_and_a_stream_of_the_gpu, "ZEROD_TEST_PLACEMENT=host")
 {
 	static float values[SCENE_NUMEL];
 	struct scene scene;
 	zerod_stream *stream;
 
-	(void)state;
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
 	use_cpu_memory(&scene, values);
@@ -301,7 +295,7 @@ static void test_unit_on_the_host_and_a_stream_of_the_gpu(void **state)
 }
 
 /* Nothing is copied to another unit of the call, whose source is on the GPU. */
-static void test_one_source_of_two_that_the_gpu_cannot_read(void **state)
+CASE_TEST(test_one_source_of_two_that_the_gpu_cannot_read)
 {
 	struct CUstream_st *handle = scene_stream(0);
 	static float values[SCENE_NUMEL];
@@ -309,7 +303,6 @@ static void test_one_source_of_two_that_the_gpu_cannot_read(void **state)
 	struct contract_unit copied;
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	contract_plain_unit(scene.c, "copied", SCENE_NUMEL, &copied);
 	OK(scene.rank->client, zerod_update_begin(&copied.at[0], 1, NULL, NULL));
@@ -325,12 +318,11 @@ static void test_one_source_of_two_that_the_gpu_cannot_read(void **state)
 }
 
 /* The driver copies from any memory of the process. */
-static void test_source_in_cpu_memory_of_the_same_dtype(void **state)
+CASE_TEST(test_source_in_cpu_memory_of_the_same_dtype)
 {
 	static uint16_t values[SCENE_NUMEL];
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	for (uint32_t i = 0; i < SCENE_NUMEL; i++)
 		values[i] = 0x3f80;
@@ -340,12 +332,11 @@ static void test_source_in_cpu_memory_of_the_same_dtype(void **state)
 	close_scene(&scene);
 }
 
-static void test_gpus_that_reach_all_memory(void **state)
+CASE_TEST(test_gpus_that_reach_all_memory, "ZD_DOUBLE_ATTRIBUTES=88=1")
 {
 	static float values[SCENE_NUMEL];
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene);
 	use_cpu_memory(&scene, values);
 	OK(scene.rank->client, publish(&scene, ZEROD_FLOAT32, NULL));
@@ -354,13 +345,12 @@ static void test_gpus_that_reach_all_memory(void **state)
 }
 
 /* The first element is registered, and those behind it are not. */
-static void test_source_that_is_registered_in_part(void **state)
+CASE_TEST_WITH(test_source_that_is_registered_in_part, .says = "seen")
 {
 	static float values[SCENE_NUMEL];
 	struct scene scene;
 	zerod_stream *stream;
 
-	(void)state;
 	open_scene(&scene);
 	stream = contract_stream(scene.rank);
 	use_cpu_memory(&scene, values);
@@ -372,32 +362,11 @@ static void test_source_that_is_registered_in_part(void **state)
 	assert_int_equal(version(&scene), 0);
 	FAILS(scene.rank->client, zerod_stream_synchronize(stream), ZEROD_E_DEVICE, NULL);
 	print_message("seen\n");
-	(void)contract_teardown(state);
+	(void)contract_teardown(NULL);
 	_exit(0); /* the context is lost */
 }
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        /* of both ranks, which join one after the other */
-	        CASE(test_gpu_without_kernels, "ZD_DOUBLE_LEAKS=1",
-	             "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500"),
-	        CASE(test_without_kernels_nothing_is_copied,
-	             "ZD_DOUBLE_FAIL=cuModuleGetFunction:1:500,cuModuleGetFunction:2:500"),
-	        CASE(test_nothing_is_loaded_beside_a_wait),
-	        CASE(test_kernels_are_given_back, "ZD_DOUBLE_LEAKS=1"),
-	        CASE(test_kernels_are_in_the_order_of_their_stream),
-	        CASE(test_source_that_is_aligned_for_its_elements_only),
-	        CASE(test_captured_stream_converts_nothing),
-	        CASE(test_source_that_the_gpu_cannot_read),
-	        CASE(test_unit_on_the_host_and_a_stream_of_the_gpu, "ZEROD_TEST_PLACEMENT=host"),
-	        CASE(test_one_source_of_two_that_the_gpu_cannot_read),
-	        CASE(test_source_in_cpu_memory_of_the_same_dtype),
-	        CASE(test_gpus_that_reach_all_memory, "ZD_DOUBLE_ATTRIBUTES=88=1"),
-	        {.name = "test_source_that_is_registered_in_part",
-	         .fn = test_source_that_is_registered_in_part,
-	         .says = "seen"},
-	};
-
-	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return scene_main(argc, argv);
 }

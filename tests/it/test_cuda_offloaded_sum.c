@@ -58,40 +58,38 @@ static void reduce_and_close(uint32_t world_size, int strict)
 /* ---- Whose they are ------------------------------------------------------------------------------------ */
 
 /* The daemon could not fetch a thing. */
-static void test_daemon_sums_nothing(void **state)
+CASE_TEST(test_daemon_sums_nothing, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2")
 {
-	(void)state;
 	reduce_and_close(4, 0);
 }
 
-static void test_strict_client_sums(void **state)
+CASE_TEST(test_strict_client_sums, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2")
 {
-	(void)state;
 	reduce_and_close(2, 1);
 }
 
 /* Each rank's kernels may be there as machine code or as PTX, and neither loads. The bits are the same. */
-static void test_daemon_sums_without_kernels(void **state)
+CASE_TEST(test_daemon_sums_without_kernels, "ZD_DOUBLE_FAIL_IN=case",
+          "ZD_DOUBLE_FAIL=cuModuleLoadData:1:2,cuModuleLoadData:2:2,cuModuleLoadData:3:2,"
+          "cuModuleLoadData:4:2")
 {
-	(void)state;
 	reduce_and_close(2, 0);
 }
 
-static void test_daemon_sums_what_was_not_launched(void **state)
+CASE_TEST(test_daemon_sums_what_was_not_launched, "ZD_DOUBLE_FAIL_IN=case",
+          "ZD_DOUBLE_FAIL=cuLaunchKernel:1:2,cuLaunchKernel:2:2")
 {
-	(void)state;
 	reduce_and_close(2, 0);
 }
 
 /* Which fails, too, to show that it was. */
-static void test_daemon_is_asked_instead(void **state)
+CASE_TEST(test_daemon_is_asked_instead, "ZD_DOUBLE_FAIL=cuLaunchKernel:1:2,cuMemcpyDtoHAsync:1:2")
 {
 	struct contract_unit unit;
 	struct contract *c = open_ranks(1, 0, &unit);
 	struct contract_rank *rank = &c->ranks[0];
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 1);
 
-	(void)state;
 	contract_backward(rank, 3, true);
 	contract_reduce(rank, bucket, &unit, 1, NULL);
 	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_DEVICE,
@@ -100,14 +98,13 @@ static void test_daemon_is_asked_instead(void **state)
 }
 
 /* The sum is there, and nothing says so: the target's rank cannot go on with it. */
-static void test_sum_without_a_fence(void **state)
+CASE_TEST(test_sum_without_a_fence, "ZD_DOUBLE_FAIL_IN=case", "ZD_DOUBLE_FAIL=cuStreamWriteValue64:1:2")
 {
 	struct contract_unit unit;
 	struct contract *c = open_ranks(1, 0, &unit);
 	struct contract_rank *rank = &c->ranks[0];
 	zerod_bucket *bucket = contract_bucket(rank, 65536, 1);
 
-	(void)state;
 	contract_backward(rank, 3, true);
 	contract_reduce(rank, bucket, &unit, 1, NULL);
 	FAILS(rank->client, zerod_backward_end(rank->group, NULL, NULL), ZEROD_E_DEVICE, "writing a fence");
@@ -117,7 +114,7 @@ static void test_sum_without_a_fence(void **state)
 /* ---- Beside others ------------------------------------------------------------------------------------- */
 
 /* All that a sum needs is asked for while a stream is captured: kernels, mappings, launches. */
-static void test_capture_is_not_disturbed(void **state)
+CASE_TEST(test_capture_is_not_disturbed, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2")
 {
 	struct contract_unit unit;
 	struct contract *c = open_ranks(2, 0, &unit);
@@ -127,7 +124,6 @@ static void test_capture_is_not_disturbed(void **state)
 	struct zerod_entry entries[2];
 	zerod_bucket *buckets[2];
 
-	(void)state;
 	contract_backward_all(c, 3, true);
 	for (unsigned i = 0; i < 2; i++) {
 		struct contract_rank *rank = &c->ranks[i];
@@ -167,7 +163,7 @@ static unsigned count_eventfds(void)
 
 /* The child has the channel too, and none of the threads. Its parent's sums go on, and its end is an end. It
  * keeps none of the clients' descriptors. */
-static void test_forked_child(void **state)
+CASE_TEST(test_forked_child)
 {
 	char dir[] = CASE_DIR; /* where processes on GPUs are listed */
 	struct contract_unit unit;
@@ -176,7 +172,6 @@ static void test_forked_child(void **state)
 	char byte;
 	pid_t pid;
 
-	(void)state;
 	assert_non_null(mkdtemp(dir));
 	assert_int_equal(setenv("ZD_DOUBLE_DIR", dir, 1), 0);
 	c = open_ranks(2, 0, &unit);
@@ -238,13 +233,12 @@ static void reduce_by_ring(struct contract *c, const struct contract_unit *unit,
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void test_works_by_the_ring(void **state)
+CASE_TEST(test_works_by_the_ring, "ZEROD_SPIN=always")
 {
 	zerod_bucket *buckets[CONTRACT_RANKS];
 	struct contract_unit unit;
 	struct contract *c = open_ranks(2, 0, &unit);
 
-	(void)state;
 	for (uint32_t i = 0; i < c->world_size; i++)
 		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
 	reduce_by_ring(c, &unit, buckets);
@@ -256,21 +250,5 @@ static void test_works_by_the_ring(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_daemon_sums_nothing, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2"),
-	        CASE(test_strict_client_sums, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2"),
-	        CASE(test_daemon_sums_without_kernels, "ZD_DOUBLE_FAIL_IN=case",
-	             "ZD_DOUBLE_FAIL=cuModuleLoadData:1:2,cuModuleLoadData:2:2,cuModuleLoadData:3:2,"
-	             "cuModuleLoadData:4:2"),
-	        CASE(test_daemon_sums_what_was_not_launched, "ZD_DOUBLE_FAIL_IN=case",
-	             "ZD_DOUBLE_FAIL=cuLaunchKernel:1:2,cuLaunchKernel:2:2"),
-	        CASE(test_daemon_is_asked_instead, "ZD_DOUBLE_FAIL=cuLaunchKernel:1:2,cuMemcpyDtoHAsync:1:2"),
-	        CASE(test_sum_without_a_fence, "ZD_DOUBLE_FAIL_IN=case",
-	             "ZD_DOUBLE_FAIL=cuStreamWriteValue64:1:2"),
-	        CASE(test_capture_is_not_disturbed, IN_DAEMON, "ZD_DOUBLE_FAIL=cuMemcpyDtoHAsync:1:2"),
-	        CASE(test_forked_child),
-	        CASE(test_works_by_the_ring, "ZEROD_SPIN=always"),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

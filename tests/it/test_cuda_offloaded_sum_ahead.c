@@ -260,12 +260,11 @@ static void ask_ahead(struct fake_peer *peer, void *arg)
 }
 
 /* It is answered at once, and waits for each of its fences; the others are not held up. */
-static void test_sum_waits_for_its_fences(void **state)
+CASE_TEST(test_sum_waits_for_its_fences)
 {
 	struct scene scene;
 	struct gpu gpu;
 
-	(void)state;
 	open_gpu(&gpu);
 	assert_status(scene.client, join(&scene, ask_ahead, &gpu), ZEROD_OK);
 	scene_close(&scene);
@@ -287,12 +286,11 @@ static void leave_amid_a_sum(struct fake_peer *peer, void *arg)
 }
 
 /* The sum's fence never passes: the end of the daemon frees the sum. */
-static void test_end_of_the_daemon_frees_it(void **state)
+CASE_TEST(test_end_of_the_daemon_frees_it)
 {
 	struct scene scene;
 	struct gpu gpu;
 
-	(void)state;
 	open_gpu(&gpu);
 	assert_status(scene.client, join(&scene, leave_amid_a_sum, &gpu), ZEROD_E_DISCONNECTED);
 	assert_int_equal(fake_stop(&scene.fake), 0);
@@ -339,9 +337,8 @@ static void ask_what_cannot_be(struct fake_peer *peer, void *arg)
 	fake_check(peer, holds(daemon->gpu.at[0][1], -1));
 }
 
-static void test_fences_that_cannot_be(void **state)
+CASE_TEST(test_fences_that_cannot_be)
 {
-	(void)state;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(bad_cases); i++) {
 		struct bad_daemon daemon = {.one = &bad_cases[i]};
 		struct scene scene;
@@ -356,13 +353,7 @@ static void test_fences_that_cannot_be(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_sum_waits_for_its_fences),
-	        CASE(test_end_of_the_daemon_frees_it),
-	        CASE(test_fences_that_cannot_be),
-	};
-
 	if (argc == 1)
 		(void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

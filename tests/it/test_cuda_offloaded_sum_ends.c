@@ -217,12 +217,13 @@ static void close_scene(struct scene *scene)
 	assert_int_equal(zd_daemon_stop(&scene->daemon), 0);
 }
 
+static char env[64];
+
 /* Its memory is announced to it, mapped and summed all the same. */
-static void test_trainer_that_makes_no_call(void **state)
+CASE_TEST(test_trainer_that_makes_no_call, env)
 {
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene, "trainer", false);
 	assert_int_equal(zerod_backward_end(scene.rank.group, NULL, NULL), 0);
 	say(&scene.trainer, FINISH);
@@ -232,11 +233,10 @@ static void test_trainer_that_makes_no_call(void **state)
 }
 
 /* A trainer's long kernels fill one of its hardware queues, and the sum runs in another. */
-static void test_sum_beside_a_full_queue(void **state)
+CASE_TEST(test_sum_beside_a_full_queue, env)
 {
 	struct scene scene;
 
-	(void)state;
 	open_scene(&scene, QUEUES "trainer", false);
 	assert_int_equal(zerod_backward_end(scene.rank.group, NULL, NULL), 0);
 	say(&scene.trainer, FINISH);
@@ -246,12 +246,11 @@ static void test_sum_beside_a_full_queue(void **state)
 }
 
 /* Others' sums go on, and its own when it does. */
-static void test_stopped_trainer(void **state)
+CASE_TEST(test_stopped_trainer, env)
 {
 	struct rank other = {.number = 0};
 	struct scene scene;
 
-	(void)state;
 	open_held_up(&scene, "trainer", true);
 	assert_int_equal(open_rank(&other, scene.daemon.socket_path, "another", 1), 0);
 	assert_int_equal(commit(&other, 7), 0);
@@ -272,33 +271,30 @@ static void expect_lost(struct scene *scene)
 	assert_int_equal(zerod_backward_end(scene->rank.group, NULL, NULL), ZEROD_E_PEER_LOST);
 }
 
-static void test_killed_before_it_began(void **state)
+CASE_TEST(test_killed_before_it_began, env)
 {
 	struct scene scene;
 
-	(void)state;
 	open_held_up(&scene, "trainer", true);
 	expect_lost(&scene);
 	close_scene(&scene);
 }
 
-static void test_killed_under_its_kernel(void **state)
+CASE_TEST(test_killed_under_its_kernel, env)
 {
 	struct scene scene;
 
-	(void)state;
 	open_held_up(&scene, PARKS "trainer", false);
 	expect_lost(&scene);
 	close_scene(&scene);
 }
 
 /* Its library waits for the sum, and does not say goodbye when that does not end. */
-static void test_closed_under_its_kernel(void **state)
+CASE_TEST(test_closed_under_its_kernel, env)
 {
 	struct scene scene;
 	char reason[64], letter;
 
-	(void)state;
 	open_held_up(&scene, PARKS "trainer", false);
 	say(&scene.trainer, CLOSE);
 	assert_int_equal(read(scene.trainer.from, &letter, 1), 1);
@@ -309,12 +305,11 @@ static void test_closed_under_its_kernel(void **state)
 }
 
 /* Its child keeps it on the GPU: what it was to sum stays until then. */
-static void test_killed_and_not_gone(void **state)
+CASE_TEST(test_killed_and_not_gone, env)
 {
 	struct scene scene;
 	char reason[64];
 
-	(void)state;
 	open_held_up(&scene, FORKS "trainer", true);
 	expect_lost(&scene);
 	zerod_close(scene.rank.client);
@@ -328,15 +323,7 @@ static void test_killed_and_not_gone(void **state)
 
 int main(int argc, char **argv)
 {
-	static char env[64];
-	struct a_case cases[] = {
-	        CASE(test_trainer_that_makes_no_call, env), CASE(test_stopped_trainer, env),
-	        CASE(test_killed_before_it_began, env),     CASE(test_killed_under_its_kernel, env),
-	        CASE(test_closed_under_its_kernel, env),    CASE(test_killed_and_not_gone, env),
-	        CASE(test_sum_beside_a_full_queue, env),
-	};
-
 	if (argc == 2 && strstr(argv[0], "trainer"))
 		return trainer_main(argv[0], argv[1]);
-	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
+	return case_main_in_dir(argc, argv, env);
 }

@@ -166,7 +166,7 @@ static unsigned read_counts(const char *path, struct count counts[LINES])
 	return n;
 }
 
-static void test_every_call_fails_once(void **state)
+CASE_TEST(test_every_call_fails_once)
 {
 	static const char *const args[] = {"--backend", "cuda", NULL};
 	const struct zd_daemon_options options = {.args = args, .config = "[devices]\nsegment = 2M\n"};
@@ -176,7 +176,6 @@ static void test_every_call_fails_once(void **state)
 	char path[] = "/tmp/zd-counts-XXXXXX";
 	int fd = mkstemp(path);
 
-	(void)state;
 	assert_true(fd >= 0);
 	(void)close(fd);
 	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
@@ -195,9 +194,7 @@ static void test_every_call_fails_once(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {CASE(test_every_call_fails_once)};
-
 	if (argc == 2 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(argv[1]);
-	return case_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return case_run_all(argc, argv);
 }

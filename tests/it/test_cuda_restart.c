@@ -208,23 +208,20 @@ static void kill_and_restart(const char *what)
 	(void)close(fds[0]);
 }
 
-static void test_both_are_killed(void **state)
+static char env[64];
+
+CASE_TEST(test_both_are_killed, env)
 {
-	(void)state;
 	kill_and_restart(TRAIN);
 }
 
-static void test_the_daemon_is_killed(void **state)
+CASE_TEST(test_the_daemon_is_killed, env)
 {
-	(void)state;
 	kill_and_restart(GO_ON);
 }
 
 int main(int argc, char **argv)
 {
-	static char env[64];
-	struct a_case cases[] = {CASE(test_both_are_killed, env), CASE(test_the_daemon_is_killed, env)};
-
 	if (argc == 4) {
 		nunits = (unsigned)atoi(argv[2]);
 		numel = strtoull(argv[3], NULL, 10);
@@ -235,5 +232,5 @@ int main(int argc, char **argv)
 		return verify(argv[1]);
 	if (argc >= 2 && strcmp(argv[0], GO_ON) == 0)
 		return go_on(argv[1]);
-	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
+	return case_main_in_dir(argc, argv, env);
 }

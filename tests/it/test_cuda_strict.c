@@ -50,15 +50,13 @@ static int read_a_stale_view(int strict)
 	return result;
 }
 
-static void test_stale_view_ends_its_context(void **state)
+CASE_TEST(test_stale_view_ends_its_context)
 {
-	(void)state;
 	assert_int_equal(read_a_stale_view(1), ZD_CU_ILLEGAL_ADDRESS);
 }
 
-static void test_stale_view_of_others_shows_something(void **state)
+CASE_TEST(test_stale_view_of_others_shows_something)
 {
-	(void)state;
 	assert_int_equal(read_a_stale_view(0), ZD_CU_SUCCESS);
 }
 
@@ -71,7 +69,7 @@ static bool has_come(const uint64_t *page, const zerod_stream *stream)
 
 /* From the counter on, the place may be another unit's. While the pages are locked, no access is taken
  * away. */
-static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
+CASE_TEST(test_daemon_sees_the_stream_when_access_is_gone)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
@@ -82,7 +80,6 @@ static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
 	const void *view = contract_gather(rank, &unit, NULL);
 	uint64_t *word;
 
-	(void)state;
 	OK(client, zerod_cuda_stream_wrap(client, handle, &stream));
 	word = scene_hold(handle);
 	release_behind(rank, &unit, NULL, stream);
@@ -104,11 +101,5 @@ static void test_daemon_sees_the_stream_when_access_is_gone(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_stale_view_ends_its_context),
-	        CASE(test_stale_view_of_others_shows_something),
-	        CASE(test_daemon_sees_the_stream_when_access_is_gone),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -25,13 +25,12 @@ static void hold_stream(struct contract_rank *rank, struct held_stream *held)
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
-static void test_whole_segments_are_charged(void **state)
+CASE_TEST(test_whole_segments_are_charged)
 {
 	struct contract_unit unit, large;
 	struct contract *c = strict_open(&unit);
 	struct contract_rank *rank = &c->ranks[0];
 
-	(void)state;
 	contract_plain_unit(c, "large", SEGMENT_BYTES / 4 + SCENE_NUMEL, &large);
 	contract_publish_all(c, &large);
 	(void)contract_gather(rank, &unit, NULL);
@@ -47,7 +46,7 @@ static void test_whole_segments_are_charged(void **state)
 
 /* A segment that nobody may touch is unmapped when the device wants it back, and the next gather has
  * another. */
-static void test_trimmed_segments_are_made_again(void **state)
+CASE_TEST(test_trimmed_segments_are_made_again)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
@@ -55,7 +54,6 @@ static void test_trimmed_segments_are_made_again(void **state)
 	uint64_t freed = 0;
 	const void *view;
 
-	(void)state;
 	(void)contract_gather(rank, &unit, NULL);
 	contract_release(rank, &unit, NULL);
 	AWAIT(contract_device(c, 0).quarantine_bytes == 0);
@@ -81,12 +79,11 @@ static void gather(const struct scene_user *user, struct contract_rank *rank, un
 }
 
 /* Each under its own tag, so that the copy is joined, or ends and begins anew, as it comes. */
-static void test_threads_come_and_go(void **state)
+CASE_TEST(test_threads_come_and_go)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
 
-	(void)state;
 	scene_run_users(c, (struct contract_unit *const[]){&unit, &unit}, (const char *const[]){"a", "b"},
 	                &(struct scene_user){.gather = gather, .rounds = 40});
 	contract_close(c);
@@ -95,7 +92,7 @@ static void test_threads_come_and_go(void **state)
 /* ---- Ends ---------------------------------------------------------------------------------------------- */
 
 /* A release behind a stream does not need the stream's handle. */
-static void test_handle_goes_before_its_stream_has_passed(void **state)
+CASE_TEST(test_handle_goes_before_its_stream_has_passed)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
@@ -103,7 +100,6 @@ static void test_handle_goes_before_its_stream_has_passed(void **state)
 	struct held_stream held;
 	const void *view = contract_gather(rank, &unit, NULL);
 
-	(void)state;
 	hold_stream(rank, &held);
 	release_behind(rank, &unit, NULL, held.stream);
 	zerod_stream_destroy(held.stream);
@@ -115,14 +111,13 @@ static void test_handle_goes_before_its_stream_has_passed(void **state)
 }
 
 /* The next rank's client begins where nothing is left of the former one's. */
-static void test_client_ends_with_open_holds(void **state)
+CASE_TEST(test_client_ends_with_open_holds)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
 	struct contract_rank *rank = &c->ranks[0];
 	struct held_stream held;
 
-	(void)state;
 	(void)contract_gather(rank, &unit, "held");
 	(void)contract_gather(rank, &unit, NULL);
 	hold_stream(rank, &held);
@@ -135,7 +130,7 @@ static void test_client_ends_with_open_holds(void **state)
 }
 
 /* Its counters are never written: nobody waits for them. */
-static void test_context_is_lost_under_a_hold(void **state)
+CASE_TEST(test_context_is_lost_under_a_hold)
 {
 	struct contract *c = contract_open(&(struct contract_options){.strict = 1});
 	struct contract_rank *rank = &c->ranks[0];
@@ -144,7 +139,6 @@ static void test_context_is_lost_under_a_hold(void **state)
 	struct held_stream held;
 	const void *view;
 
-	(void)state;
 	contract_plain_unit(c, "w", SCENE_NUMEL, &unit);
 	contract_plain_unit(c, "other", SCENE_NUMEL, &other);
 	publish_zeros(c, &unit);
@@ -161,7 +155,7 @@ static void test_context_is_lost_under_a_hold(void **state)
 	contract_close(c);
 }
 
-static void test_daemon_dies_under_a_hold(void **state)
+CASE_TEST(test_daemon_dies_under_a_hold)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
@@ -169,7 +163,6 @@ static void test_daemon_dies_under_a_hold(void **state)
 	struct held_stream held;
 	const void *view = contract_gather(rank, &unit, NULL);
 
-	(void)state;
 	hold_stream(rank, &held);
 	release_behind(rank, &unit, NULL, held.stream);
 	assert_int_equal(zd_daemon_kill(contract_daemon()), 0);
@@ -181,7 +174,7 @@ static void test_daemon_dies_under_a_hold(void **state)
 }
 
 /* The child has neither the thread nor a context. */
-static void test_forked_child_under_a_hold(void **state)
+CASE_TEST(test_forked_child_under_a_hold)
 {
 	struct contract_unit unit;
 	struct contract *c = strict_open(&unit);
@@ -191,7 +184,6 @@ static void test_forked_child_under_a_hold(void **state)
 	int status = 0;
 	pid_t pid;
 
-	(void)state;
 	hold_stream(rank, &held);
 	release_behind(rank, &unit, NULL, held.stream);
 	pid = fork();
@@ -221,7 +213,7 @@ static struct contract *open_with_fault(const char *fault, struct contract_unit 
 	return strict_open(unit);
 }
 
-static void test_access_cannot_be_given(void **state)
+CASE_TEST(test_access_cannot_be_given)
 {
 	struct contract_unit unit;
 	struct contract *c = open_with_fault("cuMemSetAccess:4:1", &unit);
@@ -229,7 +221,6 @@ static void test_access_cannot_be_given(void **state)
 	const void *view;
 	void *data = NULL;
 
-	(void)state;
 	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_DEVICE, "giving");
 	contract_release(rank, &unit, NULL);
 	view = contract_gather(rank, &unit, NULL);
@@ -240,7 +231,7 @@ static void test_access_cannot_be_given(void **state)
 }
 
 /* Nobody to tell but who waits next. */
-static void test_access_cannot_be_taken(void **state)
+CASE_TEST(test_access_cannot_be_taken)
 {
 	struct contract_unit unit;
 	struct contract *c = open_with_fault("cuMemSetAccess:5:1", &unit);
@@ -248,7 +239,6 @@ static void test_access_cannot_be_taken(void **state)
 	const void *view = contract_gather(rank, &unit, NULL);
 	void *data = NULL;
 
-	(void)state;
 	contract_release(rank, &unit, NULL);
 	assert_true(contract_can_touch(rank, view));
 	FAILS(rank->client, zerod_gather(unit.at[0], NULL, NULL, &data), ZEROD_E_DEVICE, "away");
@@ -259,13 +249,5 @@ static void test_access_cannot_be_taken(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_whole_segments_are_charged),  CASE(test_trimmed_segments_are_made_again),
-	        CASE(test_threads_come_and_go),         CASE(test_handle_goes_before_its_stream_has_passed),
-	        CASE(test_client_ends_with_open_holds), CASE(test_context_is_lost_under_a_hold),
-	        CASE(test_daemon_dies_under_a_hold),    CASE(test_forked_child_under_a_hold),
-	        CASE(test_access_cannot_be_given),      CASE(test_access_cannot_be_taken),
-	};
-
-	return scene_main(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);
+	return scene_main(argc, argv);
 }

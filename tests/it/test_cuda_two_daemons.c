@@ -138,15 +138,13 @@ static void train(const char *collectives, enum zerod_collectives how)
 	world_close(world);
 }
 
-static void test_trains_by_nccl(void **state)
+CASE_TEST(test_trains_by_nccl)
 {
-	(void)state;
 	train("", ZEROD_COLLECTIVES_NCCL);
 }
 
-static void test_trains_checked(void **state)
+CASE_TEST(test_trains_checked)
 {
-	(void)state;
 	train("check = yes\n", ZEROD_COLLECTIVES_COPIES);
 }
 
@@ -181,11 +179,10 @@ static void rank_gather_its_own(struct rank *rank)
 }
 
 /* The ranks of one daemon gather another unit than those of the other one. */
-static void test_check_names_both(void **state)
+CASE_TEST(test_check_names_both)
 {
 	struct world *world = world_open("check = yes\n");
 
-	(void)state;
 	world_form(world);
 	all_do(world, rank_publish);
 	some_do(world, ALL_RANKS, rank_gather_its_own);
@@ -201,11 +198,10 @@ static void rank_join_differently(struct rank *rank)
 	rank_join_with(rank, rank->number < LOCAL ? 0 : ZEROD_GROUP_DURABLE);
 }
 
-static void test_daemons_that_differ_in_flags(void **state)
+CASE_TEST(test_daemons_that_differ_in_flags)
 {
 	struct world *world = world_open("");
 
-	(void)state;
 	some_do(world, ALL_RANKS, rank_join_differently);
 	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "2 a daemon (node ");
 	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "durable");
@@ -242,11 +238,10 @@ static void expect_listed(const struct world *world, const char *state, const ch
 
 /* Its neighbour hears of it at once, the other daemon's ranks when they have waited for long enough; and
  * nobody comes back into the group before all have left. */
-static void test_rank_leaves(void **state)
+CASE_TEST(test_rank_leaves)
 {
 	struct world *world = world_open("timeout_s = 3\n");
 
-	(void)state;
 	world_form(world);
 	all_do(world, rank_publish);
 	expect_listed(world, "READY", NULL);
@@ -264,11 +259,10 @@ static void test_rank_leaves(void **state)
 	world_close(world);
 }
 
-static void test_daemon_dies(void **state)
+CASE_TEST(test_daemon_dies)
 {
 	struct world *world = world_open("timeout_s = 3\n");
 
-	(void)state;
 	world_form(world);
 	all_do(world, rank_publish);
 	assert_int_equal(zd_daemon_kill(&world->daemons[1]), 0);
@@ -299,12 +293,11 @@ static void rank_expect_nothing_committed(struct rank *rank)
 }
 
 /* The second daemon has agreed to a commit that the first one never comes to. */
-static void test_commit_in_doubt(void **state)
+CASE_TEST(test_commit_in_doubt)
 {
 	struct world *world = world_open("timeout_s = 3\n");
 	struct program program;
 
-	(void)state;
 	world->flags = ZEROD_GROUP_DURABLE | ZEROD_GROUP_SHADOW;
 	world_form(world);
 	all_do(world, rank_publish);
@@ -324,12 +317,5 @@ static void test_commit_in_doubt(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_trains_by_nccl),   CASE(test_trains_checked),
-	        CASE(test_check_names_both), CASE(test_daemons_that_differ_in_flags),
-	        CASE(test_rank_leaves),      CASE(test_daemon_dies),
-	        CASE(test_commit_in_doubt),
-	};
-
-	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -45,23 +45,21 @@ static void forge(struct world *world, uint32_t uid, const char *group, int64_t 
 	                 0);
 }
 
-static void test_accepted(void **state)
+CASE_TEST(test_accepted)
 {
 	struct world *world = world_open("");
 
-	(void)state;
 	expect_joined(world);
 	forge(world, geteuid(), "world", 30); /* the test forges as a daemon makes */
 	expect_joined(world);
 	world_close(world);
 }
 
-static void test_refused(void **state)
+CASE_TEST(test_refused)
 {
 	struct world *world = world_open("id_ttl = 1d\n");
 	const struct zerod_unique_id made = world->id;
 
-	(void)state;
 	memset(&world->id, 0x5a, ZD_ID_STAMP_BYTES);
 	expect_refused(world, ZEROD_E_INVALID, "no unique id of a daemon");
 	world->id = made;
@@ -110,11 +108,10 @@ static void change_key(struct zd_daemon *daemon, char fill)
 }
 
 /* The second daemon has another key, then the first one has it, too. */
-static void test_other_key(void **state)
+CASE_TEST(test_other_key)
 {
 	struct world *world = world_open("");
 
-	(void)state;
 	change_key(&world->daemons[1], 'b');
 	expect_refused(world, ZEROD_E_PERMISSION,
 	               "was made with another key than this daemon's: set key_file");
@@ -141,11 +138,10 @@ static void expect_no_start(const char *path, const char *text)
 	}
 }
 
-static void test_bad_key_files(void **state)
+CASE_TEST(test_bad_key_files)
 {
 	char folder[] = "/tmp/zerod-test-XXXXXX", path[64];
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	(void)snprintf(path, sizeof(path), "%s/key", folder);
 	expect_no_start(path, "key: no such file");
@@ -161,12 +157,5 @@ static void test_bad_key_files(void **state)
 
 int main(int argc, char **argv)
 {
-	struct a_case cases[] = {
-	        CASE(test_accepted),
-	        CASE(test_refused),
-	        CASE(test_other_key),
-	        CASE(test_bad_key_files),
-	};
-
-	return scene_main(cases, ZD_ARRAY_LEN(cases), argc, argv);
+	return scene_main(argc, argv);
 }

@@ -261,8 +261,8 @@ static inline int case_main(struct a_case *cases, size_t count, int argc, char *
 	return case_run_all(argc, argv);
 }
 
-/* The same with a folder that outlives the cases: `env` becomes "ZD_DOUBLE_DIR=..." for the table. */
-static inline int case_main_in_dir(struct a_case *cases, size_t count, int argc, char **argv, char env[64])
+/* Runs the cases with a folder that outlives them. In their definitions `env` becomes "ZD_DOUBLE_DIR=...". */
+static inline int case_main_in_dir(int argc, char **argv, char env[64])
 {
 	static char dir[] = CASE_DIR;
 	int failed;
@@ -270,7 +270,7 @@ static inline int case_main_in_dir(struct a_case *cases, size_t count, int argc,
 	if (argc == 1 && !mkdtemp(dir))
 		return 1;
 	(void)snprintf(env, 64, "ZD_DOUBLE_DIR=%s", dir);
-	failed = case_main(cases, count, argc, argv);
+	failed = case_run_all(argc, argv);
 	if (argc == 1)
 		case_remove_dir(dir);
 	return failed;

@@ -139,6 +139,8 @@ static void close_while_connecting(bool aborts)
 	scene_close(&s);
 }
 
+static char lost[64];
+
 CASE_TEST(test_close_while_connecting, "ZD_DOUBLE_LEAKS=1")
 {
 	close_while_connecting(false);
@@ -323,13 +325,12 @@ SCENE_TEST(test_what_nccl_says, scene_open_both(s, 1, NULL), close_by_force(s))
 }
 
 /* Under an exchange, for which the other rank never comes: it is noticed, and what comes later is refused. */
-static void test_a_gpu_that_is_lost(void **state)
+CASE_TEST(test_a_gpu_that_is_lost, lost)
 {
 	const char *dir = getenv("ZD_DOUBLE_DIR");
 	struct collective_scene s;
 	struct client c;
 	uint64_t exchange;
-	(void)state;
 	scene_open_both(&s, 1, NULL);
 	c = open_session(s.nodes[0], SESSION);
 	exchange = give_small(&s, 0, GATHERS, 1);
@@ -376,8 +377,6 @@ SCENE_TEST(test_close_with_all_under_way, scene_open_both(s, 1, NULL), scene_clo
 
 int main(int argc, char **argv)
 {
-	static char lost[64];
-	struct a_case cases[] = {CASE(test_a_gpu_that_is_lost, lost)};
 	ID_PROGRAM(argc, argv);
-	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, lost);
+	return case_main_in_dir(argc, argv, lost);
 }

@@ -88,9 +88,14 @@ static void let_it_look(struct fixture *f)
 	}
 }
 
-static void test_killed_trainer(void **state)
+static char env[64];
+
+#define FIXTURE_CASE(name, ...)                                                                              \
+	CASE_DEFINE(name, struct fixture *f, name(open_fixture(state));                                      \
+	            close_all(state), .env = {__VA_ARGS__})
+
+FIXTURE_CASE(test_killed_trainer, env)
 {
-	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	struct zd_fence never = {0, 1};
 	(void)open_for(f, SESSION, trainer.pid);
@@ -103,13 +108,11 @@ static void test_killed_trainer(void **state)
 	case_kill(&trainer);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
 	assert_int_equal(wait_op(f, released).completion.status, ZEROD_E_ABORTED);
-	close_all(state);
 }
 
 /* The dead process has been reaped, and its context lives in the child. */
-static void test_forked_child_keeps_the_context(void **state)
+FIXTURE_CASE(test_forked_child_keeps_the_context, env)
 {
-	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("forking trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
@@ -119,25 +122,21 @@ static void test_forked_child_keeps_the_context(void **state)
 	assert_int_equal(times_completed(f, gone), 0);
 	assert_int_equal(kill(trainer.child, SIGKILL), 0);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
-	close_all(state);
 }
 
-static void test_session_that_ends_in_order(void **state)
+FIXTURE_CASE(test_session_that_ends_in_order, env)
 {
-	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
 	ops->session_close(f->backend, SESSION, true);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
 	case_kill(&trainer);
-	close_all(state);
 }
 
 /* No NVML that knows us: the process's end must do, and must be waited for. */
-static void test_process_that_nobody_lists(void **state)
+FIXTURE_CASE(test_process_that_nobody_lists)
 {
-	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
@@ -146,25 +145,21 @@ static void test_process_that_nobody_lists(void **state)
 	assert_int_equal(times_completed(f, gone), 0);
 	case_kill(&trainer);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
-	close_all(state);
 }
 
 /* A process that cannot be watched has not ended: it gets no session. */
-static void test_no_session_without_a_pidfd(void **state)
+FIXTURE_CASE(test_no_session_without_a_pidfd)
 {
-	struct fixture *f = open_fixture(state);
 	struct client c;
 	struct zd_err err;
 	assert_int_equal(
 	        ops->session_open(f->backend, SESSION, getpid(), -1, &c.client_fd, &c.daemon_fd, &err),
 	        ZEROD_E_SYSTEM);
 	assert_non_null(strstr(err.text, "pidfd"));
-	close_all(state);
 }
 
-static void test_end_with_sessions_that_linger(void **state)
+FIXTURE_CASE(test_end_with_sessions_that_linger, env)
 {
-	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
@@ -172,39 +167,26 @@ static void test_end_with_sessions_that_linger(void **state)
 	close_backend(f);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_SHUTDOWN);
 	case_kill(&trainer);
-	close_all(state);
 }
 
 /* ---- Xids ---------------------------------------------------------------------------------------------- */
 
-static void test_xids(void **state)
+FIXTURE_CASE(test_xids, env)
 {
 	const char *dir = getenv("ZD_DOUBLE_DIR");
 	case_write_file(dir, "xid-0", "31"); /* a program's own fault */
 	case_write_file(dir, "xid-1", "79"); /* fallen off the bus */
-	struct fixture *f = open_fixture(state);
 	let_it_look(f);
 	struct record record = create(f, 1, 1, 2 * MIB);
 	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
 	assert_non_null(strstr(record.completion.error, "has failed: Xid 79"));
 	assert_int_equal(create(f, 0, 2, 2 * MIB).completion.status, 0);
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(2, 0, MIB)))).completion.status, 0);
-	close_all(state);
 }
 
 int main(int argc, char **argv)
 {
-	static char env[64];
-	struct a_case cases[] = {
-	        CASE(test_killed_trainer, env),
-	        CASE(test_forked_child_keeps_the_context, env),
-	        CASE(test_session_that_ends_in_order, env),
-	        CASE(test_process_that_nobody_lists),
-	        CASE(test_no_session_without_a_pidfd),
-	        CASE(test_end_with_sessions_that_linger, env),
-	        CASE(test_xids, env),
-	};
 	if (argc > 1 && strcmp(argv[0], "trainer") == 0)
 		return trainer_main(strcmp(argv[1], "forking trainer") == 0);
-	return case_main_in_dir(cases, ZD_ARRAY_LEN(cases), argc, argv, env);
+	return case_main_in_dir(argc, argv, env);
 }

@@ -13,8 +13,6 @@
 
 #define SECOND    ((ALL_RANKS) & ~((1u << LOCAL) - 1)) /* the second daemon's ranks */
 #define NIDS      (LOCAL * ZD_UNIQUE_IDS_PER_RANK)
-#define OUTPUT    4096
-#define DAY_S     86400u
 #define KEY_BYTES 32
 
 static void expect_joined(struct world *world)
@@ -52,32 +50,6 @@ CASE_TEST(test_accepted)
 	expect_joined(world);
 	forge(world, geteuid(), "world", 30); /* the test forges as a daemon makes */
 	expect_joined(world);
-	world_close(world);
-}
-
-CASE_TEST(test_refused)
-{
-	struct world *world = world_open("id_ttl = 1d\n");
-	const struct zerod_unique_id made = world->id;
-
-	memset(&world->id, 0x5a, ZD_ID_STAMP_BYTES);
-	expect_refused(world, ZEROD_E_INVALID, "no unique id of a daemon");
-	world->id = made;
-	world->id.bytes[ZD_ID_STAMP_BYTES + 9] ^= 1; /* where to connect, in NCCL's ids */
-	expect_refused(world, ZEROD_E_PERMISSION, "was made by no daemon, or was changed since");
-	world->id = made;
-	forge(world, geteuid() + 1, "world", 0);
-	expect_refused(world, ZEROD_E_PERMISSION, "was made for another user");
-	forge(world, geteuid(), "experts", 0);
-	expect_refused(world, ZEROD_E_INVALID, "was made for group 'experts', not for 'world'");
-	forge(world, geteuid(), "world", DAY_S + 100);
-	expect_refused(world, ZEROD_E_PERMISSION, "has expired");
-	forge(world, geteuid(), "world", -(int64_t)DAY_S);
-	expect_refused(world, ZEROD_E_PERMISSION, "the clocks of the nodes differ");
-	world->id = made;
-	expect_joined(world);
-	world->id = made;
-	expect_refused(world, ZEROD_E_PERMISSION, "was used already");
 	world_close(world);
 }
 
@@ -121,38 +93,6 @@ CASE_TEST(test_other_key)
 	world_new_id(world);
 	expect_joined(world);
 	world_close(world);
-}
-
-static void expect_no_start(const char *path, const char *text)
-{
-	const char *const starts[][6] = {{"--backend", "host", "--key-file", path, NULL},
-	                                 {"--backend", "host", "--key-file", path, "--check-config", NULL}};
-
-	for (size_t i = 0; i < ZD_ARRAY_LEN(starts); i++) {
-		char output[OUTPUT];
-		int status;
-
-		assert_int_equal(zd_daemon_run(starts[i], &status, output, sizeof(output)), 0);
-		if (status != 2 || !strstr(output, text))
-			fail_msg("status %d: %s", status, output);
-	}
-}
-
-CASE_TEST(test_bad_key_files)
-{
-	char folder[] = "/tmp/zerod-test-XXXXXX", path[64];
-
-	assert_non_null(mkdtemp(folder));
-	(void)snprintf(path, sizeof(path), "%s/key", folder);
-	expect_no_start(path, "key: no such file");
-	write_key(path, 'k', 0644);
-	expect_no_start(path, "expected a file that only its owner can read and write, such as of mode 0400, "
-	                      "found mode 0644");
-	write_key(path, 'k', 0600);
-	assert_int_equal(truncate(path, KEY_BYTES - 1), 0);
-	expect_no_start(path, "key: expected 32 to 4096 bytes, found 31");
-	(void)unlink(path);
-	(void)rmdir(folder);
 }
 
 int main(int argc, char **argv)

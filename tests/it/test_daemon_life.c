@@ -13,7 +13,6 @@
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
-#include "client/lib/conn/request.h"
 #include "proto/limits.h"
 #include "tests/support/test.h"
 
@@ -75,21 +74,6 @@ TEST(test_twice)
 	expect_end((const char *const[]){"--socket", daemon.socket_path, NULL}, 1, text);
 	assert_int_equal(ask(client), 0);
 	zerod_close(client);
-	client = connect_to(&daemon);
-	zerod_close(client);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
-TEST(test_stale_socket)
-{
-	struct zd_daemon daemon;
-	zerod_client *client = NULL;
-
-	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
-	assert_int_equal(zd_daemon_kill(&daemon), 0);
-	assert_int_equal(access(daemon.socket_path, F_OK), 0);
-	assert_int_equal(try_connect(daemon.socket_path, &client), ZEROD_E_CONNECT);
-	assert_int_equal(zd_daemon_restart(NULL, &daemon), 0);
 	client = connect_to(&daemon);
 	zerod_close(client);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
@@ -268,66 +252,6 @@ TEST(test_idle)
 	assert_int_equal(reload(&daemon), 0);
 	assert_int_equal(zd_daemon_wait_log(&daemon, "keep_state_ttl, exit_when_idle_s, events"), 0);
 	zerod_close(client);
-	assert_int_equal(zd_daemon_finish(&daemon), 0);
-}
-
-struct joining {
-	zerod_client *client;
-	int status;
-};
-
-static void *join_main(void *arg)
-{
-	struct zerod_group_options options = ZEROD_INIT(options);
-	struct joining *joining = arg;
-	zerod_group *group;
-
-	options.job = "half";
-	options.world_size = 2;
-	options.deadline_ms = ZEROD_NO_DEADLINE;
-	joining->status = zerod_group_join(joining->client, &options, &group);
-	return NULL;
-}
-
-static int count_rows(const Zd__Reply *reply, void *arg)
-{
-	*(size_t *)arg = reply->list->n_rows;
-	return 0;
-}
-
-static size_t count_groups(zerod_client *client)
-{
-	Zd__Request request = ZD__REQUEST__INIT;
-	Zd__List list = ZD__LIST__INIT;
-	size_t count = 0;
-
-	list.table = ZD__TABLE__GROUPS;
-	request.body_case = ZD__REQUEST__BODY_LIST;
-	request.list = &list;
-	assert_int_equal(zc_call(client, &request, 0, count_rows, &count), 0);
-	return count;
-}
-
-/* The rank that it waits for cannot come any more. */
-TEST(test_drain_ends_joins)
-{
-	struct zd_daemon_options options = {.config = "[daemon]\ndrain_timeout_s = 3600\n"};
-	struct zd_daemon daemon;
-	struct joining joining;
-	zerod_client *observer;
-	pthread_t thread;
-
-	assert_int_equal(zd_daemon_start(&options, &daemon), 0);
-	joining.client = connect_to(&daemon);
-	observer = connect_to(&daemon);
-	assert_int_equal(pthread_create(&thread, NULL, join_main, &joining), 0);
-	while (count_groups(observer) == 0)
-		;
-	assert_int_equal(kill(daemon.pid, SIGTERM), 0);
-	pthread_join(thread, NULL);
-	assert_int_equal(joining.status, ZEROD_E_SHUTDOWN);
-	zerod_close(observer);
-	zerod_close(joining.client);
 	assert_int_equal(zd_daemon_finish(&daemon), 0);
 }
 

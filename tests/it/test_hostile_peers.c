@@ -3,21 +3,17 @@
 #include <grp.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/daemon_fixture.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/test.h"
 
-#define SOME_UID  12345
-#define OTHER_UID 12346
-#define OTHERS    3
-#define NGROUPS   64
-#define CROWD     200 /* two lines each */
-#define ROUNDS    4
-#define RETRY_NS  2000000L
-#define RETRIES   5000 /* 10 s */
+#define SOME_UID 12345
+#define OTHERS   3
+#define NGROUPS  64
+#define CROWD    200 /* two lines each */
+#define ROUNDS   4
 
 static struct zd_daemon peers_daemon;
 static struct raw_client raw = {.sock = -1};
@@ -119,130 +115,44 @@ CLOSE_ALL_TEST(test_root_is_a_user)
 
 /* ---- Limits of a user ---------------------------------------------------------------------------------- */
 
-/* A session that has ended makes room, when the daemon has noticed. */
-static void expect_hello_in_time(uid_t uid)
-{
-	const struct timespec retry = {.tv_nsec = RETRY_NS};
-	const Zd__Reply *reply;
-
-	for (int i = 0; i < RETRIES; i++) {
-		connect_as(&raw, uid, uid);
-		reply = raw_answer(&raw, send_hello(&raw));
-		assert_non_null(reply);
-		if (reply->status == 0)
-			return;
-		raw_close(&raw);
-		(void)nanosleep(&retry, NULL);
-	}
-	fail();
-}
-
-CLOSE_ALL_TEST(test_sessions_per_user)
-{
-	start_for_users("[limits]\nmax_sessions_per_uid = 2\n");
-	for (int i = 0; i < 2; i++) {
-		connect_as(&others[i], SOME_UID, SOME_UID);
-		(void)raw_expect(&others[i], send_hello(&others[i]), 0);
-	}
-	connect_as(&raw, SOME_UID, SOME_UID);
-	RAW_EXPECT_ERROR(&raw, send_hello(&raw), ZEROD_E_LIMIT,
-	                 "uid 12345 has 2 sessions open: max_sessions_per_uid is 2");
-	raw_expect_end(&raw);
-	raw_close(&raw);
-	connect_as(&others[2], OTHER_UID, OTHER_UID);
-	(void)raw_expect(&others[2], send_hello(&others[2]), 0);
-	raw_close(&others[0]);
-	expect_hello_in_time(SOME_UID);
-}
-
 static uint64_t send_join(struct raw_client *client, const char *job, bool durable)
 {
 	return raw_send(client, RAW(GROUP_JOIN, group_join, GroupJoin, .job = RAW_TEXT(job),
 	                            .group = RAW_TEXT("g"), .world_size = 1, .durable = durable));
 }
 
-CLOSE_ALL_TEST(test_jobs_per_user)
+/* Each limit of the configuration is the engine's. The unit tests have what it counts. */
+CLOSE_ALL_TEST(test_limits_of_the_configuration)
 {
-	start_for_users("[limits]\nmax_jobs_per_uid = 2\n");
-	connect_as(&raw, SOME_UID, SOME_UID);
-	(void)raw_expect(&raw, send_hello(&raw), 0);
-	(void)raw_expect(&raw, send_join(&raw, "one", false), 0);
-	(void)raw_expect(&raw, send_join(&raw, "two", false), 0);
-	RAW_EXPECT_ERROR(&raw, send_join(&raw, "three", false), ZEROD_E_LIMIT,
-	                 "uid 12345 has 2 jobs already: max_jobs_per_uid is 2");
-	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
-}
-
-/* Units of one element, each with as many views as it may have. */
-CLOSE_ALL_TEST(test_metadata_per_user)
-{
-	static char names[ZD_MAX_VIEWS][8];
-	static Zd__View views[ZD_MAX_VIEWS], *view_pointers[ZD_MAX_VIEWS];
 	const Zd__Reply *reply;
 	uint64_t group;
-	uint32_t n = 0;
-	char name[16];
 
-	for (uint32_t i = 0; i < ZD_MAX_VIEWS; i++) {
-		(void)snprintf(names[i], sizeof(names[i]), "v%u", i);
-		views[i] = (Zd__View)ZD__VIEW__INIT;
-		views[i].name = names[i];
-		view_pointers[i] = &views[i];
-	}
-	start_for_users("[limits]\nuid_metadata = 1M\n");
-	connect_as(&raw, SOME_UID, SOME_UID);
-	(void)raw_expect(&raw, send_hello(&raw), 0);
-	group = raw_expect(&raw, send_join(&raw, "one", false), 0)->group_join->group;
-	do {
-		(void)snprintf(name, sizeof(name), "unit %u", n++);
-		reply = raw_answer(&raw,
-		                   raw_send(&raw, RAW(UNIT_REGISTER, unit_register, UnitRegister,
-		                                      .group = group, .name = name, .dtype = ZEROD_FLOAT32,
-		                                      .numel = 1, .slot = ZEROD_NO_SLOT,
-		                                      .n_views = ZD_MAX_VIEWS, .views = view_pointers)));
-	} while (reply && reply->status == 0 && n < 1000);
-	assert_int_equal(reply ? reply->status : 0, ZEROD_E_LIMIT);
-	assert_non_null(reply ? strstr(reply->error, "uid_metadata is 1048576") : NULL);
-	assert_in_range(n, 10, 60);
-	(void)raw_expect(&raw, raw_send(&raw, RAW(DAEMON_STATUS, daemon_status, DaemonStatus)), 0);
-}
-
-static uint64_t send_alloc(struct raw_client *client, const char *job, uint64_t bytes)
-{
-	return raw_send(client, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT(job), .name = RAW_TEXT("a"),
-	                            .bytes = bytes));
-}
-
-/* The segments of jobs of one byte count. */
-CLOSE_ALL_TEST(test_quota_counts_segments)
-{
-	const Zd__Reply *reply;
-	uint32_t n = 0;
-	char job[16];
-
-	start_for_users("[limits]\nuid_quota = 256K\n");
+	start_for_users("[limits]\nmax_jobs_per_uid = 2\nuid_metadata = 512K\nuid_quota = 256K\n"
+	                "durable_groups = daemon\n");
+	expect_session(&others[0], SOME_UID, find_group("daemon"));
+	(void)raw_expect(&others[0], send_join(&others[0], "kept", true), 0);
 	expect_session(&raw, SOME_UID, SOME_UID);
-	do {
-		(void)snprintf(job, sizeof(job), "job %u", n++);
-		reply = raw_answer(&raw, send_alloc(&raw, job, 1));
-	} while (reply && reply->status == 0 && n < 128);
-	assert_int_equal(reply ? reply->status : 0, ZEROD_E_QUOTA);
-	assert_non_null(reply ? strstr(reply->error, "uid 12345 has segments of ") : NULL);
-	expect_session(&others[0], SOME_UID + 1, SOME_UID);
-	(void)raw_expect(&others[0], send_alloc(&others[0], "large", 240 << 10), 0);
-}
-
-CLOSE_ALL_TEST(test_durable_jobs_of_groups)
-{
-	start_for_users("[limits]\ndurable_groups = daemon\n");
-	connect_as(&raw, SOME_UID, SOME_UID);
-	(void)raw_expect(&raw, send_hello(&raw), 0);
-	RAW_EXPECT_ERROR(&raw, send_join(&raw, "kept", true), ZEROD_E_PERMISSION, "uid 12345",
+	RAW_EXPECT_ERROR(&raw, send_join(&raw, "other", true), ZEROD_E_PERMISSION, "uid 12345",
 	                 "durable_groups");
-	(void)raw_expect(&raw, send_join(&raw, "kept", false), 0);
-	connect_as(&others[0], SOME_UID, find_group("daemon"));
-	(void)raw_expect(&others[0], send_hello(&others[0]), 0);
-	(void)raw_expect(&others[0], send_join(&others[0], "other", true), 0);
+	group = raw_expect(&raw, send_join(&raw, "one", false), 0)->group_join->group;
+	RAW_EXPECT_ERROR(&raw, send_join(&raw, "three", false), ZEROD_E_LIMIT,
+	                 "uid 12345 has 2 jobs already: max_jobs_per_uid is 2");
+	RAW_EXPECT_ERROR(&raw,
+	                 raw_send(&raw, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("one"), .bytes = 1 << 20)),
+	                 ZEROD_E_QUOTA, "uid 12345");
+	for (unsigned n = 0;; n++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "unit %u", n);
+		reply = raw_answer(
+		        &raw, raw_send(&raw, RAW(UNIT_REGISTER, unit_register, UnitRegister, .group = group,
+		                                 .name = name, .dtype = ZEROD_FLOAT32, .numel = 1)));
+		assert_non_null(reply);
+		if (reply->status)
+			break;
+	}
+	assert_int_equal(reply->status, ZEROD_E_LIMIT);
+	assert_non_null(strstr(reply->error, "uid_metadata is 524288"));
 }
 
 static uint64_t send_wait_of(struct raw_client *client, uint32_t uid)

@@ -136,29 +136,6 @@ TEST(test_the_daemon_dies)
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }
 
-/* It ends that connection, and no other. */
-TEST(test_a_client_that_writes_nonsense)
-{
-	zerod_client *client, *other;
-	struct zd_daemon daemon;
-
-	start(&daemon, "always");
-	client = connect_to(daemon.socket_path);
-	other = connect_to(daemon.socket_path);
-	call_by_rings(client);
-	call_by_rings(other);
-	memset(&client->rings->requests, 0xff, sizeof(client->rings->requests));
-	client->endpoint.out.ring = NULL; /* what it asks goes by the socket */
-	while (status_call(client) == ZEROD_OK)
-		continue;
-	assert_status(client, status_call(client), ZEROD_E_PROTOCOL);
-	assert_non_null(strstr(zerod_last_error(client), "a ring with"));
-	call_by_rings(other);
-	zerod_close(client);
-	zerod_close(other);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
 /* Nothing is left in rings that a client keeps when its session has ended: they would be the daemon's memory,
  * and nobody's session. */
 TEST(test_rings_of_an_ended_session_are_empty)

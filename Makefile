@@ -372,7 +372,7 @@ ON_FOUR := ZD_DOUBLE_DEVICES=2 ZD_SEVERAL=4 ZD_SEVERAL_DRIVER=$(BUILD)/tests/dou
 # And where all who can look into the rings between daemon and clients do, however few processors there are.
 AWAKE := ZEROD_SPIN=always
 AWAKE_IT := $(filter %/test_client_calls %/test_client_gather %/test_cuda_two_daemons %/test_cuda_offloaded_sum \
-	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_lifetimes_kill %/test_scope_client,$(IT_BIN))
+	%/test_cuda_offloaded_sum_ahead %/test_cuda_offloaded_sum_ends %/test_hostile_disconnect %/test_scope_client,$(IT_BIN))
 # And on whatever a backend may do, with trainers whose streams lag.
 LATE := ZEROD_LAG=1
 ON_SIM := $(LATE) ZEROD_TEST_BACKEND=sim ZEROD_SIM_SEED=10

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_daemon_trouble.c - a daemon short of descriptors, or with small files: its clients do not notice. */
+/* test_daemon_trouble.c - a daemon short of descriptors or with small files, and a killed client whose child
+ * keeps its socket: the other clients do not notice. */
+#include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <zerod.h>
 
 #include "../support/daemon_fixture.h"
 #include "tests/support/test.h"
 
-#define ATTEMPTS  32
-#define HELLO_FDS 4 /* that a connection costs until the hello is answered */
+#define ATTEMPTS    32
+#define DEADLINE_S  30
+#define ALLOC_BYTES (1u << 20)
+#define HELLO_FDS   4 /* that a connection costs until the hello is answered */
 
 static int try_connect(const struct zd_daemon *daemon, zerod_client **client)
 {
@@ -70,6 +76,62 @@ TEST(test_descriptors_exhausted)
 	assert_int_equal(prlimit(daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);
 	assert_int_equal(try_connect(&daemon, &late), 0);
 	zerod_close(late);
+	zerod_close(client);
+	assert_int_equal(zd_daemon_stop(&daemon), 0);
+}
+
+/* Allocates, tells, and waits to be killed; a child of it keeps the connection open. */
+_Noreturn static void run_victim(const struct zd_daemon *daemon, int told, int keep)
+{
+	struct zerod_alloc_options options = ZEROD_INIT(options);
+	zerod_client *client;
+	zerod_allocation *buffer;
+	void *data;
+	char byte = 1;
+
+	options.job = "job";
+	options.bytes = ALLOC_BYTES;
+	if (try_connect(daemon, &client) != 0 || zerod_alloc(client, &options, &buffer, &data) != 0)
+		byte = 0;
+	if (byte && fork() == 0) {
+		(void)!read(keep, &byte, 1); /* until the test ends it */
+		_exit(0);
+	}
+	(void)!write(told, &byte, 1);
+	for (;;)
+		(void)pause();
+}
+
+TEST(test_killed_client)
+{
+	struct zd_daemon daemon;
+	zerod_client *client;
+	const struct timespec retry = {.tv_nsec = 1000000};
+	int told[2], keep[2], raw, rounds = 0;
+	char byte = 0;
+	pid_t victim;
+
+	assert_int_equal(zd_daemon_start(NULL, &daemon), 0);
+	assert_int_equal(pipe(told), 0);
+	assert_int_equal(pipe(keep), 0);
+	victim = fork();
+	if (victim == 0) {
+		(void)close(keep[1]);
+		run_victim(&daemon, told[1], keep[0]);
+	}
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	assert_int_equal(byte, 1);
+	assert_int_equal(try_connect(&daemon, &client), 0);
+	assert_int_equal(allocated_bytes(client), ALLOC_BYTES);
+	assert_int_equal(kill(victim, SIGKILL), 0);
+	assert_int_equal(waitpid(victim, &raw, 0), victim);
+	while (allocated_bytes(client) > 0 && rounds++ < DEADLINE_S * 1000)
+		(void)nanosleep(&retry, NULL);
+	assert_int_equal(allocated_bytes(client), 0);
+	(void)close(keep[0]);
+	(void)close(keep[1]);
+	(void)close(told[0]);
+	(void)close(told[1]);
 	zerod_close(client);
 	assert_int_equal(zd_daemon_stop(&daemon), 0);
 }

@@ -7,8 +7,7 @@
 
 #define SLOT_BYTES   (4 * CORE_KIB)
 #define NUMEL        256u
-#define TARGET_BYTES (2u * 512u)    /* of one rank: the two units' slices */
-#define LARGE_BYTES  (8 * CORE_KIB) /* does not fit into a slot */
+#define TARGET_BYTES (2u * 512u) /* of one rank: the two units' slices */
 
 /* Two ranks with a bucket each, in a backward; rank 0 has reserved what `entry` says. */
 struct scene {
@@ -151,27 +150,6 @@ SCENE_TEST(test_commit_gives_back)
 	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_NOT_FOUND);
 }
 
-/* The group is whole again before the rank says a word: it is told all the same. */
-SCENE_TEST(test_commit_after_the_replacement)
-{
-	struct zd_fence fence = {0, 1};
-	lose_peer(s);
-	replace_peer(s);
-	expect_not_handed_out(s, s->at[1]);
-	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_PEER_LOST);
-	core_expect(s->core, core_backward_end(&s->g.team, 0), ZEROD_E_STATE);
-	core_expect(s->core, core_simple(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]),
-	            ZEROD_E_BUSY);
-	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_PEER_LOST,
-	                  "was gone meanwhile");
-	core_do(s->core, s->g.team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit[0]);
-	core_expect_error(s->core, core_submit(&s->g, 0, s->entry[1], &fence), ZEROD_E_PEER_LOST,
-	                  "was gone meanwhile");
-	assert_int_equal(core_quarantine(s->core, 0), SLOT_BYTES);
-	core_pass(s->core, s->g.team.session[0], 0, 1);
-	expect_nothing_left(s);
-}
-
 SCENE_TEST(test_commit_after_an_abort)
 {
 	core_do(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group);
@@ -179,29 +157,6 @@ SCENE_TEST(test_commit_after_an_abort)
 	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_ABORTED);
 	core_expect(s->core, core_submit(&s->g, 0, s->entry[1], NULL), ZEROD_E_ABORTED);
 	expect_nothing_left(s);
-}
-
-/* An entry with a buffer of its own, beside a slot. */
-TEST(test_large_entry)
-{
-	struct scene s;
-	struct zd_fence fence = {0, 1};
-	s.core = core_new(NULL);
-	s.g = core_reducers_new(s.core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	s.unit[0] = core_reducers_unit(&s.g, "a", NUMEL);
-	s.unit[1] = core_reducers_unit(&s.g, "large", LARGE_BYTES / 4);
-	core_reducers_begin(&s.g, 3, true);
-	reserve(&s, 0);
-	reserve(&s, 1);
-	lose_peer(&s);
-	assert_int_equal(buckets(&s), SLOT_BYTES + LARGE_BYTES);
-	expect_not_handed_out(&s, s.at[1]);
-	core_expect(s.core, core_submit(&s.g, 0, s.entry[1], &fence), ZEROD_E_PEER_LOST);
-	assert_int_equal(buckets(&s), SLOT_BYTES);
-	assert_int_equal(core_quarantine(s.core, 0), LARGE_BYTES);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	assert_int_equal(core_quarantine(s.core, 0), 0);
-	core_end(s.core);
 }
 
 /* An entry that was committed before the loss keeps its fences, and needs no second commit. */
@@ -291,33 +246,6 @@ STEP_TEST(test_step_end_after_the_replacement)
 	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
 }
 
-STEP_TEST(test_step_end_after_an_abort)
-{
-	core_do(s->core, s->g.team.session[1], ZD_REQ_ABORT_GROUP, s->g.team.group);
-	assert_int_equal(targets(s), 2 * TARGET_BYTES); /* both ranks are there */
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		core_check_target(&s->g, rank, s->step[rank], 0, 1.0f);
-		core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
-	}
-	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_ABORTED);
-	expect_nothing_left(s);
-}
-
-/* Nobody reads a target whose step was not begun: it goes at once. */
-TEST(test_target_of_a_backward)
-{
-	struct scene s;
-	begin(&s);
-	core_reducers_end(&s.g);
-	uint64_t step = core_step(&s.g.team, 0);
-	core_expect_waits(s.core, step, "rank 1 to begin the step");
-	assert_int_equal(targets(&s), 2 * TARGET_BYTES);
-	lose_peer(&s);
-	core_expect(s.core, step, ZEROD_E_PEER_LOST);
-	expect_nothing_left(&s);
-	core_end(s.core);
-}
-
 /* It is bound no more: units that come and go meanwhile change the next one. */
 STEP_TEST(test_units_beside_an_abandoned_target)
 {
@@ -335,19 +263,6 @@ STEP_TEST(test_units_beside_an_abandoned_target)
 }
 
 /* ---- The rank's other words: its streams have drained -------------------------------------------------- */
-
-SCENE_TEST(test_backward_begin_gives_up_entries)
-{
-	lose_peer(s);
-	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), ZEROD_E_PEER_LOST); /* no word at all */
-	assert_int_equal(buckets(s), SLOT_BYTES);
-	replace_peer(s);
-	core_expect(s->core, core_backward(&s->g.team, 0, 3, true), 0);
-	assert_int_equal(buckets(s), 0);
-	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), ZEROD_E_NOT_FOUND);
-	reserve(s, 0);
-	core_expect(s->core, core_submit(&s->g, 0, s->entry[0], NULL), 0);
-}
 
 STEP_TEST(test_backward_begin_gives_up_the_target)
 {

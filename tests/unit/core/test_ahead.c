@@ -59,26 +59,6 @@ TEST(test_not_by_processes_that_cannot_wait)
 	end_well(&g);
 }
 
-/* The GPU is through with all of it before the engine has heard of the first piece. */
-TEST(test_counts_when_pieces_are_known)
-{
-	struct core_reducers g;
-	struct core_driver *core = open_held(&g, &ahead);
-	uint64_t unit = core_reducers_unit(&g, "w", NUMEL);
-	core_reducers_begin(&g, 3, true);
-	core_reduce_all(&g, unit, 1.0f);
-	uint64_t end = core_backward_end(&g.team, 0);
-	core_land(core, ZD_CMD_COPY, 0);
-	core_land(core, ZD_CMD_COPY, 1);
-	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 0);
-	core_expect_waits(core, end, "1 reduction, first unit 'w'");
-	core_unhold(core, ZD_CMD_COPY);
-	core_expect(core, end, 0);
-	core_expect(core, core_backward_end(&g.team, 1), 0);
-	core_check_step(&g, 0, 1, 1.0f);
-	core_end(core);
-}
-
 TEST(test_refused_ones_come_again)
 {
 	struct core_options chunks = {.sums_ahead = true, .unordered = true, .reduction_cut_bytes = 512};
@@ -178,41 +158,9 @@ static void spoil(bool reset_between)
 	core_end(core);
 }
 
-TEST(test_abort_spoils_sums_behind_it)
-{
-	spoil(false);
-}
-
 TEST(test_a_reset_does_not_mend_them)
 {
 	spoil(true);
-}
-
-/* Sums that wait for copies of other GPUs were not freed. */
-TEST(test_abort_spares_sums_behind_others)
-{
-	struct core_options three = {.ndevices = 3, .sums_ahead = true, .unordered = true};
-	struct core_reducers h;
-	struct core_driver *core = core_new(&three);
-	struct core_reducers g = core_reducers_new(core, 3, ZEROD_FLOAT32, SLOT_BYTES, NSLOTS);
-	core_hold(core, ZD_CMD_COPY);
-	second_group(&h, &g, 2);
-	uint64_t first = core_reducers_unit(&g, "w", NUMEL), second = core_reducers_unit(&h, "v", NUMEL);
-	core_reducers_begin(&g, 3, true);
-	core_reducers_begin(&h, 3, true);
-	core_reduce_all(&g, first, 1.0f);
-	core_reduce_all(&h, second, 1.0f);
-	drop_reductions(&g);
-	core_run_on(core, ZD_CMD_COPY, 1); /* for rank 0 */
-	assert_int_equal(core_timeline(core, g.team.session[0], ZD_TIMELINE_STAGED + 1), ZD_FENCE_ABORTED);
-	core_unhold(core, ZD_CMD_COPY);
-	core_reducers_end(&h);
-	core_check_step(&h, 0, 1, 1.0f);
-	core_hold(core, ZD_CMD_COPY);
-	core_reducers_begin(&h, 3, true);
-	core_reduce_all(&h, second, 1.0f);
-	assert_int_equal(core_pending(core, ZD_CMD_REDUCE), 2); /* ahead, as before */
-	end_well(&h);
 }
 
 /* Not even when the session is reset: its timeline's end may come late. */

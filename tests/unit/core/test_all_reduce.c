@@ -84,24 +84,6 @@ ENGINE_TEST(test_backward_waits_for_copies, .ndevices = 2)
 	check_steps(&g, 0, 100, 1.0f);
 }
 
-ENGINE_TEST(test_copy_fails, .ndevices = 2)
-{
-	uint64_t end[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t unit = all_reduced(&g, "norm", 100);
-	core_reducers_begin(&g, 3, true);
-	core_hold(core, ZD_CMD_COPY);
-	core_reduce_all(&g, unit, 1.0f);
-	core_run_one(core, ZD_CMD_COPY);
-	core_run_one(core, ZD_CMD_COPY);
-	core_fail_next(core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	core_unhold(core, ZD_CMD_COPY);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		end[rank] = core_backward_end(&g.team, rank);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect_error(core, end[rank], ZEROD_E_DEVICE, "the link is gone");
-}
-
 /* One rank says so, another does not: they would lay their targets out differently. */
 ENGINE_TEST(test_ranks_must_agree)
 {

@@ -125,17 +125,6 @@ ENGINE_TEST(test_only_what_is_there_and_ones_own_is_freed)
 	assert_true(core_expect(core, waiting, 0)->u.alloc.allocation == row.id);
 }
 
-ENGINE_TEST(test_allocations_end_with_their_session)
-{
-	uint64_t session = core_open(core, CORE_ALICE), other = core_open(core, CORE_ALICE);
-	core_expect(core, alloc(core, session, 1000, 0), 0);
-	core_expect(core, alloc(core, session, 1000, 0), 0);
-	core_expect(core, alloc(core, other, 256, 0), 0);
-	core_close(core, session);
-	assert_int_equal(core_usage(core).allocation_bytes, 256);
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
-}
-
 ENGINE_TEST(test_failed_fill_leaves_nothing)
 {
 	uint64_t session = core_open(core, CORE_ALICE);
@@ -146,20 +135,6 @@ ENGINE_TEST(test_failed_fill_leaves_nothing)
 	core_expect_error(core, alloc(core, session, 256, 0), ZEROD_E_SYSTEM, "memfd_create: EMFILE");
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 	core_expect(core, alloc(core, session, 256, 0), 0);
-}
-
-ENGINE_TEST(test_deadline_while_it_is_zeroed)
-{
-	uint64_t session = core_open(core, CORE_ALICE);
-	struct zd_args args = {.kind = ZD_REQ_ALLOC, .u.alloc = {.job = (char *)"job", .bytes = 256}};
-	core_hold(core, ZD_CMD_FILL);
-	uint64_t request = core_send_until(core, session, 2000000, &args);
-	core_tick(core, 2000000);
-	core_expect_error(core, request, ZEROD_E_DEADLINE, "alloc: waited 2 ms for memory to be zeroed");
-	assert_int_equal(core_usage(core).allocation_bytes, 0);
-	assert_int_equal(core_quarantine(core, 0), 256);
-	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* Memory that comes free by itself is waited for; memory that somebody holds is not. */

@@ -35,22 +35,6 @@ ENGINE_TEST(test_unit_that_is_registered_after_the_target_was_bound)
 	}
 }
 
-/* Memory that the optimizer allocates comes after the target is released: the peak shows that the two do not
- * exist at the same time. */
-ENGINE_TEST(test_release_is_seen_in_the_peak)
-{
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	core_reducers_begin(&g, 3, true);
-	core_reduce_all(&g, unit, 1.0f);
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 1, 1.0f);
-	uint64_t peak = core_usage(core).peak_bytes;
-	assert_true(peak >= 2 * SLOT_BYTES);
-	core_expect(core, core_alloc(core, g.team.session[0], "job", 0, SLOT_BYTES), 0);
-	assert_int_equal(core_usage(core).peak_bytes, peak);
-}
-
 ENGINE_TEST(test_nothing_trainable)
 {
 	const struct zd_reply *step[CORE_TEAM];
@@ -175,19 +159,6 @@ ENGINE_TEST(test_boundary_must_agree)
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
-
-ENGINE_TEST(test_no_room_for_the_target)
-{
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	zd_engine_set_quota(core_engine(core), 1024 + 100);
-	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_QUOTA, "1124");
-	zd_engine_set_quota(core_engine(core), 0);
-	core_reducers_begin(&g, 3, true); /* as if it had not been asked for */
-	core_reduce_all(&g, unit, 1.0f);
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 1, 1.0f);
-}
 
 /* Requests of a backward may follow its beginning at once: they wait while that waits for memory. */
 ENGINE_TEST(test_requests_behind_a_beginning)
@@ -349,55 +320,6 @@ ENGINE_TEST(test_a_rank_is_replaced)
 	core_reduce_all(&g, unit, 1.0f);
 	core_reducers_end(&g);
 	core_check_step(&g, 2, 1, 1.0f);
-}
-
-/* The group fails and is whole again while requests still wait for the executor: they do not go on as if
- * nothing was. */
-ENGINE_TEST(test_requests_that_slept_through_a_failure)
-{
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	core_reducers_begin(&g, 3, true);
-	core_reducers_end(&g);
-	core_hold(core, ZD_CMD_FILL);
-	uint64_t step = core_step(&g.team, 0);
-	core_expect_waits(core, step, "memory to be zeroed");
-	core_close(core, g.team.session[1]);
-	g.team.session[1] = core_open(core, CORE_ALICE);
-	struct core_join join = {.world_size = 2, .rank = 1, .device = 1};
-	core_join_ok(core, g.team.session[1], &join);
-	core_expect_waits(core, step, "memory to be zeroed");
-	core_unhold(core, ZD_CMD_FILL);
-	core_expect_error(core, step, ZEROD_E_PEER_LOST, "was gone meanwhile");
-	core_expect(core, core_skip(&g.team, 0, unit), ZEROD_E_STATE);
-}
-
-/* A reservation whose place is being zeroed ends at once. */
-ENGINE_TEST(test_a_reservation_ends_with_its_group)
-{
-	struct core_reducers g;
-	(void)new_pair(&g, core);
-	uint64_t odd = core_reducers_unit(&g, "odd", NUMEL - 1);
-	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
-	core_hold(core, ZD_CMD_FILL);
-	uint64_t reserve = core_reserve(&g.team, 0, g.bucket[0], odd);
-	core_expect_waits(core, reserve, "memory to be zeroed");
-	core_close(core, g.team.session[1]);
-	core_expect_error(core, reserve, ZEROD_E_PEER_LOST, "is gone");
-	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_usage(core).bucket_bytes, 0);
-}
-
-ENGINE_TEST(test_leave_in_a_backward)
-{
-	struct core_reducers g;
-	uint64_t unit = new_pair(&g, core);
-	core_reducers_begin(&g, 3, true);
-	core_reduce(&g, 0, unit, 1.0f);
-	uint64_t end = core_backward_end(&g.team, 0);
-	core_do(core, g.team.session[1], ZD_REQ_GROUP_LEAVE, g.team.group);
-	core_expect(core, end, ZEROD_E_PEER_LOST);
-	core_expect(core, core_bucket_destroy(&g.team, 1, g.bucket[1]), ZEROD_E_NOT_FOUND);
 }
 
 /* The last rank goes with an operation under way: its group stays until that has ended. */

@@ -57,16 +57,6 @@ TEAM_TEST(test_a_deadline_of_the_first_of_two)
 	core_expect(team->core, stays, 0);
 }
 
-/* Ranks that have passed may leave; no other rank is told, since none was left behind. */
-TEAM_TEST(test_a_rank_that_has_passed_may_leave)
-{
-	uint64_t first = reach(team, 0), second = reach(team, 1);
-	core_expect(team->core, reach(team, 2), 0);
-	core_close(team->core, team->session[2]);
-	core_expect(team->core, first, 0);
-	core_expect(team->core, second, 0);
-}
-
 /* A rank that is lost ends the others' requests; its replacement begins with no barrier reached. */
 TEAM_TEST(test_a_lost_rank)
 {
@@ -97,13 +87,6 @@ TEAM_TEST(test_a_silent_rank_is_told)
 	core_expect_error(team->core, reach(team, 0), ZEROD_E_PEER_LOST,
 	                  "another session may have its place");
 	core_expect_waits(team->core, reach(team, 0), "rank 1 to reach the barrier");
-}
-
-TEAM_TEST(test_an_abort_ends_it)
-{
-	uint64_t first = reach(team, 0);
-	core_do(team->core, team->session[1], ZD_REQ_ABORT_GROUP, team->group);
-	core_expect_error(team->core, first, ZEROD_E_ABORTED, "was aborted");
 }
 
 /* ---- Several daemons ----------------------------------------------------------------------------------- */
@@ -183,13 +166,4 @@ NODES_TEST(test_deadlines_between_daemons)
 	core_expect_error(team->core, late, ZEROD_E_DEADLINE, "ranks of other daemons");
 	core_expect_error(team->core, other, ZEROD_E_ABORTED,
 	                  "rank 0 gave up a barrier that other ranks wait at");
-}
-
-NODES_TEST(test_a_lost_rank_between_daemons)
-{
-	(void)reach_at(nodes, 0);
-	uint64_t request = reach_at(nodes, 1);
-	core_close(nodes->node[0].core, core_nodes_session(nodes, 0));
-	core_expect_error(nodes->node[0].core, request, ZEROD_E_PEER_LOST,
-	                  "rank 0 (pid 1001) of group 'world' is gone");
 }

@@ -162,67 +162,6 @@ ENGINE_TEST(test_ring)
 	expect_slots(core, g.bucket[0], "OPEN", "FREE");
 }
 
-/* A slot that is free again is filled, also while the one that would be next in the ring is still reduced. */
-ENGINE_TEST(test_slot_out_of_turn)
-{
-	uint64_t units[3];
-	struct zd_fence fence = {0, 1};
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
-	core_reducers_units(&g, units, 3, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	g.bucket[1] = core_bucket_ok(&g.team, 1, ZEROD_FLOAT32, 3 * ENTRY_BYTES, 1);
-	for (uint32_t i = 0; i < 3; i++)
-		core_reduce(&g, 1, units[i], 1.0f);
-	core_expect(core, core_submit(&g, 0, core_put(&g, 0, units[0], 1.0f), &fence), 0);
-	uint64_t second = core_put(&g, 0, units[1], 1.0f);
-	uint64_t third = core_reserve(&g.team, 0, g.bucket[0], units[2]);
-	core_expect_waits(core, third, "a slot of the bucket: unit 'a' waits for rank 0");
-	core_expect(core, core_submit(&g, 0, second, NULL), 0);
-	core_expect(core, third, 0);
-	expect_slots(core, g.bucket[0], "CLOSED", "OPEN");
-	core_pass(core, g.team.session[0], 0, 1);
-	expect_slots(core, g.bucket[0], "FREE", "OPEN");
-}
-
-/* While a slot is being reduced, its bytes stay: the piece that is still to travel is what was committed. */
-ENGINE_TEST(test_write_after_read)
-{
-	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	core_hold(core, ZD_CMD_COPY);
-	core_reduce(&g, 0, units[0], 1.0f);
-	core_reduce(&g, 1, units[0], 1.0f);
-	uint64_t wait = core_reserve(&g.team, 0, g.bucket[0], units[1]);
-	core_expect_waits(core, wait, "a slot of the bucket: unit 'a' waits for rank");
-	core_run_on(core, ZD_CMD_COPY, 1); /* rank 0 has its sum; its own piece for rank 1 is still there */
-	core_expect_waits(core, wait, "a slot of the bucket");
-	core_run_on(core, ZD_CMD_COPY, 0);
-	const struct zd_reply *reply = core_expect(core, wait, 0);
-	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	core_expect(core, core_submit(&g, 0, reply->u.bucket_reserve.entry, NULL), 0);
-	core_unhold(core, ZD_CMD_COPY);
-	core_reduce(&g, 1, units[1], 1.0f);
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 2, 1.0f);
-}
-
-/* A slot whose entries are all reduced is filled from its start again. */
-ENGINE_TEST(test_an_open_slot_is_rewound)
-{
-	uint64_t units[8];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 2 * ENTRY_BYTES, 1);
-	core_reducers_units(&g, units, 8, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	for (uint32_t i = 0; i < 8; i++) {
-		core_reduce(&g, 0, units[i], 1.0f);
-		core_reduce(&g, 1, units[i], 1.0f);
-	}
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 8, 1.0f);
-}
-
 /* A reserve that is given up while its padding is being zeroed: the place is given to nobody until that is
  * over. */
 ENGINE_TEST(test_given_up_during_the_fill)
@@ -292,21 +231,6 @@ ENGINE_TEST(test_deadline_of_a_reserve)
 
 /* ---- Orders that cross --------------------------------------------------------------------------------- */
 
-ENGINE_TEST(test_orders_cross_within_capacity)
-{
-	static const uint32_t orders[2][4] = {{0, 1, 2, 3}, {1, 0, 3, 2}};
-	uint64_t units[4];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 2);
-	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	for (uint32_t i = 0; i < 4; i++) {
-		core_reduce(&g, 0, units[orders[0][i]], 1.0f);
-		core_reduce(&g, 1, units[orders[1][i]], 1.0f);
-	}
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 4, 1.0f);
-}
-
 /* A circle of three, and a fourth rank that waits for one of them. */
 ENGINE_TEST(test_circle_of_three, .ndevices = 4)
 {
@@ -345,19 +269,6 @@ ENGINE_TEST(test_a_chain_is_no_circle, .ndevices = 3)
 	core_reduce(&g, 0, c, 1.0f);
 	core_expect(core, core_submit(&g, 2, core_expect(core, wait[2], 0)->u.bucket_reserve.entry, NULL), 0);
 	core_expect(core, wait[1], 0);
-}
-
-/* An entry that is not committed keeps its own rank as well. */
-ENGINE_TEST(test_waiting_for_itself)
-{
-	uint64_t units[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
-	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[1]), ZEROD_E_CAPACITY,
-	                  "rank 0 wants room for 'b' and holds 'a', which rank 0 has not reduced");
-	core_expect(core, core_submit(&g, 0, entry, NULL), 0);
 }
 
 static uint64_t send(const struct core_reducers *g, uint32_t rank, const struct zd_args *args)
@@ -472,31 +383,6 @@ ENGINE_TEST(test_quota, .uid_quota_bytes = 15 * CORE_KIB)
 	core_reducers_end(&g);
 }
 
-/* A slot that cannot be had while another is being reduced is awaited, not refused. */
-ENGINE_TEST(test_room_comes_back, .uid_quota_bytes = 14 * CORE_KIB)
-{
-	uint64_t units[4];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES / 2,
-	                                           2); /* every entry is a large one */
-	core_reducers_units(&g, units, 4, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true); /* 8 KiB */
-	for (uint32_t i = 0; i < 3; i++)
-		core_reduce(&g, 0, units[i], 1.0f);
-	core_reduce(&g, 1, units[3], 1.0f); /* 12 KiB */
-	zd_engine_set_quota(core_engine(core), 13 * CORE_KIB - 1);
-	uint64_t wait = core_reserve(&g.team, 0, g.bucket[0], units[3]);
-	core_expect_waits(core, wait, "a slot of the bucket: unit 'a' waits for rank 1");
-	zd_engine_set_quota(core_engine(core), 14 * CORE_KIB);
-	core_reduce(&g, 1, units[0], 1.0f); /* staging: 2 times 512 bytes */
-	const struct zd_reply *reply = core_expect(core, wait, 0);
-	core_write(core, reply->place, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	core_expect(core, core_submit(&g, 0, reply->u.bucket_reserve.entry, NULL), 0);
-	core_reduce(&g, 1, units[1], 1.0f);
-	core_reduce(&g, 1, units[2], 1.0f);
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 4, 1.0f);
-}
-
 /* Two ranks wait for room that only the other could make. */
 ENGINE_TEST(test_room_that_never_comes, .uid_quota_bytes = 7 * CORE_KIB)
 {
@@ -548,25 +434,6 @@ TEST(test_staging_is_bounded)
 	staging(ENTRY_BYTES / 2, 1);
 	staging(ENTRY_BYTES, 2);
 	staging(16 * ENTRY_BYTES, 4);
-}
-
-/* Without memory or quota for the pieces, the reduction fails for all; nobody waits for what cannot come. */
-ENGINE_TEST(test_no_room_for_staging, .uid_quota_bytes = 64 * CORE_KIB)
-{
-	uint64_t unit, end[2];
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
-	core_reducers_units(&g, &unit, 1, ENTRY_NUMEL);
-	core_reducers_begin(&g, 3, true);
-	core_reduce(&g, 0, unit, 1.0f);
-	uint64_t entry = core_put(&g, 1, unit, 1.0f);
-	zd_engine_set_quota(core_engine(core), 4 * CORE_KIB + 256); /* what is charged, and half of a slice */
-	core_expect(core, core_submit(&g, 1, entry, NULL), 0);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		end[rank] = core_backward_end(&g.team, rank);
-	core_expect_error(core, end[0], ZEROD_E_QUOTA, "4352");
-	core_expect(core, end[1], ZEROD_E_QUOTA);
-	core_expect(core, core_step(&g.team, 0), ZEROD_E_QUOTA);
-	core_expect(core, core_step(&g.team, 1), ZEROD_E_QUOTA);
 }
 
 ENGINE_TEST(test_no_segment_for_staging, .segment_bytes = 65536)

@@ -318,29 +318,6 @@ OPEN_NODES_TEST(test_deadline_while_connecting)
 	core_nodes_join_all(nodes, NULL);
 }
 
-OPEN_NODES_TEST(test_rank_dies_while_connecting)
-{
-	(void)send_join(nodes, NULL, 0);
-	uint64_t request = send_join(nodes, NULL, 1);
-	replace(nodes, 0);
-	core_expect_error(nodes->node[0].core, request, ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
-	core_nodes_new_ids(nodes);
-	core_nodes_join_all(nodes, NULL);
-}
-
-OPEN_NODES_TEST(test_opening_fails)
-{
-	uint64_t request[WORLD];
-	core_fail_next(nodes->node[0].core, ZD_CMD_COMM_OPEN, ZEROD_E_DEVICE, "no network");
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(nodes, NULL, rank);
-	core_expect_error(nodes->node[0].core, request[0], ZEROD_E_DEVICE, "no network");
-	core_expect_error(nodes->node[0].core, request[1], ZEROD_E_DEVICE, "no network");
-	core_net_expire(nodes->net);
-	core_expect(nodes->node[1].core, request[2], ZEROD_E_DEADLINE);
-	core_expect(nodes->node[1].core, request[3], ZEROD_E_DEADLINE);
-}
-
 /* Commands of a former connection end late. */
 OPEN_NODES_TEST(test_late_word_of_a_former_connection, .durable = true)
 {
@@ -428,21 +405,6 @@ NODES_TEST(test_rank_is_killed_while_it_waits)
 	expect_ended(nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' is gone");
 }
 
-NODES_TEST(test_daemon_is_gone)
-{
-	uint64_t unit[CORE_NODES];
-	core_nodes_unit(nodes, "w", 1024, unit);
-	core_hold(nodes->node[0].core, ZD_CMD_EXCHANGE);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(nodes->node[0].core,
-		            core_gather(nodes->node[0].core, core_nodes_session(nodes, rank), unit[0]), 0);
-	core_abandon(nodes->node[1].core);
-	core_net_expire(nodes->net);
-	core_unhold(nodes->node[0].core, ZD_CMD_EXCHANGE);
-	expect_ended(nodes, 0, ZEROD_E_POISONED, "");
-	expect_state(nodes, 0, "ABORTED");
-}
-
 static void abort_group(struct core_nodes *nodes)
 {
 	struct core_driver *core = nodes->node[0].core;
@@ -466,17 +428,6 @@ NODES_TEST(test_administrator_aborts, .durable = true)
 	expect_state(nodes, 1, "READY");
 }
 
-OPEN_NODES_TEST(test_administrator_aborts_while_connecting)
-{
-	struct core_row row;
-	uint64_t first = send_join(nodes, NULL, 0), second = send_join(nodes, NULL, 1);
-	assert_int_equal(core_rows(nodes->node[0].core, ZD__TABLE__GROUPS, &row, 1), 1);
-	nodes->node[0].group = row.id;
-	abort_group(nodes);
-	core_expect_error(nodes->node[0].core, first, ZEROD_E_ABORTED, "was aborted");
-	core_expect_error(nodes->node[0].core, second, ZEROD_E_ABORTED, "was aborted");
-}
-
 /* A join with new ids, before all ranks have left, fails and names the reason. */
 NODES_TEST(test_join_before_all_have_left)
 {
@@ -487,29 +438,6 @@ NODES_TEST(test_join_before_all_have_left)
 }
 
 /* ---- Groups that exchange all -------------------------------------------------------------------------- */
-
-TEST(test_exchange_inside_a_daemon)
-{
-	const struct core_nodes_config config = {.nnodes = 1, .exchange = true, .durable = true};
-	struct core_nodes nodes;
-	uint64_t unit[CORE_NODES];
-	core_nodes_open(&nodes, &config);
-	uint64_t made = core_count(nodes.node[0].core, ZD_CMD_UNIQUE_IDS);
-	nodes.ids_bytes = 0;
-	core_nodes_join_all(&nodes, &config);
-	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_UNIQUE_IDS), made + 1);
-	core_nodes_unit(&nodes, "w", 1024, unit);
-	expect_bytes(&nodes, unit, 1);
-	assert_int_equal(core_count(nodes.node[0].core, ZD_CMD_COPY), 0);
-	commit(&nodes, 1);
-	leave(&nodes, 0);
-	leave(&nodes, 1);
-	core_nodes_join_all(&nodes, &config); /* with ids that are new again */
-	core_nodes_register(&nodes, &(struct core_unit){.name = "w", .numel = 256, .slot = ZEROD_NO_SLOT},
-	                    unit);
-	expect_bytes(&nodes, unit, 1);
-	core_net_end(nodes.net);
-}
 
 TEST(test_ids_cannot_be_made)
 {

@@ -177,18 +177,6 @@ RIG_TEST(test_update_waits_for_the_commit)
 	core_expect(core, update, 0);
 }
 
-RIG_TEST(test_update_during_a_commit_that_ends)
-{
-	uint64_t request[WORLD];
-	struct core_driver *core = rig->nodes.node[0].core;
-	core_hold(core, ZD_CMD_AGREE);
-	commit_all(rig, 1, request);
-	uint64_t update = core_update(core, core_nodes_session(&rig->nodes, 0), rig->unit[0]);
-	core_close(core, core_nodes_session(&rig->nodes, 1));
-	core_expect(core, update, ZEROD_E_PEER_LOST);
-	core_unhold(core, ZD_CMD_AGREE);
-}
-
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* All ranks have reduced the unit; the rank's gradient is as large as that in what rank 0 owns. */
@@ -309,22 +297,6 @@ TEST(test_hybrid_norms)
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		core_expect(team_of(&rig, rank)->core, request[rank], 0);
 	expect_steps(&rig, 1, false);
-	core_net_end(rig.nodes.net);
-}
-
-TEST(test_step_waits_for_other_daemons)
-{
-	struct rig rig = {.bucket = {0}};
-	rig_new(&rig, NULL);
-	run_backward(&rig, 0, 1.0f);
-	uint64_t first = core_step(team_of(&rig, 0), 0);
-	core_expect_waits(rig.nodes.node[0].core, first, "rank 1 to begin the step");
-	uint64_t second = core_step(team_of(&rig, 1), 1);
-	core_expect_waits(rig.nodes.node[0].core, first, "ranks of other daemons to make the same call");
-	(void)core_step(team_of(&rig, 2), 0);
-	(void)core_step(team_of(&rig, 3), 1);
-	core_expect(rig.nodes.node[0].core, first, 0);
-	core_expect(rig.nodes.node[0].core, second, 0);
 	core_net_end(rig.nodes.net);
 }
 

@@ -93,19 +93,6 @@ static void expect_undone(struct rig *rig, uint64_t bytes)
 	end(rig, ZD_REQ_CONTEXT_END, context(rig, units, 3));
 }
 
-RIG_TEST(test_deadline_gives_everything_back)
-{
-	const uint64_t units[] = {rig->a, rig->b, unpublished(rig)};
-	struct zd_args args = {.kind = ZD_REQ_CONTEXT_BEGIN,
-	                       .u.context_begin = {.n_units = 3, .units = (uint64_t *)units}};
-	core_expect(rig->core, core_gather(rig->core, rig->session, rig->b), 0);
-	uint64_t request = core_send_until(rig->core, rig->session, 1000000, &args);
-	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
-	core_tick(rig->core, 1000000);
-	core_expect_error(rig->core, request, ZEROD_E_DEADLINE, "unit 'late'");
-	expect_undone(rig, UNIT_BYTES); /* the plan's b */
-}
-
 RIG_TEST(test_failing_gather_gives_everything_back)
 {
 	const struct core_unit halves[] = {{.name = "late", .numel = 128}, {.name = "late", .numel = 256}};
@@ -117,40 +104,6 @@ RIG_TEST(test_failing_gather_gives_everything_back)
 	            ZEROD_E_MISMATCH);
 	core_expect_error(rig->core, request, ZEROD_E_MISMATCH, "'late'");
 	expect_undone(rig, 0);
-}
-
-RIG_TEST(test_units_of_one_slot_fail_as_a_whole)
-{
-	const uint64_t units[] = {rig->a, core_team_slot_unit(&rig->team, "h0", UNIT_BYTES, 1),
-	                          core_team_slot_unit(&rig->team, "h1", UNIT_BYTES, 1)};
-	core_expect_error(rig->core, core_context_begin(rig->core, rig->session, units, 3),
-	                  ZEROD_E_SLOT_CONFLICT, "unit 'h0'");
-	expect_undone(rig, 0);
-}
-
-RIG_TEST(test_session_dies_with_a_waiting_context)
-{
-	const uint64_t units[] = {rig->a, unpublished(rig)};
-	(void)core_context_begin(rig->core, rig->session, units, 2);
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_close(rig->core, rig->session);
-	assert_int_equal(gathered_bytes(rig), 0);
-	core_unhold(rig->core, ZD_CMD_COPY);
-}
-
-RIG_TEST(test_context_waits_for_room_in_its_turn, .gather_budget_bytes = 2 * UNIT_BYTES)
-{
-	const uint64_t units[] = {core_team_unit(&rig->team, "big", 2 * UNIT_BYTES)};
-	core_expect(rig->core, core_gather(rig->core, rig->session, rig->c), 0);
-	uint64_t request = core_context_begin(rig->core, rig->session, units, 1);
-	core_expect_waits(rig->core, request, "gather budget (512 live); every holder waits for room itself");
-	/* what comes behind waits its turn, though it would fit */
-	uint64_t behind = core_gather_tag(rig->core, rig->session, rig->b, "other", 1);
-	core_expect_waits(rig->core, behind, "gathers before it");
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->c), 0);
-	end(rig, ZD_REQ_CONTEXT_END, core_expect(rig->core, request, 0)->u.scope.scope);
-	core_expect(rig->core, behind, 0);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
 }
 
 RIG_TEST(test_context_beyond_the_budget_fails_at_once, .gather_budget_bytes = 2 * UNIT_BYTES)

@@ -37,60 +37,6 @@ static uint64_t publish_after(struct rig *rig, uint64_t unit, uint32_t rank, uin
 
 /* ---- Places that are still read ------------------------------------------------------------------------ */
 
-/* A whole forward over one slot, while the stream stands still. */
-RIG_TEST(test_slot_is_promised_again_and_again)
-{
-	const struct zd_reply *replies[6];
-	uint64_t units[6];
-	for (uint32_t i = 0; i < 6; i++) {
-		char name[8] = {'a', (char)('0' + i)};
-		units[i] = core_team_slot_unit(&rig->team, name, UNIT_BYTES, 2);
-	}
-	for (uint32_t i = 0; i < 6; i++) {
-		replies[i] = gather_ok(rig, units[i]);
-		expect_same(replies[i]->place, replies[0]->place);
-		release_after(rig, units[i], i + 1);
-	}
-	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
-	for (uint32_t i = 0; i < 6; i++) {
-		assert_true(is_there(rig, replies[i]));
-		core_team_check(&rig->team, replies[i], 1);
-		if (i < 5)
-			assert_false(is_there(rig, replies[i + 1]));
-		pass(rig, i + 1);
-	}
-}
-
-/* The same with blocks: no more memory than is held at once, and the budget counts the same. */
-TEST(test_quarantined_block_is_promised_twice_in_a_row)
-{
-	struct rig rig;
-	rig_open(&rig, NRANKS, 0,
-	         &(struct core_options){
-	                 .ndevices = 1, .arena_bytes = 68 * CORE_KIB, .segment_bytes = 4 * CORE_KIB});
-	uint64_t large = 10 * CORE_KIB; /* there is room for all shards and one copy */
-	uint64_t a = core_team_unit(&rig.team, "a", large), b = core_team_unit(&rig.team, "b", large),
-	         c = core_team_unit(&rig.team, "c", large);
-	const struct zd_reply *first = gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	const struct zd_reply *second = gather_ok(&rig, b);
-	assert_int_equal(core_quarantine(rig.core, 0), 0); /* the block is charged again */
-	assert_int_equal(core_usage(rig.core).gathered_bytes, large);
-	release_after(&rig, b, 2);
-	const struct zd_reply *third = gather_ok(&rig, c);
-	expect_same(second->place, first->place);
-	expect_same(third->place, first->place);
-	core_team_check(&rig.team, first, 1);
-	pass(&rig, 1);
-	assert_true(is_there(&rig, second));
-	assert_false(is_there(&rig, third));
-	core_team_check(&rig.team, second, 1);
-	pass(&rig, 2);
-	assert_true(is_there(&rig, third));
-	core_team_check(&rig.team, third, 1);
-	core_end(rig.core);
-}
-
 /* Only where no block is free. */
 RIG_TEST(test_free_block_comes_before_a_promised_one)
 {
@@ -157,48 +103,7 @@ TEST(test_block_of_another_session_is_not_promised)
 	core_end(rig.core);
 }
 
-/* A lease that ended before the copies began: they come all the same, into memory that is nobody else's. */
-RIG_TEST(test_promised_copy_that_is_released_first)
-{
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	gather_ok(rig, a);
-	release_after(rig, a, 1);
-	const struct zd_reply *promised = gather_ok(rig, b);
-	core_expect(rig->core, core_release(rig->core, rig->session, b), 0);
-	const struct zd_reply *again = gather_ok(rig, a);
-	core_hold(rig->core, ZD_CMD_COPY);
-	pass(rig, 1);
-	assert_int_equal(core_pending(rig->core, ZD_CMD_COPY), NRANKS); /* not two into one place */
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_true(is_there(rig, promised));
-	assert_true(is_there(rig, again));
-	core_team_check(&rig->team, again, 1);
-}
-
 /* ---- Versions that are being published ----------------------------------------------------------------- */
-
-RIG_TEST(test_version_is_promised_while_it_is_published)
-{
-	uint64_t unit = core_team_unit(&rig->team, "w", UNIT_BYTES);
-	write_version(rig, unit, 0);
-	uint64_t own = publish_after(rig, unit, 0, 1);
-	uint64_t early = core_gather(rig->core, rig->session, unit);
-	core_expect_waits(rig->core, early,
-	                  "rank 1 to publish version 2 of unit 'w'"); /* it has not called */
-	write_version(rig, unit, 1);
-	core_expect_waits(rig->core, early, "rank 1 to publish version 2 of unit 'w'");
-	uint64_t peer = publish_after(rig, unit, 1, 1);
-	const struct zd_reply *reply = core_expect(rig->core, early, 0);
-	assert_int_equal(reply->u.gather.version, 2);
-	core_pass(rig->core, rig->session, PUBLISHER, 1);
-	core_expect(rig->core, own, 0);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
-	core_pass(rig->core, rig->team.session[1], PUBLISHER, 1);
-	core_expect(rig->core, peer, 0);
-	assert_true(is_there(rig, reply));
-	core_team_check(&rig->team, reply, 2);
-}
 
 /* The next update waits for copies that were promised and have not begun. */
 RIG_TEST(test_promised_copies_read_the_shard)
@@ -266,61 +171,6 @@ RIG_TEST(test_source_dies)
 	pass(rig, 1);
 	assert_true(is_there(rig, promised));
 	core_team_check(&rig->team, promised, 1);
-}
-
-/* The one that was promised something dies, in the middle of a chain. */
-TEST(test_reader_dies)
-{
-	struct rig rig;
-	rig_open(&rig, NRANKS, 0, &(struct core_options){.sessions_linger = true});
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	uint64_t c = core_team_unit(&rig.team, "c", UNIT_BYTES);
-	gather_ok(&rig, a);
-	release_after(&rig, a, 1);
-	gather_ok(&rig, b);
-	release_after(&rig, b, 2);
-	gather_ok(&rig, a);
-	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		write_version(&rig, c, rank);
-		publish_after(&rig, c, rank, 1);
-	}
-	gather_ok(&rig, c);
-	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-	core_close(rig.core, rig.session);
-	core_pass(rig.core, rig.team.session[1], PUBLISHER, 1);
-	core_gone(rig.core, rig.session);
-	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
-	core_end(rig.core);
-}
-
-/* A deferred copy that fails takes all that is promised behind it along; after a reset all is as new. */
-RIG_TEST(test_failed_copy_breaks_what_follows)
-{
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	gather_ok(rig, a);
-	release_after(rig, a, 1);
-	const struct zd_reply *first = gather_ok(rig, b);
-	release_after(rig, b, 2);
-	const struct zd_reply *second = gather_ok(rig, a);
-	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "the link is gone");
-	pass(rig, 1);
-	assert_true(is_aborted(rig, second));
-	core_expect(rig->core, core_release(rig->core, rig->session, a), 0);
-	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
-	for (uint32_t i = 0; i < second->fences.count; i++)
-		assert_int_equal(core_timeline(rig->core, rig->session, second->fences.fences[i].timeline),
-		                 second->fences.fences[i].value);
-	pass(rig, 2);
-	gather_ok(rig, a);
-	release_after(rig, a, 3);
-	const struct zd_reply *third = gather_ok(rig, b);
-	assert_false(is_there(rig, third));
-	pass(rig, 3);
-	assert_true(is_there(rig, third));
-	core_team_check(&rig->team, third, 1);
-	(void)first;
 }
 
 /* A poisoned session is promised nothing, since its reset passes all values that were given out. */

@@ -108,19 +108,6 @@ TEST(test_memory_is_not_given_to_others_before)
 	core_end(core);
 }
 
-/* A session that has released all its memory itself ends with its connection. */
-TEST(test_nothing_held_nothing_kept)
-{
-	struct core_driver *core = core_new(&lingering);
-	struct core_team team = core_team_new(core, "job", 1, false);
-	core_team_unit(&team, "w", UNIT_BYTES);
-	core_do(core, team.session[0], ZD_REQ_GROUP_LEAVE, team.group);
-	core_close(core, team.session[0]);
-	expect_no_session(core, team.session[0]);
-	assert_int_equal(core_quarantine(core, 0), 0);
-	core_end(core);
-}
-
 /* ---- Beside others ------------------------------------------------------------------------------------- */
 
 /* The old process may write the shard until it is gone: nobody else does before. */
@@ -158,13 +145,4 @@ TEST(test_lingering_session_is_nobodys)
 	zd_engine_totals(core_engine(core), &totals);
 	assert_int_equal(totals.sessions, 1);
 	core_end(core);
-}
-
-TEST(test_end_of_the_engine_with_lingering_sessions)
-{
-	struct core_driver *core = core_new(&lingering);
-	struct core_team team = core_team_new(core, "job", 2, true);
-	core_expect(core, core_gather(core, team.session[0], core_team_unit(&team, "w", UNIT_BYTES)), 0);
-	core_close(core, team.session[0]);
-	core_abandon(core);
 }

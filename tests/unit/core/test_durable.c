@@ -200,24 +200,6 @@ ENGINE_TEST(test_shard_that_was_never_zeroed_does_not_stay)
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 }
 
-/* An abort ends work, not data: once everybody has left, the ranks may come again. */
-ENGINE_TEST(test_aborted_group_keeps_its_shards)
-{
-	struct core_team team;
-	uint64_t unit = start(core, &team);
-	core_do(core, team.session[0], ZD_REQ_ABORT_GROUP, team.group);
-	core_close(core, team.session[0]);
-	core_expect(core,
-	            core_join(core, core_open(core, CORE_ALICE),
-	                      &(struct core_join){.world_size = 2, .durable = true}),
-	            ZEROD_E_ABORTED);
-	core_close(core, team.session[1]);
-	rejoin(core, &team);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_register_ok(core, team.session[rank], team.group, &unit_again);
-	core_team_check(&team, core_expect(core, core_gather(core, team.session[0], unit), 0), 1);
-}
-
 /* ---- Torn ---------------------------------------------------------------------------------------------- */
 
 enum point { BEFORE, WAITING, UPDATING, PUBLISHING, PUBLISHED, COMMITTED };

@@ -147,19 +147,6 @@ SCENE_TEST(test_its_last_publish_is_complete)
 
 /* ---- How long shards are kept -------------------------------------------------------------------------- */
 
-/* Nobody could gather it: a rank that registers it anew has no version of it. */
-SCENE_TEST(test_shards_go_with_the_last_registration)
-{
-	end(s, 1);
-	core_do(s->core, s->team.session[0], ZD_REQ_UNIT_UNREGISTER, s->unit);
-	assert_int_equal(core_usage(s->core).shard_bytes, 512);
-	expect_state(s, "LEFT");
-	core_do(s->core, s->team.session[2], ZD_REQ_UNIT_UNREGISTER, s->unit);
-	assert_int_equal(core_usage(s->core).shard_bytes, 0);
-	const struct core_unit other = {.name = "w", .numel = 2 * BYTES};
-	core_register_ok(s->core, s->team.session[0], s->team.group, &other);
-}
-
 SCENE_TEST(test_a_copy_outlives_all_ranks)
 {
 	core_hold(s->core, ZD_CMD_COPY);
@@ -213,23 +200,4 @@ SCENE_TEST(test_an_end_behind_a_death)
 	        s->core, gather(s, 0), ZEROD_E_PEER_LOST,
 	        "rank 1 (pid 1001) of group 'world' ended normally, as did rank 2 (pid 1001, is gone)");
 	core_expect(s->core, gather(s, 0), ZEROD_E_PEER_LOST);
-}
-
-/* ---- Durable jobs -------------------------------------------------------------------------------------- */
-
-TEST(test_a_durable_job_is_read_on)
-{
-	struct rig s = {.core = core_new(&(struct core_options){.ndevices = RANKS})};
-	s.team = core_team_new(s.core, "job", RANKS, true);
-	s.unit = core_team_unit(&s.team, "w", BYTES);
-	uint64_t commit[RANKS];
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		commit[rank] = core_commit(s.core, s.team.session[rank], s.team.group, 1);
-	core_expect(s.core, commit[0], 0);
-	end(&s, 1);
-	expect_version(&s, 0, 1);
-	end(&s, 0);
-	end(&s, 2);
-	assert_int_equal(core_usage(s.core).shard_bytes, BYTES);
-	core_end(s.core);
 }

@@ -141,24 +141,6 @@ STEPS_TEST(test_peers_hear_at_the_first_step)
 	(void)make_steps(core, CORE_ALICE);
 }
 
-STEPS_TEST(test_a_request_of_the_uid_completes_the_end)
-{
-	char name[16];
-	struct core_team team = core_team_new(core, "job", 2, false);
-	for (uint32_t i = 0; i < NUNITS; i++) {
-		(void)snprintf(name, sizeof(name), "u%u", i);
-		(void)core_team_unit(&team, name, 1024);
-	}
-	core_close(core, team.session[0]);
-	uint64_t bob = core_open(core, CORE_BOB);
-	core_expect(core, core_alloc(core, bob, "other", 0, 256), 0);
-	assert_int_equal(count_endings(core), 1);
-	assert_true(core_engine(core)->groups->attached == 2);
-	core_expect(core, core_alloc(core, team.session[1], "job", 0, 256), 0);
-	assert_int_equal(count_endings(core), 0);
-	assert_true(core_engine(core)->groups->attached == 1);
-}
-
 STEPS_TEST(test_a_hello_of_the_uid_and_an_administrator_complete_the_end)
 {
 	uint64_t admin = core_open_admin(core), session;
@@ -261,26 +243,6 @@ TEST(test_a_restart_between_two_steps)
 	core_end(core);
 }
 
-/* The same between two steps of the holds: nothing is held for a process that has left. */
-TEST(test_a_restart_between_two_steps_of_holds)
-{
-	struct core_driver *core = core_new(&lingering);
-	uint64_t session = core_open(core, CORE_ALICE);
-	core_journal(core);
-	register_units(core, session, join(core, session, "world", true), NUNITS);
-	core_close(core, session);
-	while (core_end_step(core, CORE_ALICE))
-		continue;
-	core_gone(core, session);
-	assert_int_equal(count_endings(core), 1);
-	core_hold(core, ZD_CMD_WATCH);
-	core_restart(core);
-	assert_int_equal(count_detached(core, false), NUNITS);
-	assert_int_equal(count_detached(core, true), 0);
-	core_unhold(core, ZD_CMD_WATCH);
-	core_end(core);
-}
-
 /* ---- Durable jobs -------------------------------------------------------------------------------------- */
 
 /* A durable group whose units were published and committed, and published again. */
@@ -362,35 +324,6 @@ STEPS_TEST(test_a_publish_between_two_steps_of_a_loss_is_undone)
 	(void)make_steps(core, CORE_ALICE);
 }
 
-/* All units are at the last commit, those of the first step and the others. */
-STEPS_TEST(test_a_restart_between_two_steps_of_a_loss)
-{
-	uint64_t session = core_open(core, CORE_ALICE), unit[NUNITS];
-	const struct zd_unit *restored;
-	core_journal(core);
-	(void)publish_after_commit(core, session, unit);
-	core_close(core, session);
-	core_restart(core);
-	TAILQ_FOREACH (restored, &core_engine(core)->groups->units, group_link)
-		assert_true(restored->parts[0].version == 1 && zd_part_committed(&restored->parts[0]) == 1);
-	assert_int_equal(core_engine(core)->groups->nunits, NUNITS);
-}
-
-STEPS_TEST(test_a_durable_job_ends_in_steps)
-{
-	uint64_t session = core_open(core, CORE_ALICE), admin = core_open_admin(core);
-	register_units(core, session, join(core, session, "first", true), NUNITS);
-	register_units(core, session, join(core, session, "second", true), NUNITS);
-	core_close(core, session);
-	(void)make_steps(core, CORE_ALICE);
-	assert_int_equal(count_objects(core), 2 * NUNITS);
-	core_do(core, admin, ZD_REQ_END_JOB, core_engine(core)->jobs->id);
-	assert_int_equal(count_objects(core), 2 * NUNITS - STEP);
-	(void)make_steps(core, CORE_ALICE);
-	assert_int_equal(count_objects(core), 0);
-	assert_null(core_engine(core)->jobs);
-}
-
 /* The job's memory goes when its sessions have ended, and a request of its user finds nothing of it. */
 STEPS_TEST(test_a_killed_job_ends_after_its_sessions)
 {
@@ -408,18 +341,6 @@ STEPS_TEST(test_a_killed_job_ends_after_its_sessions)
 		assert_null(core_engine(core)->jobs);
 		assert_int_equal(count_objects(core), 0);
 	}
-}
-
-/* The reply was sent: a daemon that is killed then does not restore the job. */
-STEPS_TEST(test_a_restart_between_two_steps_of_a_job)
-{
-	uint64_t session = core_open(core, CORE_ALICE);
-	core_journal(core);
-	register_units(core, session, join(core, session, "world", true), NUNITS);
-	core_do(core, core_open_admin(core), ZD_REQ_KILL_JOB, core_engine(core)->jobs->id);
-	assert_int_equal(count_endings(core), 2);
-	core_restart(core);
-	assert_null(core_engine(core)->jobs);
 }
 
 static void restart_and_expect_one_hold(struct core_driver *core)

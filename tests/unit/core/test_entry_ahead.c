@@ -49,28 +49,6 @@ static void roomy(struct core_reducers *g, uint32_t rank)
 	g->bucket[rank] = core_bucket_ok(&g->team, rank, ZEROD_FLOAT32, 8 * ENTRY_BYTES, 1);
 }
 
-/* The slot is given out again while its former entry is still read, and its fence passes when it is not. */
-ENGINE_TEST(test_a_slot_is_given_out_ahead)
-{
-	uint64_t units[2];
-	struct core_reducers g = begin(core, 2, units);
-	core_hold(core, ZD_CMD_COPY);
-	core_reduce(&g, 0, units[0], 1.0f);
-	core_reduce(&g, 1, units[0], 1.0f);
-	struct ahead next = granted(&g, ask(&g, 0, units[1]));
-	assert_int_equal(next.at.bytes, ENTRY_BYTES);
-	core_run_on(core, ZD_CMD_COPY, 1);
-	assert_false(passed(&g, 0, next)); /* rank 0's piece for rank 1 is still there */
-	core_run_on(core, ZD_CMD_COPY, 0);
-	assert_true(passed(&g, 0, next));
-	core_write(core, next.at, ZEROD_FLOAT32, 0, ENTRY_NUMEL, 1.0f);
-	core_expect(core, core_submit(&g, 0, next.entry, NULL), 0);
-	core_unhold(core, ZD_CMD_COPY);
-	core_reduce(&g, 1, units[1], 1.0f);
-	core_reducers_end(&g);
-	core_check_step(&g, 1, 2, 1.0f);
-}
-
 ENGINE_TEST(test_not_before_the_sums_are_launched)
 {
 	uint64_t units[2];
@@ -85,19 +63,6 @@ ENGINE_TEST(test_not_before_the_sums_are_launched)
 	assert_false(passed(&g, 0, granted(&g, request)));
 	core_unhold(core, ZD_CMD_REDUCE);
 	assert_true(passed(&g, 0, granted(&g, request)));
-}
-
-/* An entry is not granted ahead while a rank has not contributed: the request waits for that rank. */
-ENGINE_TEST(test_not_before_all_have_contributed)
-{
-	uint64_t units[2];
-	struct core_reducers g = begin(core, 2, units);
-	core_hold(core, ZD_CMD_COPY);
-	core_reduce(&g, 0, units[0], 1.0f);
-	uint64_t request = ask(&g, 0, units[1]);
-	core_expect_waits(core, request, "a slot of the bucket: unit 'a' waits for rank 1");
-	core_reduce(&g, 1, units[0], 1.0f);
-	assert_false(passed(&g, 0, granted(&g, request)));
 }
 
 /* Nor is the place of an entry that its own rank has not committed. */

@@ -158,19 +158,6 @@ ENGINE_TEST(test_sessions_that_map_no_frames, .ndevices = 1)
 
 /* ---- Viewers ------------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_update_under_a_lease)
-{
-	gather(rig, 0);
-	core_expect_error(rig->core, update(rig, 0, true), ZEROD_E_BUSY,
-	                  "'w' is held on rank 0 by '" CORE_TAG "'");
-	core_expect(rig->core, update(rig, 1, false), 0); /* frames are copies of the others' shards */
-	gather(rig, 0);
-	release(rig, 0, 0);
-	core_expect(rig->core, update(rig, 0, false), ZEROD_E_BUSY);
-	release(rig, 0, 0);
-	core_expect(rig->core, update(rig, 0, false), 0);
-}
-
 /* The lease was given ahead of a publish that failed. */
 RIG_TEST(test_publish_under_a_lease)
 {
@@ -210,39 +197,6 @@ RIG_TEST(test_update_ahead_of_viewers)
 	core_pass(rig->core, rig->team.session[0], STREAM, 1);
 	assert_true(core_timeline(rig->core, rig->team.session[0], granted.timeline) == granted.value);
 	core_expect(rig->core, published, 0);
-}
-
-/* The copies begin, and the buffer is a viewer, when the own part is published: the publish awaits no
- * viewer of its own version. The lease is held then, or was released with a fence to come. */
-TEST(test_gather_ahead_of_the_own_publish)
-{
-	for (int held = 0; held < 2; held++) {
-		struct rig rig;
-		start(&rig, NULL);
-		core_team_publish_rank(&rig.team, rig.unit, 1);
-		core_team_publish_rank(&rig.team, rig.unit, 2);
-		core_expect(rig.core, update(&rig, 0, false), 0);
-		uint64_t published = publish_behind(&rig, 0, 1, 0);
-		uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
-		const struct zd_reply *reply = gather(&rig, 0);
-		assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
-		if (!held)
-			release(&rig, 0, 1);
-		core_pass(rig.core, rig.team.session[0], PUBLISHER, 1);
-		core_expect(rig.core, published, 0);
-		assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies + RANKS - 1);
-		assert_true(is_there(&rig, reply));
-		core_team_check(&rig.team, reply, 2);
-		if (held) {
-			core_expect(rig.core, update(&rig, 0, false), ZEROD_E_BUSY);
-			release(&rig, 0, 1);
-		}
-		uint64_t begun = update(&rig, 0, false);
-		core_expect_waits(rig.core, begun, "1 consumer that reads the shard of rank 0");
-		core_pass(rig.core, rig.team.session[0], STREAM, 1);
-		core_expect(rig.core, begun, 0);
-		core_end(rig.core);
-	}
 }
 
 /* Other ranks may write theirs: frames are copies. */
@@ -470,25 +424,6 @@ RIG_TEST(test_rank_is_lost_under_pushes)
 	core_run_on(rig->core, ZD_CMD_COPY, 0);
 	assert_int_equal(core_quarantine(rig->core, 1), (RANKS - 1) * SLICE);
 	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(rig->core, 1), 0);
-}
-
-/* The push out of its shard ends, and the buffer is good. No gather joins it. */
-RIG_TEST(test_peer_is_lost_while_it_is_read)
-{
-	core_hold(rig->core, ZD_CMD_COPY);
-	const struct zd_reply *reply = gather(rig, 1);
-	core_close(rig->core, rig->team.session[0]);
-	assert_int_equal(core_quarantine(rig->core, 0), SLICE);
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), ZEROD_E_PEER_LOST);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(rig->core, 0), 0);
-	assert_true(is_there(rig, reply));
-	core_team_check(&rig->team, reply, 1);
-	release(rig, 1, 1);
-	core_do(rig->core, rig->team.session[1], ZD_REQ_UNIT_UNREGISTER, rig->unit);
-	assert_int_equal(core_quarantine(rig->core, 1), RANKS * SLICE);
-	core_pass(rig->core, rig->team.session[1], STREAM, 1);
 	assert_int_equal(core_quarantine(rig->core, 1), 0);
 }
 

@@ -85,29 +85,6 @@ RIG_TEST(test_second_gather_joins)
 	assert_true(row.row->buffer->holders[1]->session == rig->session);
 }
 
-/* While the transfer is under way, whoever joins it has to wait for the same fences. */
-RIG_TEST(test_second_gather_has_the_fences_of_the_first)
-{
-	core_hold(rig->core, ZD_CMD_COPY);
-	const struct zd_reply *first = gather_reply(rig, "plan"), *second = gather_reply(rig, "eager");
-	assert_int_equal(first->fences.count, 1);
-	assert_int_equal(second->fences.count, 1);
-	assert_int_equal(second->fences.fences[0].timeline, first->fences.fences[0].timeline);
-	assert_int_equal(second->fences.fences[0].value, first->fences.fences[0].value);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(gather_reply(rig, "context")->fences.count, 0); /* nothing to wait for */
-}
-
-RIG_TEST(test_ranks_have_copies_of_their_own)
-{
-	struct zd_location first = gather_as(rig, "plan");
-	const struct zd_reply *second =
-	        core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	assert_int_not_equal(first.segment, second->place.segment);
-	core_team_check(&rig->team, second, 1);
-	assert_int_equal(gathered_bytes(rig), 2 * UNIT_BYTES);
-}
-
 RIG_TEST(test_bad_arguments)
 {
 	struct core_driver *core = rig->core;
@@ -269,42 +246,6 @@ RIG_TEST(test_version_under_update_is_stale)
 }
 
 /* ---- Prefetch ------------------------------------------------------------------------------------------ */
-
-RIG_TEST(test_prefetch_is_joined)
-{
-	struct core_row row;
-	core_hold(rig->core, ZD_CMD_COPY);
-	const struct zd_reply *reply = core_expect(rig->core,
-	                                           core_prefetch(rig->core, rig->session, rig->unit), 0);
-	assert_int_equal(reply->place.segment, 0);
-	assert_int_equal(reply->fences.count, 0);
-	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
-	assert_true(row.row->buffer->prefetched);
-	assert_int_equal(row.row->buffer->n_holders, 0);
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0); /* again: harmless */
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), ZEROD_E_NOT_HELD);
-	const struct zd_reply *gather = core_expect(rig->core,
-	                                            core_gather(rig->core, rig->session, rig->unit), 0);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 2);
-	core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1);
-	assert_false(row.row->buffer->prefetched);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_team_check(&rig->team, gather, 1);
-	release_as(rig, CORE_TAG);
-	assert_int_equal(gathered_bytes(rig), 0);
-}
-
-RIG_TEST(test_prefetch_of_a_former_version_is_not_joined)
-{
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
-	core_team_publish_rank(&rig->team, rig->unit, 1); /* keeps rank 0's copy, which is stale for it too */
-	core_expect(rig->core, core_update(rig->core, rig->session, rig->unit), 0);
-	uint64_t gather = core_gather_version(rig->core, rig->session, rig->unit, 2);
-	core_team_write(&rig->team, rig->unit, 0);
-	core_expect(rig->core, core_publish(rig->core, rig->session, rig->unit), 0);
-	core_team_check(&rig->team, core_expect(rig->core, gather, 0), 2);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-}
 
 RIG_TEST(test_world_of_one_needs_no_transfer)
 {

@@ -269,19 +269,6 @@ ENGINE_TEST(test_leave_gives_all_back_and_answers_what_waits)
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-ENGINE_TEST(test_leaving_one_group_leaves_the_other)
-{
-	uint64_t session = core_open(core, CORE_ALICE);
-	struct core_unit unit = {.name = "w", .numel = 64};
-	uint64_t a = core_join_ok(core, session, &(struct core_join){.group = "a", .world_size = 1});
-	uint64_t b = core_join_ok(core, session, &(struct core_join){.group = "b", .world_size = 1});
-	core_register_ok(core, session, a, &unit);
-	uint64_t kept = core_register_ok(core, session, b, &unit);
-	core_do(core, session, ZD_REQ_GROUP_LEAVE, a);
-	assert_int_equal(core_usage(core).shard_bytes, 256);
-	core_expect(core, core_update(core, session, kept), 0);
-}
-
 ENGINE_TEST(test_replacement_revives_the_group)
 {
 	struct core_unit again = {.name = "w", .numel = 192};

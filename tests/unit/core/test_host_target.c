@@ -90,16 +90,6 @@ TEST(test_units_of_both_placements)
 	core_end(s.core);
 }
 
-TEST(test_the_rest_is_zeros)
-{
-	struct scene s = open_scene(CORE_MIB);
-	core_reducers_begin(&s.g, 3, true);
-	core_reduce_all(&s.g, s.on_device, 1.0f);
-	core_reducers_end(&s.g);
-	check_step(&s, 0.0f, 0.0f, 1.0f);
-	core_end(s.core);
-}
-
 /* The first chunk of rank 1's slice is copied down while the second one is still copied to its staging. */
 TEST(test_chunks_go_down_one_by_one)
 {
@@ -118,20 +108,6 @@ TEST(test_chunks_go_down_one_by_one)
 	core_expect(s.core, end, 0);
 	core_expect(s.core, core_backward_end(&s.g.team, 0), 0);
 	check_step(&s, 1.0f, 0.0f, 0.0f);
-	core_end(s.core);
-}
-
-TEST(test_a_copy_down_fails)
-{
-	struct scene s = open_held_scene();
-	core_run_on(s.core, ZD_CMD_COPY, 0);
-	core_run_on(s.core, ZD_CMD_COPY, 0);
-	core_run_on(s.core, ZD_CMD_COPY, 1);
-	core_run_on(s.core, ZD_CMD_COPY, 1);
-	assert_int_equal(core_count(s.core, ZD_CMD_REDUCE), core_pending(s.core, ZD_CMD_COPY));
-	core_fail_next(s.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
-	core_unhold(s.core, ZD_CMD_COPY);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_DEVICE);
 	core_end(s.core);
 }
 

@@ -101,23 +101,6 @@ RIG_TEST(test_update_waits_for_past_leases)
 	expect_nothing_taken(rig);
 }
 
-/* A kept copy is joined by nobody while the shard is written, under no version. */
-RIG_TEST(test_versions)
-{
-	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
-	core_expect(rig->core, gather(rig), 0);
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
-	core_expect(rig->core, update(rig), 0);
-	core_expect(rig->core, core_gather_version(rig->core, rig->session, rig->unit, 1),
-	            ZEROD_E_STALE_VERSION);
-	uint64_t next = core_gather_version(rig->core, rig->session, rig->unit, 2);
-	core_expect_waits(rig->core, next, "rank 0 to publish version 2");
-	core_expect(rig->core, publish(rig), 0);
-	assert_int_equal(core_expect(rig->core, next, 0)->u.gather.version, 2);
-	core_expect(rig->core, core_gather_version(rig->core, rig->session, rig->unit, 1),
-	            ZEROD_E_STALE_VERSION);
-}
-
 RIG_TEST(test_prefetch_holds_nothing)
 {
 	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
@@ -184,23 +167,6 @@ RIG_TEST(test_gather_behind_a_publish)
 		core_expect(rig->core, publish(rig), 0);
 	}
 	expect_nothing_taken(rig);
-}
-
-/* The copy that is kept serves the next version while consumers of the one before are still at it. */
-RIG_TEST(test_kept_copy_behind_a_publish)
-{
-	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->unit, true), 0);
-	core_expect(rig->core, gather(rig), 0);
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
-	uint64_t published = publish_behind(rig, rig->unit, 1, 0);
-	core_expect(rig->core, core_gather_version(rig->core, rig->session, rig->unit, 1),
-	            ZEROD_E_STALE_VERSION);
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
-	const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
-	assert_false(has_passed(rig, reply));
-	core_pass(rig->core, rig->session, PUBLISHER, 1);
-	core_expect(rig->core, published, 0);
-	core_team_check(&rig->team, reply, 2);
 }
 
 /* Its streams are freed and the lease stays. The update is open still, and can be published again. */
@@ -360,22 +326,6 @@ RIG_TEST(test_rank_leaves_with_a_grant)
 }
 
 /* ---- Other ways to hold it ----------------------------------------------------------------------------- */
-
-/* A context's leases keep the update out. */
-RIG_TEST(test_context)
-{
-	uint64_t request = core_context_begin(rig->core, rig->session, &rig->unit, 1);
-	uint64_t scope = core_expect(rig->core, request, 0)->u.scope.scope;
-	core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "'@context");
-	core_expect(rig->core,
-	            core_scope_end(rig->core, rig->session, ZD_REQ_CONTEXT_END, scope,
-	                           &(struct zd_fence){1, 1}, 1),
-	            0);
-	uint64_t begun = update(rig);
-	core_expect_waits(rig->core, begun, "1 consumer that reads");
-	core_pass(rig->core, rig->session, 1, 1);
-	core_expect(rig->core, begun, 0);
-}
 
 /* The shard is not free before the consumers of a former lease are through, and charged to nobody. */
 RIG_TEST(test_unregistered_under_a_consumer)

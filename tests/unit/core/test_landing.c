@@ -120,50 +120,6 @@ TEST(test_a_version_that_is_published_again)
 
 #define CHUNKS 4u
 
-/* Both devices have pulled one chunk of four, and copy that chunk while they pull the others. */
-TEST(test_a_chunk_is_passed_on_when_it_has_landed)
-{
-	struct core_team team;
-	const struct zd_reply *reply;
-	uint64_t unit = start_landing_in(&team, CHUNKS);
-	uint32_t before = core_count(team.core, ZD_CMD_COPY);
-
-	reply = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
-	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS);
-	run_pulls(&team);
-	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS + 2);
-	core_unhold(team.core, ZD_CMD_COPY);
-	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 4 * CHUNKS);
-	core_team_check(&team, reply, 1);
-	core_end(team.core);
-}
-
-/* The fences of both transfers are values of the same timelines. So the copies of the second one wait for
- * those of the first, although their chunks land first. */
-TEST(test_the_next_transfer_begins_behind_the_last_chunk)
-{
-	struct core_team team;
-	const struct zd_reply *replies[2];
-	uint64_t unit = start_landing_in(&team, CHUNKS), next;
-	uint32_t before;
-
-	core_unhold(team.core, ZD_CMD_COPY);
-	next = register_on_host(&team, "next", UNIT_BYTES);
-	gather_once(&team, next);
-	core_hold(team.core, ZD_CMD_COPY);
-	gather_ok(&team, 1, next); /* whose landings the second transfer joins */
-	for (uint32_t i = 0; i < CHUNKS; i++)
-		run_pulls(&team);
-	before = core_count(team.core, ZD_CMD_COPY);
-	replies[0] = core_expect(team.core, core_gather(team.core, team.session[0], unit), 0);
-	replies[1] = core_expect(team.core, core_gather(team.core, team.session[0], next), 0);
-	assert_int_equal(core_count(team.core, ZD_CMD_COPY), before + 2 * CHUNKS);
-	core_unhold(team.core, ZD_CMD_COPY);
-	for (uint32_t i = 0; i < 2; i++)
-		core_team_check(&team, replies[i], 1);
-	core_end(team.core);
-}
-
 /* Chunks land out of order. The fence of the second one is the later value of the timeline, so its copy
  * waits. */
 TEST(test_chunks_are_passed_on_in_order)
@@ -353,27 +309,6 @@ TEST(test_the_pull_of_a_later_chunk_fails)
 		core_unhold(team.core, ZD_CMD_COPY);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			reset_and_gather(&team, rank, unit);
-		core_end(team.core);
-	}
-}
-
-/* Rank 0's gather alone fails, while device 0 still pulls: rank 1's copies from the same landings go on. */
-TEST(test_a_copy_from_a_landing_fails)
-{
-	for (uint32_t chunks = 1; chunks <= CHUNKS; chunks *= 2) {
-		struct core_team team;
-		const struct zd_reply *replies[2];
-		uint64_t unit = start_landing_in(&team, chunks);
-		gather_both(&team, unit, replies);
-		for (uint32_t i = 0; i < chunks; i++)
-			core_run_on(team.core, ZD_CMD_COPY, 1);
-		core_fail_next(team.core, ZD_CMD_COPY, ZEROD_E_DEVICE, "gone");
-		core_run_on(team.core, ZD_CMD_COPY, 1);
-		core_unhold(team.core, ZD_CMD_COPY);
-		assert_true(is_aborted(&team, 0, replies[0]));
-		assert_false(is_aborted(&team, 1, replies[1]));
-		core_team_check(&team, replies[1], 1);
-		reset_and_gather(&team, 0, unit);
 		core_end(team.core);
 	}
 }

@@ -52,27 +52,6 @@ static uint64_t block_bytes(struct rig *rig)
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_slot_is_entered_and_left)
-{
-	struct core_row row;
-	uint64_t before = block_bytes(rig);
-	core_expect(rig->core, set_slot(rig, rig->a, 1), 0);
-	struct zd_location at = use(rig, rig->a);
-	assert_int_equal(block_bytes(rig), before + UNIT_BYTES); /* kept for the next use */
-	uint64_t other = core_team_unit(&rig->team, "other", UNIT_BYTES);
-	before = block_bytes(rig);
-	(void)gather(rig, other); /* cannot take the slot's place */
-	assert_int_equal(use(rig, rig->a).offset, at.offset);
-	core_expect(rig->core, core_release(rig->core, rig->session, other), 0);
-	core_row(rig->core, ZD__TABLE__UNITS, rig->a, &row);
-	assert_int_equal(row.row->unit->slot, 1);
-	/* the last unit takes the block along */
-	core_expect(rig->core, set_slot(rig, rig->a, ZEROD_NO_SLOT), 0);
-	assert_int_equal(block_bytes(rig), before - UNIT_BYTES);
-	/* the other rank's part is where it was */
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->a), 0);
-}
-
 RIG_TEST(test_slot_of_a_unit_in_use)
 {
 	struct zd_location at = gather(rig, rig->a);
@@ -127,23 +106,6 @@ RIG_TEST(test_persistent_copy_moves)
 	struct zd_location a = gather(rig, rig->a), b = gather(rig, rig->b); /* at once */
 	assert_true(a.segment != b.segment || a.offset != b.offset);
 	(void)at;
-}
-
-/* One gather's copy is outside; the next that finds none is in the slot again. */
-RIG_TEST(test_gather_outside_the_slot)
-{
-	struct zd_args args = {.kind = ZD_REQ_GATHER};
-	struct zd_location slot = use(rig, rig->b);
-	args.u.gather.unit = rig->b;
-	args.u.gather.tag = (char *)"look";
-	args.u.gather.no_slot = true;
-	struct zd_location out = core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->place;
-	assert_true(out.segment != slot.segment || out.offset != slot.offset);
-	assert_int_equal(use(rig, rig->b).offset, out.offset); /* joins it */
-	core_expect(rig->core, core_release_tag(rig->core, rig->session, rig->b, "look", NULL, 0), 0);
-	assert_int_equal(gather(rig, rig->b).offset, slot.offset);
-	out = core_expect(rig->core, core_send(rig->core, rig->session, &args), 0)->place;
-	assert_int_equal(out.offset, slot.offset); /* and is joined where it is */
 }
 
 /* ---- Frozen units -------------------------------------------------------------------------------------- */

@@ -105,18 +105,6 @@ static void give_up_step(struct core_scene *s, const char *waits_for)
 	core_expect_error(s->core, step, ZEROD_E_DEADLINE, waits_for);
 }
 
-/* It has zeroed what no sum had written. A further backward's first sum is stored there all the same. */
-SCENE_TEST(test_a_sum_behind_zeros)
-{
-	core_reducers_begin(&s->g, 3, true);
-	core_reducers_end(&s->g);
-	give_up_step(s, "rank 1 to begin the step");
-	core_reducers_begin(&s->g, 3, true);
-	core_reduce_all(&s->g, s->unit, 1.0f);
-	core_reducers_end(&s->g);
-	core_check_step(&s->g, 1, 1, 1.0f);
-}
-
 /* It still zeroes it: a further backward's sums wait. The unit has no padding that would be zeroed, too. */
 SCENE_TEST(test_no_sum_under_a_fill)
 {

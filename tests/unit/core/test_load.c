@@ -216,16 +216,6 @@ RIG_TEST(test_failed_copy)
 	expect_bytes(rig);
 }
 
-RIG_TEST(test_source_dies_before_the_copies)
-{
-	uint64_t waits = load(rig, 0, 0);
-	(void)load(rig, READER, rig->source);
-	core_close(rig->core, rig->team.session[READER]);
-	core_expect_error(rig->core, waits, ZEROD_E_PEER_LOST, "rank 1");
-	core_expect(rig->core, load(rig, 2, 0), ZEROD_E_PEER_LOST);
-	assert_int_equal(allocated(rig), 0);
-}
-
 /* Shards and the allocation outlive their sessions until the copies have ended. */
 static void dies_while_copying(struct rig *rig, uint32_t dead)
 {
@@ -243,25 +233,9 @@ static void dies_while_copying(struct rig *rig, uint32_t dead)
 	assert_int_equal(allocated(rig), 0);
 }
 
-RIG_TEST(test_source_dies_while_copying)
-{
-	dies_while_copying(rig, READER);
-}
-
 RIG_TEST(test_reader_dies_while_copying)
 {
 	dies_while_copying(rig, 0);
-}
-
-RIG_TEST(test_leave_while_copying)
-{
-	uint64_t requests[RANKS];
-	core_hold(rig->core, ZD_CMD_COPY);
-	load_all(rig, requests);
-	uint64_t leave = core_simple(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, leave, 0);
-	core_expect(rig->core, requests[READER], 0);
 }
 
 /* A shard whose update is undone during a load is set back once its rank has reset its session, before or

@@ -94,20 +94,6 @@ RIG_TEST(test_refresh_waits_for_all_use_of_the_former_version)
 	core_team_check(&rig->team, reply, 2);
 }
 
-RIG_TEST(test_prefetch_refreshes_a_persistent_copy)
-{
-	set_persistent(rig, true);
-	struct zd_location place = gather_ok(rig, rig->unit)->place;
-	release_ok(rig, rig->unit);
-	core_team_publish(&rig->team, rig->unit);
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 4);
-	const struct zd_reply *reply = gather_ok(rig, rig->unit);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 4);
-	expect_same(reply->place, place);
-	core_team_check(&rig->team, reply, 2);
-}
-
 /* A copy that was prefetched and that nobody has seen need not be refreshed in place. */
 RIG_TEST(test_prefetched_copy_of_a_persistent_unit_goes_stale)
 {
@@ -121,28 +107,6 @@ RIG_TEST(test_prefetched_copy_of_a_persistent_unit_goes_stale)
 }
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
-
-RIG_TEST(test_slot_waits_for_its_former_unit)
-{
-	struct core_team strict = {.core = rig->core, .world_size = 1, .nranks = 1};
-	struct core_join join = {.job = "strict", .world_size = 1};
-	rig->session = strict.session[0] = core_open_strict(rig->core, CORE_ALICE);
-	strict.group = core_join_ok(rig->core, rig->session, &join);
-	rig->team = strict;
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 2);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 2);
-	struct zd_location place = gather_ok(rig, a)->place;
-	release_after(rig, a, 1);
-	assert_int_equal(gathered_bytes(rig), 0);
-	uint64_t next = core_gather(rig->core, rig->session, b);
-	core_expect_waits(rig->core, next, "gather: slot 2, which unit 'a' leaves");
-	/* its own next gather waits just so */
-	uint64_t again = core_gather(rig->core, rig->session, a);
-	core_expect_waits(rig->core, again, "slot 2, which unit 'a' leaves");
-	pass(rig, 1);
-	expect_same(core_expect(rig->core, next, 0)->place, place);
-	core_expect(rig->core, again, ZEROD_E_SLOT_CONFLICT);
-}
 
 RIG_TEST(test_prefetch_and_slots)
 {

@@ -196,23 +196,6 @@ TEST(test_without_host_memory)
 	core_end(rig.core);
 }
 
-/* One shard fits. Neither stays there. */
-TEST(test_too_little_memory)
-{
-	struct rig rig;
-	start_with(&rig, 2,
-	           (struct core_options){
-	                   .host_arena_bytes = 4096, .segment_align_bytes = 4096, .segment_bytes = 4096});
-	core_register_ok(rig.core, rig.team.session[0], rig.team.group,
-	                 &(struct core_unit){.name = "v", .numel = 512, .on_host = true});
-	uint64_t requests[CORE_TEAM];
-	place_all(&rig, true, requests);
-	expect_all(&rig, requests, ZEROD_E_NO_MEMORY, "unit 'w': rank ");
-	assert_int_equal(shard_bytes(&rig, HOST), 1024);
-	expect_version(&rig, 1);
-	core_end(rig.core);
-}
-
 /* During the move both places are charged. */
 TEST(test_too_little_quota)
 {

@@ -7,15 +7,6 @@
 
 /* ---- Ranks that end ------------------------------------------------------------------------------------ */
 
-RIG_TEST(test_a_rank_dies_before_all_have_called)
-{
-	uint64_t waits;
-	waits = place(rig, 0, true);
-	core_close(rig->core, rig->team.session[1]);
-	core_expect_error(rig->core, waits, ZEROD_E_PEER_LOST, "rank 1");
-	assert_int_equal(shard_bytes(rig, HOST), 0);
-}
-
 RIG_TEST(test_a_rank_dies_while_shards_are_read)
 {
 	uint64_t requests[CORE_TEAM];
@@ -37,17 +28,6 @@ RIG_TEST(test_all_ranks_die_while_copying)
 	for (uint32_t rank = 0; rank < 2; rank++)
 		core_close(rig->core, rig->team.session[rank]);
 	core_unhold(rig->core, ZD_CMD_COPY);
-}
-
-RIG_TEST(test_a_rank_leaves_while_copying)
-{
-	uint64_t requests[CORE_TEAM], leave;
-	core_hold(rig->core, ZD_CMD_COPY);
-	place_all(rig, true, requests);
-	leave = core_simple(rig->core, rig->team.session[0], ZD_REQ_GROUP_LEAVE, rig->team.group);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, leave, 0);
-	core_expect_error(rig->core, requests[1], ZEROD_E_PEER_LOST, "rank 0");
 }
 
 RIG_TEST(test_the_group_is_aborted)
@@ -136,22 +116,6 @@ static void start_durable_with(struct rig *rig, bool shadow, struct core_options
 static void start_durable(struct rig *rig, bool shadow)
 {
 	start_durable_with(rig, shadow, (struct core_options){.ndevices = 2});
-}
-
-TEST(test_a_restart_before_the_change)
-{
-	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	start_durable(&rig, false);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	core_restart(rig.core);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	join_all(&rig, false);
-	register_all(&rig, ZD__PLACED__AS_REGISTERED);
-	expect_place(&rig, false);
-	expect_version(&rig, 1);
-	core_end(rig.core);
 }
 
 /* Ranks register the unit as at first, or where it is. */
@@ -277,26 +241,6 @@ TEST(test_shadows_move)
 	join_all(&rig, true);
 	register_all(&rig, ZD__PLACED__ON_HOST);
 	expect_version(&rig, 2);
-	core_end(rig.core);
-}
-
-/* The shards are restored where they were. */
-TEST(test_a_rank_dies_while_shadows_are_copied)
-{
-	uint64_t requests[CORE_TEAM];
-	struct rig rig;
-	start_durable(&rig, true);
-	core_team_publish(&rig.team, rig.unit);
-	core_hold(rig.core, ZD_CMD_COPY);
-	place_all(&rig, true, requests);
-	core_close(rig.core, rig.team.session[1]);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect_error(rig.core, requests[0], ZEROD_E_PEER_LOST, "rank 1");
-	core_close(rig.core, rig.team.session[0]);
-	join_all(&rig, true);
-	register_all(&rig, ZD__PLACED__AS_REGISTERED);
-	expect_place(&rig, false);
-	expect_version(&rig, 1);
 	core_end(rig.core);
 }
 

@@ -93,16 +93,6 @@ SCENE_TEST(test_sums_follow_their_units)
 	check_window(s, 3 * SLICE_NUMEL, 0);
 }
 
-/* The target ends with its last place. */
-SCENE_TEST(test_targets_shrink)
-{
-	move(s, 1, true, 0);
-	move(s, 2, true, SLICE_NUMEL);
-	check_window(s, SLICE_NUMEL, 2 * SLICE_NUMEL);
-	move(s, 0, true, 2 * SLICE_NUMEL);
-	check_window(s, 0, 3 * SLICE_NUMEL);
-}
-
 SCENE_TEST(test_not_inside_a_window)
 {
 	const struct zd_reply *replies[CORE_TEAM];

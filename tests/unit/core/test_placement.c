@@ -135,16 +135,3 @@ HOST_TEST(test_a_segment_that_fails)
 	assert_int_equal(core_count(core, ZD_CMD_SEGMENT_CREATE), 1);
 	core_register_ok(core, team.session[0], team.group, &on_host);
 }
-
-/* Shards, segments and charges come back where they were. */
-HOST_TEST(test_restart)
-{
-	uint64_t unit;
-
-	core_journal(core);
-	struct core_team team = core_team_new(core, "job", 2, true);
-	unit = core_team_register(&team, &on_host);
-	core_team_publish(&team, unit);
-	core_restart(core);
-	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
-}

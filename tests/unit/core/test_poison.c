@@ -99,28 +99,6 @@ RIG_TEST(test_what_a_rank_leaves_behind)
 
 /* ---- What comes behind --------------------------------------------------------------------------------- */
 
-/* A view of the slot's former unit shows NaN as long as the next one's version is still being published. */
-RIG_TEST(test_slot_before_the_next_bytes)
-{
-	const struct zd_fence fence = {.timeline = 5, .value = 1};
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	core_expect(rig->core, core_update(rig->core, rig->team.session[1], b), 0);
-	core_team_write(&rig->team, b, 1);
-	struct zd_args args = {
-	        .kind = ZD_REQ_PUBLISH, .u.publish = {.n_units = 1, .units = &b}, .fences = {1, &fence}};
-	uint64_t publish = core_send(rig->core, rig->team.session[1], &args);
-	core_team_publish_rank(&rig->team, b, 0);
-	struct zd_location at = gather_ok(rig, a)->place;
-	release_ok(rig, a);
-	const struct zd_reply *next = gather_ok(rig, b);
-	expect_same(next->place, at);
-	assert_true(is_filled(rig, at));
-	core_pass(rig->core, rig->team.session[1], 5, 1);
-	core_expect(rig->core, publish, 0);
-	core_team_check(&rig->team, next, 2);
-}
-
 /* A block that is promised twice in a row is filled twice, each time between two units. */
 TEST(test_promised_block)
 {
@@ -146,24 +124,6 @@ TEST(test_promised_block)
 	}
 	expect_fills(&rig, 3);
 	assert_true(is_filled(&rig, replies[0]->place));
-	core_end(rig.core);
-}
-
-/* Strict sessions are promised nothing: the next unit waits until the slot has been filled. */
-TEST(test_strict_waits_for_the_fill)
-{
-	struct rig rig;
-	start_as(&rig, NULL, true);
-	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
-	struct zd_location at = gather_ok(&rig, a)->place;
-	core_hold(rig.core, ZD_CMD_FILL);
-	release_ok(&rig, a);
-	uint64_t next = core_gather(rig.core, rig.session, b);
-	core_expect_waits(rig.core, next, "slot 1, which unit 'a' leaves");
-	core_run_one(rig.core, ZD_CMD_FILL);
-	core_unhold(rig.core, ZD_CMD_FILL);
-	expect_same(core_expect(rig.core, next, 0)->place, at);
 	core_end(rig.core);
 }
 
@@ -265,20 +225,6 @@ TEST(test_session_ends_during_the_fill)
 }
 
 /* ---- One shard, and shards of several daemons ---------------------------------------------------------- */
-
-/* A rank that is alone gathers a copy, so that the shard is not what is filled. */
-ENGINE_TEST(test_rank_that_is_alone, .copies = true)
-{
-	struct rig rig = {.core = core};
-	rig.team = core_team_new(core, "job", 1, false);
-	rig.session = rig.team.session[0];
-	rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-	struct zd_location at = gather_ok(&rig, rig.unit)->place;
-	assert_int_equal(core_usage(core).gathered_bytes, UNIT_BYTES);
-	release_ok(&rig, rig.unit);
-	assert_true(is_filled(&rig, at));
-	core_team_check(&rig.team, gather_ok(&rig, rig.unit), 1);
-}
 
 /* A rank's released buffer is filled when its neighbour has copied from it. */
 NODES_TEST(test_ranks_of_several_daemons, .options = {.copies = true})

@@ -192,21 +192,6 @@ RIG_TEST(test_segment_that_fails_is_told_to_those_that_waited)
 	core_expect(rig->core, gather(rig, unit), 0);
 }
 
-ENGINE_TEST(test_several_wait_for_one_segment)
-{
-	uint64_t session = core_open(core, CORE_ALICE);
-	core_hold(core, ZD_CMD_SEGMENT_CREATE);
-	uint64_t a = core_alloc(core, session, "job", 0, SMALL),
-	         b = core_alloc(core, session, "job", 0, SMALL);
-	assert_int_equal(core_pending(core, ZD_CMD_SEGMENT_CREATE), 1);
-	uint64_t c = core_alloc(core, session, "job", 0, CORE_MIB); /* more than the one that is coming */
-	assert_int_equal(core_pending(core, ZD_CMD_SEGMENT_CREATE), 2);
-	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
-	core_expect(core, a, 0);
-	core_expect(core, b, 0);
-	core_expect(core, c, 0);
-}
-
 /* Small blocks without room in an earlier segment take none of the segment that is created for a large block,
  * although they were requested before it. */
 ENGINE_TEST(test_segment_of_a_large_block_is_its_own, .ndevices = 1, .arena_bytes = 72 * CORE_KIB,
@@ -429,23 +414,6 @@ RIG_TEST(test_small_pool_grows_beside_streams, .ndevices = 1, .segment_bytes = 1
 			                 at[i].segment == at[j].segment && at[i].offset == at[j].offset);
 	}
 	core_pass(rig->core, rig->session, 2, 1);
-}
-
-/* The arena is full of small segments of gathered buffers: a larger gather waits until they are free, and
- * they retire for it. */
-RIG_TEST(test_large_gather_behind_small_segments, .ndevices = 1, .arena_bytes = 128 * CORE_KIB)
-{
-	uint64_t a = core_team_unit(&rig->team, "a", 16 * CORE_KIB),
-	         b = core_team_unit(&rig->team, "b", 16 * CORE_KIB),
-	         large = core_team_unit(&rig->team, "large", 32 * CORE_KIB);
-	core_expect(rig->core, core_alloc(rig->core, rig->session, "job", 0, 28 * CORE_KIB), 0);
-	core_expect(rig->core, gather(rig, a), 0);
-	core_expect(rig->core, gather(rig, b), 0);
-	uint64_t waits = gather(rig, large);
-	core_expect_waits(rig->core, waits, "32768 bytes of device 0's arena");
-	release_ok(rig, a);
-	release_ok(rig, b);
-	core_expect(rig->core, waits, 0);
 }
 
 /* ---- Quotas -------------------------------------------------------------------------------------------- */

@@ -87,25 +87,6 @@ RIG_TEST(test_one_fence_a_timeline)
 	(void)expect_bytes(rig, 0, request[0], 1);
 }
 
-/* An exchange's bytes are there before the fences that follow from them. */
-RIG_TEST(test_relay_behind_its_exchange)
-{
-	uint64_t request[4];
-	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	for (uint32_t rank = 0; rank < 4; rank++)
-		request[rank] = gather(rig, rig->u, rank);
-	assert_int_equal(core_pending(core_of(rig, 0), ZD_CMD_COPY), 0);
-	const struct zd_reply *reply = core_expect(core_of(rig, 0), request[0], 0);
-	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE,
-	            0); /* rank 1 has what it brought, rank 0 lacks rank 1's */
-	assert_false(passed(rig, 0, reply));
-	assert_true(core_timeline(core_of(rig, 0), session_of(rig, 1), RELAYS(0)) == 1);
-	core_run_on(core_of(rig, 0), ZD_CMD_EXCHANGE, 1);
-	assert_true(passed(rig, 0, reply));
-	for (uint32_t rank = 0; rank < 2; rank++)
-		(void)expect_bytes(rig, rank, request[rank], 1);
-}
-
 /* ---- Order --------------------------------------------------------------------------------------------- */
 
 RIG_TEST(test_order_is_kept)
@@ -309,19 +290,6 @@ TEST(test_slots)
 		release(&rig, rig.u, rank);
 	pass(&rig, rig.v, 1);
 	core_net_end(rig.nodes.net);
-}
-
-RIG_TEST(test_prefetch)
-{
-	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(rig, rank),
-		            core_prefetch(core_of(rig, rank), session_of(rig, rank), on(rig, rig->u, rank)),
-		            0);
-	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 2);
-	pass(rig, rig->u, 1);
-	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 2);
-	pass(rig, rig->u, 1);
-	assert_int_equal(core_count(core_of(rig, 0), ZD_CMD_EXCHANGE), 4);
 }
 
 /* Room is not made by taking back what others have prefetched too: they would not send it again. */

@@ -161,40 +161,6 @@ RIG_TEST(test_persistence_holds_up_nobody)
 		assert_int_equal(core_usage(core_of(rig, node)).gathered_bytes, 2 * UNIT_BYTES); /* kept */
 }
 
-/* Its session ends before its turn. */
-RIG_TEST(test_persistence_that_nobody_waits_for)
-{
-	(void)core_gather_version(core_of(rig, 0), session_of(rig, 0), rig->u[0], 2);
-	core_expect(core_of(rig, 0), set_persistent(rig, rig->u, 0), 0);
-	core_close(core_of(rig, 0), session_of(rig, 0));
-	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_PEER_LOST, "rank 0");
-	core_net_expire(rig->nodes.net);
-}
-
-/* A context that waits for another unit is to have the copy that was there when it was asked for. */
-RIG_TEST(test_release_behind_a_context)
-{
-	uint64_t context[4], request[4];
-	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
-	publish_but_one(rig);
-	for (uint32_t i = 0; i < 4; i++) {
-		uint32_t rank = (const uint32_t[]){0, 2, 3, 1}[i];
-		uint64_t units[2] = {on(rig, rig->v, rank), on(rig, rig->u, rank)};
-		if (rank == 1)
-			publish_the_last(rig);
-		context[rank] = core_context_begin(core_of(rig, rank), session_of(rig, rank), units, 2);
-		request[rank] = core_release(core_of(rig, rank), session_of(rig, rank), units[1]);
-		if (rank == 0)
-			core_expect_waits(core_of(rig, 0), request[0], "its own gather of unit 'u'");
-	}
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		core_expect(core_of(rig, rank), context[rank], 0);
-		core_expect(core_of(rig, rank), request[rank], 0);
-	}
-	expect_same_exchanges(rig, 2);
-}
-
 static void publish_while_held(struct rig *rig, uint32_t rank)
 {
 	struct core_team *team = core_nodes_team(&rig->nodes, rank);

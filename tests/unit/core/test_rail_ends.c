@@ -20,13 +20,6 @@ RIG_TEST(test_deadline_of_a_gather)
 	                  "group 'world': rank 0 gave up its gather of unit 'u'");
 }
 
-RIG_TEST(test_unit_that_never_fits, .options = {.gather_budget_bytes = UNIT_BYTES / 2})
-{
-	core_expect(core_of(rig, 0), gather(rig, rig->u, 0), ZEROD_E_NO_MEMORY);
-	core_expect_error(core_of(rig, 1), send_commit(rig, 1, 1), ZEROD_E_NO_MEMORY,
-	                  "rank 0's gather of unit 'u': unit 'u' needs 1024 bytes");
-}
-
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
 RIG_TEST(test_exchange_fails)
@@ -43,37 +36,6 @@ RIG_TEST(test_exchange_fails)
 	expect_state(rig, 1, "ABORTED");
 	expect_freed(rig, 3, EXCHANGE(1));
 	expect_freed(rig, 2, RELAYS(1));
-}
-
-RIG_TEST(test_relay_fails)
-{
-	uint64_t request[4];
-	gather_up_to_relays(rig, request);
-	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
-	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
-	expect_state(rig, 0, "ABORTED");
-	expect_freed(rig, 1, RELAYS(0));
-	expect_not_freed(rig, 0, RELAYS(1)); /* under way, and ends well */
-	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
-	(void)expect_bytes(rig, 0, request[0], 1);
-	core_expect_error(core_of(rig, 0), gather(rig, rig->v, 0), ZEROD_E_DEVICE,
-	                  "by rank 1: a link is down");
-}
-
-/* A rank's streams wait for what another was to bring, which is killed. */
-RIG_TEST(test_rank_is_killed)
-{
-	core_expect(core_of(rig, 1), gather(rig, rig->u, 1), 0);
-	core_expect(core_of(rig, 3), gather(rig, rig->u, 3), 0);
-	expect_not_freed(rig, 1, RELAYS(0));
-	core_close(core_of(rig, 0), session_of(rig, 0));
-	expect_freed(rig, 1, RELAYS(0));
-	core_expect_error(core_of(rig, 1), gather(rig, rig->v, 1), ZEROD_E_PEER_LOST, "rank 0 (pid 1001)");
-	expect_not_freed(rig, 3, RELAYS(0));
-	core_expect(core_of(rig, 2), gather(rig, rig->u, 2), 0);
-	core_net_expire(rig->nodes.net);
-	expect_freed(rig, 2, EXCHANGE(0));
-	expect_freed(rig, 3, RELAYS(0));
 }
 
 /* ---- Leaving ------------------------------------------------------------------------------------------- */
@@ -172,24 +134,6 @@ TEST(test_order_over_devices)
 	core_net_end(rig.nodes.net);
 }
 
-/* And when the group of the one before it ends. */
-TEST(test_group_ends_before_a_gather_over_devices)
-{
-	for (uint32_t upwards = 0; upwards < 2; upwards++) {
-		struct rig rig;
-		struct core_nodes second;
-		uint64_t y[CORE_NODES];
-		rig_over_devices(&rig, &second, y);
-		uint64_t unit = upwards ? rig.u[0] : y[0];
-		uint64_t first = core_gather_version(core_of(&rig, 0), session_of(&rig, 0), unit, 2);
-		uint64_t next = gather(&rig, upwards ? y : rig.u, 0);
-		abort_team(upwards ? &rig.nodes.node[0] : &second.node[0]);
-		core_expect(core_of(&rig, 0), first, ZEROD_E_ABORTED);
-		core_expect(core_of(&rig, 0), next, 0);
-		core_net_end(rig.nodes.net);
-	}
-}
-
 /* A reset waits in the queue of one device for transfers to another, of a group that ends, or that the rank
  * leaves. */
 TEST(test_reset_over_devices)
@@ -227,20 +171,6 @@ TEST(test_reset_behind_a_group_that_was_left)
 	core_expect_waits(core_of(&rig, 0), reset, "transfers of rank 0");
 	core_unhold(core_of(&rig, 0), ZD_CMD_COPY);
 	core_expect(core_of(&rig, 0), reset, 0);
-	core_net_end(rig.nodes.net);
-}
-
-/* One leaves in order, and another is killed then. */
-TEST(test_killed_after_leave)
-{
-	struct rig rig;
-	core_nodes_new(&rig.nodes, &(struct core_nodes_config){.local_world_size = 3});
-	core_nodes_unit(&rig.nodes, "u", 6 * 256, rig.u);
-	for (uint32_t rank = 0; rank < 3; rank++)
-		core_expect(core_of(&rig, rank), gather(&rig, rig.u, rank), 0);
-	leave(&rig, 0);
-	core_close(core_of(&rig, 1), session_of(&rig, 1));
-	expect_freed(&rig, 2, RELAYS(1));
 	core_net_end(rig.nodes.net);
 }
 
@@ -341,38 +271,6 @@ RIG_TEST(test_late_end_of_a_former_exchange, .durable = true)
 	expect_state(rig, 0, "READY");
 	core_unhold(core_of(rig, 0), ZD_CMD_EXCHANGE);
 	pass(rig, rig->u, 1);
-}
-
-/* So does a relay: the next connection does not count it. */
-RIG_TEST(test_late_end_of_a_former_relay, .durable = true)
-{
-	uint64_t request[4];
-	commit_all(rig, 1);
-	gather_up_to_relays(rig, request);
-	abort_group(rig, 0);
-	abort_group(rig, 1);
-	join_again(rig);
-	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
-	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
-	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 1);
-	expect_state(rig, 0, "READY");
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
-	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
-	pass(rig, rig->u, 1);
-	for (uint32_t rank = 0; rank < 4; rank++)
-		core_do(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0);
-}
-
-/* An engine is freed with everything under way. */
-RIG_TEST(test_abandoned)
-{
-	uint64_t request[4];
-	gather_up_to_relays(rig, request);
-	core_hold(core_of(rig, 0), ZD_CMD_EXCHANGE);
-	(void)gather(rig, rig->v, 0);
-	(void)gather(rig, rig->v, 1);
-	core_abandon(core_of(rig, 0));
 }
 
 /* Errors of backends name a rank by its number in the world, not by its place on the rail. */

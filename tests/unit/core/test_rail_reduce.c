@@ -505,38 +505,6 @@ TEST(test_operations_fail)
 	expect_failure(ZD_CMD_EXCHANGE, "broken by the test");
 }
 
-/* Zeros are sent for a daemon whose ranks have skipped. */
-RIG_TEST(test_zeros_fail)
-{
-	begin(rig, 3, true);
-	core_fail_next(team_of(rig, 0)->core, ZD_CMD_FILL, ZEROD_E_DEVICE, "broken by the test");
-	for (uint32_t rank = 0; rank < 4; rank++)
-		take_part(rig, 0, rank, 0xc);
-	expect_ended(rig, 0, ZEROD_E_DEVICE, "broken by the test");
-	core_net_expire(rig->nodes.net);
-}
-
-/* The streams that write a gradient fail, and with them the group, while nothing else of the reduction is
- * under way. */
-RIG_TEST(test_producers_fail)
-{
-	begin(rig, 3, true);
-	struct core_team *team = team_of(rig, 0);
-	uint64_t session = core_nodes_session(&rig->nodes, 0);
-	uint64_t request = core_reserve(team, 0, rig->bucket[0], unit_of(rig, 0, 0));
-	struct zd_fence fence = {.timeline = 1, .value = 1};
-	struct core_commit commit = {.bucket = rig->bucket[0],
-	                             .entry = core_expect(team->core, request, 0)->u.bucket_reserve.entry,
-	                             .nfences = 1,
-	                             .fences = &fence};
-	core_expect(team->core, core_bucket_submit(team, 0, &commit), 0);
-	core_fail_next(team->core, ZD_CMD_WATCH, ZEROD_E_DEVICE, "broken by the test");
-	core_pass(team->core, session, 1, 1);
-	expect_ended(rig, 0, ZEROD_E_DEVICE, "the streams of rank 0 that wrote unit 'u': broken by the test");
-	expect_ended(rig, 1, ZEROD_E_DEVICE, "broken by the test");
-	core_net_expire(rig->nodes.net);
-}
-
 /* There is memory for what is to go over a rail later, and then none for what is to go first: that is an
  * error, and no circle. */
 TEST(test_crossing_orders_without_memory)
@@ -556,23 +524,6 @@ TEST(test_crossing_orders_without_memory)
 		expect_ended(&rig, rank, ZEROD_E_NO_MEMORY, "device");
 	core_net_expire(rig.nodes.net);
 	rig_end(&rig);
-}
-
-RIG_TEST(test_rank_is_killed)
-{
-	uint64_t request[4];
-	begin(rig, 3, true);
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		if (rank != 1)
-			contribute_to(rig, 0, rank, 0);
-	}
-	for (uint32_t rank = 2; rank < 4; rank++)
-		request[rank] = core_backward_end(team_of(rig, rank), rank - 2);
-	core_close(team_of(rig, 1)->core, core_nodes_session(&rig->nodes, 1));
-	expect_ended(rig, 0, ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
-	core_net_expire(rig->nodes.net);
-	for (uint32_t rank = 2; rank < 4; rank++)
-		core_expect(team_of(rig, rank)->core, request[rank], ZEROD_E_DEADLINE);
 }
 
 static void expect_group_ended(struct rig *rig)
@@ -602,21 +553,4 @@ TEST(test_ended_without_before_others_commit)
 	contribute_to(&rig, 0, 2, 0);
 	contribute_to(&rig, 0, 3, 0);
 	expect_group_ended(&rig);
-}
-
-/* The same of what rank 0 has not begun yet. */
-TEST(test_ended_without_before_others_begin)
-{
-	for (int skips = 0; skips < 2; skips++) {
-		struct rig rig;
-		rig_new(&rig, NULL, 500, 70);
-		begin(&rig, 3, true);
-		struct core_team *team = team_of(&rig, 0);
-		uint64_t unit = unit_of(&rig, 0, 0);
-		core_expect(team->core, core_backward_end(team, 1), 0);
-		uint64_t request = skips ? core_skip(team, 0, unit)
-		                         : core_reserve(team, 0, rig.bucket[0], unit);
-		core_expect_error(team->core, request, ZEROD_E_MISMATCH, "rank 1 ended backward 1 without");
-		expect_group_ended(&rig);
-	}
 }

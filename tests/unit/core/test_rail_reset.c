@@ -50,18 +50,6 @@ static void abort_group(struct rig *rig)
 	core_close(rig->core, admin);
 }
 
-/* It would take nothing back, and the streams' timeline would be aborted again behind it. */
-RIG_TEST(test_reset_waits_for_exchanges)
-{
-	uint64_t request;
-	gather(rig);
-	request = reset(rig);
-	core_expect_waits(rig->core, request, "transfers of rank 0 to end");
-	core_net_expire(rig->nodes.net); /* rank 2 never came */
-	core_expect(rig->core, request, 0);
-	expect_poisoned(rig, false);
-}
-
 /* An exchange that was submitted before the reset and fails after it aborts nothing. */
 RIG_TEST(test_late_failure_after_a_reset)
 {

@@ -158,17 +158,6 @@ READ_TEST(test_wrong_rows)
 	core_expect(rig->core, send_rows(rig, 0, 0, UINT64_MAX, 0, 0), 0); /* nothing */
 }
 
-/* The ranks have gone, and their job is durable. */
-SHADOW_TEST(test_last_commit_outlives_ranks)
-{
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		core_expect(rig->core, core_update(rig->core, rig->team.session[rank], rig->unit), 0);
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		core_close(rig->core, rig->team.session[rank]);
-	core_expect(rig->core, send_read(rig, 1), 0);
-	expect_bytes(rig, 1);
-}
-
 READ_TEST(test_everything_ends_during_a_read)
 {
 	core_hold(rig->core, ZD_CMD_COPY);

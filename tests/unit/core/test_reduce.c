@@ -42,26 +42,6 @@ static void check_step(struct core_reducers *g, float factor)
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* Slices of 320 elements in chunks of 256 and 64: the first is summed while the second one travels. */
-ENGINE_TEST(test_chunks, .reduction_cut_bytes = 1024)
-{
-	struct core_reducers g;
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 640);
-	core_reduce(&g, 0, unit, 1.0f);
-	core_hold(core, ZD_CMD_COPY);
-	core_reduce(&g, 1, unit, 1.0f);
-	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 0);
-	core_run_on(core, ZD_CMD_COPY, 0);
-	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 1);
-	core_run_on(core, ZD_CMD_COPY, 1);
-	core_run_on(core, ZD_CMD_COPY, 1);
-	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 3);
-	core_unhold(core, ZD_CMD_COPY);
-	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 4);
-	core_reducers_end(&g);
-	check_step(&g, 1.0f);
-}
-
 /* Slices of 256 elements and more are cut: halves from 768 on, the rest as 7 to 3. */
 TEST(test_cuts)
 {
@@ -79,21 +59,6 @@ TEST(test_cuts)
 		check_step(&g, 1.0f);
 		core_end(core);
 	}
-}
-
-/* It fails as a whole, whichever chunk does. */
-ENGINE_TEST(test_a_chunk_fails, .reduction_cut_bytes = 1024)
-{
-	struct core_reducers g;
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 600);
-	core_reduce(&g, 0, unit, 1.0f);
-	core_hold(core, ZD_CMD_REDUCE);
-	core_reduce(&g, 1, unit, 1.0f);
-	core_run_on(core, ZD_CMD_REDUCE, 0);
-	core_fail_next(core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
-	core_run_on(core, ZD_CMD_REDUCE, 0);
-	core_unhold(core, ZD_CMD_REDUCE);
-	core_expect(core, core_backward_end(&g.team, 1), ZEROD_E_DEVICE);
 }
 
 /* ---- Producers ----------------------------------------------------------------------------------------- */
@@ -133,21 +98,6 @@ ENGINE_TEST(test_producers)
 	core_write(core, reply->place, ZEROD_FLOAT32, 0, 500, 1.0f);
 	core_pass(core, g.team.session[0], 1, 4);
 	assert_int_equal(core_count(core, ZD_CMD_REDUCE), 2);
-	core_reducers_end(&g);
-	check_step(&g, 1.0f);
-}
-
-ENGINE_TEST(test_fences_that_have_passed_already)
-{
-	struct core_reducers g;
-	struct zd_fence fence = {3, 2};
-	uint64_t unit = begin_one(&g, core, 1, ZEROD_FLOAT32, 64);
-	core_pass(core, g.team.session[0], 3, 2);
-	struct core_commit commit = {
-	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
-	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
-	assert_int_equal(core_count(core, ZD_CMD_WATCH), 0);
-	assert_int_equal(core_count(core, ZD_CMD_COPY), 0); /* alone: read from the entry */
 	core_reducers_end(&g);
 	check_step(&g, 1.0f);
 }
@@ -372,24 +322,4 @@ TEST(test_peer_dies_during_transfers)
 TEST(test_peer_dies_during_sums)
 {
 	peer_dies(ZD_CMD_REDUCE);
-}
-
-ENGINE_TEST(test_abort)
-{
-	struct core_reducers g;
-	uint64_t unit = begin_one(&g, core, 2, ZEROD_FLOAT32, 200);
-	uint64_t admin = core_open_admin(core);
-	struct zd_fence fence = {0, 1};
-	struct core_commit commit = {
-	        .bucket = g.bucket[0], .entry = core_put(&g, 0, unit, 1.0f), .nfences = 1, .fences = &fence};
-	core_expect(core, core_bucket_submit(&g.team, 0, &commit), 0);
-	uint64_t end = core_backward_end(&g.team, 0);
-	core_do(core, admin, ZD_REQ_ABORT_GROUP, g.team.group);
-	core_expect(core, end, ZEROD_E_ABORTED);
-	assert_int_equal(core_usage(core).bucket_bytes, 0);
-	assert_int_not_equal(core_quarantine(core, 0), 0); /* rank 0's streams write it */
-	core_pass(core, g.team.session[0], 0, 1);
-	assert_int_equal(core_quarantine(core, 0), 0);
-	core_expect(core, core_backward(&g.team, 0, 3, true), ZEROD_E_ABORTED);
-	core_expect(core, core_bucket_destroy(&g.team, 0, g.bucket[0]), 0);
 }

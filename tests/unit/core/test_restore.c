@@ -249,15 +249,6 @@ DURABLE_TEST(test_a_unit_that_was_described_anew)
 	assert_int_equal(row.row->unit->numel, unit.numel);
 }
 
-ENGINE_TEST(test_without_jobs_nothing_is_restored)
-{
-	core_journal(core);
-	struct core_team team = core_team_new(core, "job", 2, false);
-	(void)core_team_unit(&team, "w", UNIT_BYTES);
-	core_restart(core);
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
-}
-
 /* ---- Ended jobs ---------------------------------------------------------------------------------------- */
 
 static void end_job(struct durable *d)
@@ -370,20 +361,6 @@ TEST(test_a_group_without_shadows_inside_an_update_is_torn)
 		join_all(&d, 1, true);
 		core_end(d.core);
 	}
-}
-
-DURABLE_TEST(test_a_commit_mends_a_torn_group)
-{
-	core_expect(d->core, update(d, 0, 0), 0);
-	core_restart(d->core);
-	come_back(d, 1, true);
-	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_team_publish(&d->team, d->unit[unit]);
-	commit(d, 2);
-	core_restart(d->core);
-	expect_group(d, "PARKED", 2, false);
-	come_back(d, 2, false);
-	expect_commit(d, 2);
 }
 
 /* ---- Limits -------------------------------------------------------------------------------------------- */

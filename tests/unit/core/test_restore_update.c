@@ -74,57 +74,6 @@ TEST(test_memory_waits_for_former_processes)
 	}
 }
 
-/* A rank has ended before the daemon, and its process has not left. */
-TEST(test_a_process_that_lingers_over_the_restart)
-{
-	struct durable d;
-	uint32_t ncopies;
-	for (uint32_t restarts = 1; restarts <= 3; restarts++) {
-		start_lingering(&d, true);
-		core_expect(d.core, update(&d, 0, 0), 0);
-		uint64_t former[2] = {d.team.session[0], d.team.session[1]};
-		core_close(d.core, former[0]);
-		core_close(d.core, former[1]);
-		core_gone(d.core, former[1]);
-		ncopies = core_count(d.core, ZD_CMD_COPY);
-		for (uint32_t i = 0; i < restarts; i++)
-			core_restart(d.core);
-		write_undone(&d, 0, 0);
-		join_all(&d, 1, false);
-		uint64_t again = send_register(&d, 0, 0);
-		core_expect_waits(d.core, again, "");
-		assert_int_equal(core_count(d.core, ZD_CMD_COPY), ncopies);
-		register_again(&d, 0, 1);
-		core_gone(d.core, former[0]);
-		core_expect(d.core, again, 0);
-		for (uint32_t rank = 0; rank < 2; rank++)
-			register_again(&d, 1, rank);
-		expect_commit(&d, 1);
-		core_end(d.core);
-	}
-}
-
-/* After its process has left, no later daemon waits for it. */
-TEST(test_a_process_that_has_left_is_forgotten)
-{
-	struct durable d;
-	start_lingering(&d, true);
-	core_expect(d.core, keep(&d, d.team.session[0], "adam"), 0);
-	close_ranks(&d);
-	leave(&d, d.team.session);
-	core_restart(d.core);
-	assert_int_equal(core_pending(d.core, ZD_CMD_WATCH), 0);
-	come_back(&d, 1, false);
-	uint64_t former[2] = {d.team.session[0], d.team.session[1]};
-	core_restart(d.core);
-	leave(&d, former);
-	core_restart(d.core);
-	assert_int_equal(core_pending(d.core, ZD_CMD_WATCH), 0);
-	come_back(&d, 1, false);
-	expect_commit(&d, 1);
-	core_end(d.core);
-}
-
 TEST(test_an_allocation_waits_for_its_former_process)
 {
 	struct durable d;

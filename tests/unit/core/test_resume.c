@@ -261,25 +261,3 @@ TEST(test_a_mismatch_is_refused)
 	expect_commit(&d, 1);
 	core_end(d.core);
 }
-
-/* A rank dies, and then the daemon, when some units are resumed: the next ones find all of them. */
-TEST(test_ends_in_between)
-{
-	struct durable d;
-	struct known known, some;
-	begin(&d, &known, false);
-	join_all(&d, 1, false);
-	some = known;
-	some.ids[1] = 0;
-	assert_int_equal(resume(&d, 0, &some), 1u << 0);
-	core_close(d.core, d.team.session[0]);
-	core_expect(d.core, send_join(&d, 0), 0);
-	assert_int_equal(resume(&d, 0, &some), 1u << 0);
-	assert_int_equal(resume(&d, 1, &known), 3);
-	core_restart(d.core);
-	join_all(&d, 1, false);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		assert_int_equal(resume(&d, rank, &known), 3);
-	expect_commit(&d, 1);
-	core_end(d.core);
-}

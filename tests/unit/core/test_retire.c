@@ -204,20 +204,6 @@ RIG_TEST(test_segment_that_somebody_waits_for_stays, 3)
 
 /* ---- Sessions that unmap ------------------------------------------------------------------------------- */
 
-RIG_TEST(test_end_of_the_session_is_its_answer, 2)
-{
-	core_expect(rig->core, core_alloc(rig->core, rig->session, "alloc", 0, CORE_KIB),
-	            0); /* keeps the job */
-	uint64_t large = core_expect(rig->core, alloc(rig, SEGMENT), 0)->u.alloc.allocation;
-	uint64_t mate = core_open(rig->core, CORE_BOB);
-	free_behind(rig, large, NULL);
-	uint64_t request = core_alloc(rig->core, mate, "theirs", 0, SEGMENT);
-	assert_int_not_equal(core_told(rig->core, rig->other), 0);
-	expect_waits_for(rig, request, rig->other, core_told(rig->core, rig->other));
-	core_close(rig->core, rig->other);
-	core_expect(rig->core, request, 0);
-}
-
 /* So does the process of a reader whose session has ended before the shards that it mapped. */
 TEST(test_reader_that_lingers_keeps_what_it_mapped)
 {
@@ -273,18 +259,6 @@ RIG_TEST(test_end_of_the_job, 4)
 	assert_false(core_is_open(rig->core, rig->session));
 	core_expect(rig->core, request, 0);
 	assert_int_equal(segment_bytes(rig), 3 * SEGMENT);
-}
-
-/* The job of a retiring segment ends. */
-RIG_TEST(test_job_ends_while_its_segment_retires, 4)
-{
-	uint32_t segment = leave_gathers_segment(rig, "w");
-	uint64_t request = trim(rig, rig->other, 0);
-	expect_waits_for(rig, request, rig->session, segment);
-	core_do(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group);
-	core_unmap(rig->core, rig->session);
-	assert_int_equal(core_expect(rig->core, request, 0)->u.trim.freed_bytes, SEGMENT);
-	assert_int_equal(segment_bytes(rig), 0);
 }
 
 /* ---- trim ---------------------------------------------------------------------------------------------- */

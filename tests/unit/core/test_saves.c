@@ -53,35 +53,6 @@ static uint32_t count_saves(struct rig *rig)
 	return saves;
 }
 
-READ_TEST(test_pinned_commit_outlives_updates)
-{
-	uint64_t other = core_open(rig->core, CORE_ALICE), copies = core_count(rig->core, ZD_CMD_COPY);
-	assert_int_equal(pin(rig, rig->reader), 1);
-	core_team_publish_rank(&rig->team, rig->unit, 1);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 1);
-	core_expect(rig->core, send_read(rig, 1), 0); /* of a save and a shard */
-	expect_bytes(rig, 1);
-	core_team_publish_rank(&rig->team, rig->unit, 0);
-	commit(rig, 2);
-	core_team_publish(&rig->team, rig->unit);
-	assert_int_equal(count_saves(rig), RANKS);
-	core_expect(rig->core, send_read(rig, 1), 0);
-	expect_bytes(rig, 1);
-	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION,
-	                  "has updated its shard after step 2");
-	commit(rig, 3);
-	assert_int_equal(pin(rig, other), 3); /* in vain, since another commit is pinned */
-	unpin(rig, other);
-	core_expect(rig->core, send_read(rig, 1), 0);
-	unpin(rig, rig->reader);
-	assert_int_equal(count_saves(rig), 0);
-	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION, "the last commit is step 3");
-	assert_int_equal(pin(rig, rig->reader), 3);
-	core_team_publish(&rig->team, rig->unit);
-	core_expect(rig->core, send_read(rig, 3), 0);
-	expect_bytes(rig, 3);
-}
-
 READ_TEST(test_two_readers_of_a_commit)
 {
 	uint64_t other = core_open(rig->core, CORE_ALICE);
@@ -120,19 +91,6 @@ READ_TEST(test_update_ahead_of_its_save)
 	core_expect(rig->core, publish, 0);
 	core_expect(rig->core, send_read(rig, 1), 0);
 	expect_bytes(rig, 1);
-}
-
-/* A rank's streams may write from then on, before the copy has ended. */
-READ_TEST(test_rank_ends_during_its_save)
-{
-	pin(rig, rig->reader);
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, update_ahead(rig, 1), 0);
-	core_close(rig->core, rig->team.session[1]);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(count_saves(rig), 0);
-	core_expect_error(rig->core, send_read(rig, 1), ZEROD_E_STALE_VERSION,
-	                  "rank 1's shard of step 1 has gone");
 }
 
 READ_TEST(test_promise_is_broken_during_the_save)

@@ -137,38 +137,6 @@ RIG_TEST(test_sweep_ends_behind_the_streams_of_the_next_forward)
 	expect_fenced(rig, core_forward_begin(rig->core, rig->session, rig->team.group, 0, &fence, 1), 7);
 }
 
-RIG_TEST(test_watched_buffer_of_two_scopes_outlives_both)
-{
-	const struct zd_fence slow = {3, 7}, slower = {4, 2};
-	uint64_t outer = begin(rig, 0), inner = begin(rig, outer);
-	touch(rig, rig->a, outer);
-	touch(rig, rig->a, inner);
-	forward_end(rig, inner, true);
-	forward_end(rig, outer, true);
-	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, outer, &slower, 1),
-	            0);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-	core_expect(rig->core, core_scope_end(rig->core, rig->session, ZD_REQ_CLAIM_END, inner, &slow, 1), 0);
-	assert_int_equal(gathered_bytes(rig), 0);
-	core_pass(rig->core, rig->session, 3, 7);
-	assert_int_equal(core_quarantine(rig->core, 0), UNIT_BYTES);
-	core_pass(rig->core, rig->session, 4, 2);
-	assert_int_equal(core_quarantine(rig->core, 0), 0);
-}
-
-RIG_TEST(test_session_dies_with_a_watch_under_way)
-{
-	const struct zd_fence fence = {3, 7};
-	uint64_t scope = begin(rig, 0);
-	touch(rig, rig->a, scope);
-	core_expect(rig->core,
-	            core_scope_end(rig->core, rig->session, ZD_REQ_SCOPE_ABANDON, scope, &fence, 1), 0);
-	touch(rig, rig->b, begin(rig, 0));
-	core_close(rig->core, rig->session);
-	assert_int_equal(gathered_bytes(rig), 0);
-	assert_int_equal(nscopes(rig), 0);
-}
-
 /* ---- Ends sent right behind gathers -------------------------------------------------------------------- */
 
 /* A gather in the scope that waits for the first version. */

@@ -53,25 +53,6 @@ ENGINE_TEST(test_all_reduce_needs_all)
 	core_expect(core, core_backward_end(&g.team, 1), 0);
 }
 
-/* The same unit again, while rank 1 has not summed the first backward's. */
-TEST(test_next_backward_meanwhile)
-{
-	struct core_reducers g;
-	uint64_t unit, late;
-	struct core_driver *core = open_ahead(&g, &unit, false, &late);
-	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
-	core_reduce(&g, 0, unit, 2.0f);
-	uint64_t end = core_backward_end(&g.team, 0);
-	core_unhold(core, ZD_CMD_REDUCE);
-	core_expect(core, late, 0);
-	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
-	core_reduce(&g, 1, unit, 2.0f);
-	core_expect(core, end, 0);
-	core_expect(core, core_backward_end(&g.team, 1), 0);
-	core_check_step(&g, 1, 1, 3.0f);
-	core_end(core);
-}
-
 TEST(test_unit_may_not_go)
 {
 	struct core_reducers g;
@@ -98,20 +79,6 @@ TEST(test_late_failure)
 	core_unhold(core, ZD_CMD_REDUCE);
 	core_expect_error(core, late, ZEROD_E_DEVICE, "the reduction of unit 'w' for rank 1");
 	core_expect_error(core, step, ZEROD_E_DEVICE, "the device broke");
-	core_end(core);
-}
-
-/* Its trainer dies then: the other rank is told, and what the sum under way uses stays until that ends. */
-TEST(test_rank_ahead_dies)
-{
-	struct core_reducers g;
-	uint64_t unit, late;
-	struct core_driver *core = open_ahead(&g, &unit, true, &late);
-	core_close(core, g.team.session[0]);
-	core_expect_error(core, late, ZEROD_E_PEER_LOST, "rank 0");
-	assert_int_not_equal(core_quarantine(core, 1), 0);
-	core_unhold(core, ZD_CMD_REDUCE);
-	assert_int_equal(core_quarantine(core, 0) + core_quarantine(core, 1), 0);
 	core_end(core);
 }
 

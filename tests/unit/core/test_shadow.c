@@ -82,27 +82,6 @@ TEST(test_death_at_every_point)
 	}
 }
 
-/* The way back is cut short, again and again. */
-SHADOW_TEST(test_death_while_set_back)
-{
-	both_publish(s, 0);
-	both_publish(s, 1);
-	core_hold(s->core, ZD_CMD_COPY);
-	close_rank(s, 0);
-	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2 * NUNITS);
-	core_run_on(s->core, ZD_CMD_COPY, 0);
-	close_rank(s, 1);
-	core_run_on(s->core, ZD_CMD_COPY, 1);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		(void)send_join(s, rank);
-	close_rank(s, 0);
-	close_rank(s, 1);
-	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2 * NUNITS - 2); /* none is begun twice */
-	core_unhold(s->core, ZD_CMD_COPY);
-	recover(s, 1);
-	expect_commit(s, 1);
-}
-
 /* Death before the first commit: what was there at the registration. */
 SHADOW_TEST(test_nothing_committed_yet)
 {
@@ -167,22 +146,6 @@ SHADOW_TEST(test_survivor_does_not_go_on_unaware)
 	core_team_check(&s->team, core_expect(s->core, waiting, 0), 1);
 	core_expect_error(s->core, gather(s, 0, 1), ZEROD_E_PEER_LOST, text);
 	core_expect(s->core, core_release(s->core, s->team.session[0], s->unit[1]), 0);
-	recover(s, 1);
-	expect_commit(s, 1);
-}
-
-/* A loss is told before the rank's own work, although nothing of it was undone: the first update neither
- * begins nor lets others gather. After the reset all ranks are at the last commit. */
-SHADOW_TEST(test_survivor_is_told_by_its_first_update)
-{
-	close_rank(s, 1);
-	core_expect(s->core, send_join(s, 1), 0);
-	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_expect(s->core, send_register(s, unit, 1), 0);
-	core_expect_error(s->core, update(s, 0, 0), ZEROD_E_PEER_LOST, "rank 1 (pid 1001)");
-	core_expect(s->core, publish(s, 0, 0), ZEROD_E_STATE);
-	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 1);
-	core_expect(s->core, core_release(s->core, s->team.session[1], s->unit[0]), 0);
 	recover(s, 1);
 	expect_commit(s, 1);
 }
@@ -276,44 +239,6 @@ SHADOW_TEST(test_one_copy_a_step)
 	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 2); /* a commit copies nothing */
 	publish_undone(s, 0, 0);
 	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 3);
-}
-
-/* The copy goes on when nobody waits for it any more, and the next update finds it. */
-SHADOW_TEST(test_update_that_gives_up)
-{
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
-	                       .u.update_begin = {.n_units = 1, .units = &s->unit[0]}};
-	core_hold(s->core, ZD_CMD_COPY);
-	uint64_t late = core_send_until(s->core, s->team.session[0], 10, &args);
-	core_tick(s->core, 20);
-	core_expect_error(s->core, late, ZEROD_E_DEADLINE, "to be saved");
-	uint64_t next = update(s, 0, 0);
-	core_expect_waits(s->core, next, "to be saved");
-	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 1);
-	core_unhold(s->core, ZD_CMD_COPY);
-	core_expect(s->core, next, 0);
-	uint32_t copies = core_count(s->core, ZD_CMD_COPY);
-	close_rank(s, 0);
-	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 1);
-	recover(s, 1);
-	/* granted, given up by the reset, and begun again: still the same shadow */
-	core_expect(s->core, update(s, 0, 0), 0);
-	assert_int_equal(core_count(s->core, ZD_CMD_COPY), copies + 1);
-}
-
-/* A commit of what was not published keeps what there is. */
-SHADOW_TEST(test_commit_without_a_new_version)
-{
-	publish_undone(s, 0, 0);
-	close_rank(s, 0);
-	recover(s, 1);
-	core_hold(s->core, ZD_CMD_COPY);
-	commit(s, 2);
-	core_unhold(s->core, ZD_CMD_COPY);
-	publish_undone(s, 0, 0);
-	close_rank(s, 1);
-	expect_shard(s, 0, 0, core_pattern(0, 1));
-	recover(s, 2);
 }
 
 /* ---- Devices that fail --------------------------------------------------------------------------------- */

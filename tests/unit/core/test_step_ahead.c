@@ -217,21 +217,6 @@ SCENE_TEST(test_a_rank_gives_up)
 	core_reducers_begin(&s->g, 3, true);
 }
 
-/* Told once, by the next backward, where nobody asks. */
-SCENE_TEST(test_a_sum_fails)
-{
-	uint64_t steps[NRANKS];
-	promise_all(s, steps);
-	core_fail_next(s->core, ZD_CMD_REDUCE, ZEROD_E_DEVICE, "gone");
-	core_unhold(s->core, ZD_CMD_REDUCE);
-	assert_true(passed(s, 1, steps[1]));
-	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
-	expect_failed(s, steps[0], ZEROD_E_DEVICE, "gone");
-	core_expect_error(s->core, core_backward(&s->g.team, 1, 3, true), ZEROD_E_DEVICE, "gone");
-	core_do(s->core, s->g.team.session[0], ZD_REQ_SESSION_RESET, 0); /* the owner */
-	core_reducers_begin(&s->g, 3, true);
-}
-
 SCENE_TEST(test_zeroing_fails)
 {
 	uint64_t steps[NRANKS];

@@ -181,22 +181,6 @@ ENGINE_TEST(test_mismatch_is_forgotten_when_the_rank_goes)
 	core_expect_waits(core, core_gather(core, team.session[0], id), "rank 1 to register");
 }
 
-/* Its shard of before is still being read; that is no registration of today. */
-ENGINE_TEST(test_mismatch_beside_a_shard_that_goes)
-{
-	struct core_unit other = {.name = "w", .numel = 64};
-	struct core_team team = core_team_new(core, "job", 2, false);
-	uint64_t unit = core_team_unit(&team, "w", 512);
-	core_hold(core, ZD_CMD_COPY);
-	core_expect(core, core_gather(core, team.session[0], unit), 0);
-	core_expect(core, core_release(core, team.session[0], unit), 0);
-	core_do(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit);
-	core_expect(core, core_register(core, team.session[1], team.group, &other), ZEROD_E_MISMATCH);
-	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_MISMATCH,
-	                  "rank 1 says float32, 64 elements");
-	core_unhold(core, ZD_CMD_COPY);
-}
-
 ENGINE_TEST(test_registering_twice)
 {
 	struct core_unit unit = {.name = "w", .numel = 128};
@@ -235,44 +219,6 @@ ENGINE_TEST(test_fill_that_fails_leaves_nothing)
 	assert_int_equal(core_usage(core).shard_bytes, 0);
 	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
 	core_register_ok(core, team.session[0], team.group, &unit);
-}
-
-ENGINE_TEST(test_session_ends_while_its_shard_is_filled)
-{
-	struct core_team team = core_team_new(core, "job", 1, false);
-	core_hold(core, ZD_CMD_FILL);
-	(void)core_register(core, team.session[0], team.group, &(struct core_unit){.name = "w", .numel = 64});
-	core_close(core, team.session[0]);
-	assert_int_equal(core_usage(core).shard_bytes, 0);
-	assert_int_equal(core_quarantine(core, 0), 256);
-	core_unhold(core, ZD_CMD_FILL);
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
-}
-
-/* The deadline of a registration ends the request; the shard that it made stays, and is found by the next
- * one. */
-ENGINE_TEST(test_registration_that_ends_early)
-{
-	struct zd_args args = {.kind = ZD_REQ_UNIT_REGISTER};
-	struct core_team team = core_team_new(core, "job", 1, false);
-	args.u.unit_register.group = team.group;
-	args.u.unit_register.name = (char *)"w";
-	args.u.unit_register.dtype = ZEROD_FLOAT32;
-	args.u.unit_register.numel = 64;
-	core_hold(core, ZD_CMD_SEGMENT_CREATE);
-	uint64_t request = core_send_until(core, team.session[0], 1, &args);
-	core_expect_waits(core, request, "unit_register: a segment of device 0 to be created");
-	core_tick(core, 1);
-	core_expect(core, request, ZEROD_E_DEADLINE);
-	core_unhold(core, ZD_CMD_SEGMENT_CREATE);
-	assert_int_equal(core_rows(core, ZD__TABLE__UNITS, NULL, 0), 0);
-	core_hold(core, ZD_CMD_FILL);
-	request = core_send_until(core, team.session[0], 2, &args);
-	core_tick(core, 2);
-	core_expect(core, request, ZEROD_E_DEADLINE);
-	core_unhold(core, ZD_CMD_FILL);
-	core_expect(core, core_send(core, team.session[0], &args), 0);
-	assert_int_equal(core_usage(core).shard_bytes, 256);
 }
 
 ENGINE_TEST(test_unregister_is_refused_while_in_use)

@@ -127,30 +127,6 @@ TEST(test_room_of_a_window_that_a_rank_has_left)
 	core_abandon(core);
 }
 
-/* The memory of a host unit's sum is host memory, and its segment is created on demand. */
-TEST(test_room_in_host_memory)
-{
-	struct core_driver *core = core_new(&(struct core_options){
-	        .ndevices = 2, .unordered = true, .host_arena_bytes = CORE_MIB, .segment_bytes = 65536});
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, 64 * CORE_KIB, 4);
-	uint64_t a = core_team_register(&g.team,
-	                                &(struct core_unit){.name = "host", .numel = 512, .on_host = true});
-	uint64_t entry[2];
-	untarget(&g, a);
-	core_reducers_begin(&g, 3, true);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		entry[rank] = core_put(&g, rank, a, 1);
-	core_hold(core, ZD_CMD_SEGMENT_CREATE);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_submit(&g, rank, entry[rank], NULL), 0);
-	assert_true(core_pending(core, ZD_CMD_SEGMENT_CREATE) > 0);
-	while (core_pending(core, ZD_CMD_SEGMENT_CREATE) > 0)
-		core_run_one(core, ZD_CMD_SEGMENT_CREATE);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_expect(core, core_wait_sum(&g.team, rank, a, false), 0);
-	core_abandon(core);
-}
-
 /* The group fails while a sum is lent: its place does not change before the return. */
 TEST(test_a_place_does_not_change_under_a_loan)
 {

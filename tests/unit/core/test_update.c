@@ -40,24 +40,6 @@ static void expect_versions(struct rig *rig, uint64_t unit, uint64_t lowest, uin
 
 /* ---- update_begin -------------------------------------------------------------------------------------- */
 
-RIG_TEST(test_update_that_ends_early_lets_gathers_go_on)
-{
-	struct zd_args args = {.kind = ZD_REQ_UPDATE_BEGIN,
-	                       .u.update_begin = {.n_units = 1, .units = &rig->unit}};
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	uint64_t update = core_send_until(rig->core, rig->team.session[0], 2000000, &args);
-	uint64_t gather = core_gather(rig->core, rig->team.session[0], rig->unit);
-	core_expect_waits(rig->core, gather, "rank 0 to publish version 2");
-	core_tick(rig->core, 2000000);
-	core_expect_error(rig->core, update, ZEROD_E_DEADLINE,
-	                  "update_begin: waited 2 ms for 1 transfer that reads the shard of rank 0");
-	const struct zd_reply *reply = core_expect(rig->core, gather, 0);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_team_check(&rig->team, reply, 1);
-	core_expect(rig->core, core_update(rig->core, rig->team.session[0], rig->unit), 0);
-}
-
 /* Other ranks were promised these bytes: no stream of this one may be left to keep off. */
 RIG_TEST(test_transfers_are_awaited_by_the_request)
 {
@@ -93,20 +75,6 @@ RIG_TEST(test_updates_are_all_or_nothing)
 	core_expect(rig->core, update_list(rig, ZD_REQ_PUBLISH, 0, both, 2), 0);
 	expect_versions(rig, rig->unit, 1, 2);
 	expect_versions(rig, rig->other, 1, 2);
-}
-
-RIG_TEST(test_list_is_granted_when_its_last_shard_is_free)
-{
-	const uint64_t both[] = {rig->unit, rig->other};
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->other), 0);
-	uint64_t update = update_list(rig, ZD_REQ_UPDATE_BEGIN, 0, both, 2);
-	core_expect_waits(rig->core, update, "shard of rank 0 of unit 'v'");
-	/* not even the other shard is open */
-	core_expect_error(rig->core, core_publish(rig->core, rig->team.session[0], rig->unit), ZEROD_E_STATE,
-	                  "unit 'w' is UPDATE_WAIT; publish needs it UPDATING");
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, update, 0);
 }
 
 RIG_TEST(test_units_of_two_groups_are_not_mixed)
@@ -310,23 +278,6 @@ RIG_TEST(test_failed_transfer_is_not_joined)
 	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
 }
 
-/* Its timeline is aborted, and streams that wait there for another gather were freed; they do for this one
- * too, if its release was sent ahead of them. */
-RIG_TEST(test_failed_transfer_of_a_released_copy)
-{
-	uint64_t session = rig->team.session[0];
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, core_gather(rig->core, session, rig->unit), 0);
-	core_expect(rig->core, core_release(rig->core, session, rig->unit), 0);
-	core_fail_next(rig->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "ECC error");
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_true(core_timeline(rig->core, session, 1) == ZD_FENCE_ABORTED);
-	core_expect(rig->core, core_update(rig->core, session, rig->unit), ZEROD_E_POISONED);
-	core_do(rig->core, session, ZD_REQ_SESSION_RESET, 0);
-	assert_true(core_timeline(rig->core, session, 1) != ZD_FENCE_ABORTED);
-	core_expect(rig->core, core_update(rig->core, session, rig->unit), 0);
-}
-
 /* ---- commit -------------------------------------------------------------------------------------------- */
 
 static void expect_committed(struct rig *rig, uint64_t step)
@@ -381,18 +332,4 @@ RIG_TEST(test_commit_fails_for_all_or_none)
 	core_expect(rig->core, commit(rig, 1, 1), 0);
 	core_expect(rig->core, first, 0);
 	expect_committed(rig, 1);
-}
-
-RIG_TEST(test_commit_that_ends_early_counts_for_nothing)
-{
-	struct zd_args args = {.kind = ZD_REQ_COMMIT, .u.commit = {.group = rig->team.group, .step = 7}};
-	uint64_t late = core_send_until(rig->core, rig->team.session[0], 1, &args);
-	core_tick(rig->core, 1);
-	core_expect_error(rig->core, late, ZEROD_E_DEADLINE, "rank 1 to commit");
-	uint64_t second = commit(rig, 1, 8); /* no mismatch with what is over */
-	core_expect_waits(rig->core, second, "rank 0 to commit");
-	expect_committed(rig, 0);
-	core_expect(rig->core, commit(rig, 0, 8), 0);
-	core_expect(rig->core, second, 0);
-	expect_committed(rig, 8);
 }

@@ -47,17 +47,6 @@ SCENE_TEST(test_a_step_inside_a_backward)
 	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE, "backward 1 of rank 0 runs");
 }
 
-/* Its target cannot be had in a second backward, which is as if it had not been asked for. */
-SCENE_TEST(test_a_backward_that_cannot_begin)
-{
-	core_reducers_begin(&s->g, 3, false);
-	core_reducers_end(&s->g);
-	core_expect(s->core, core_backward(&s->g.team, 0, 2, false), ZEROD_E_MISMATCH);
-	core_reducers_begin(&s->g, 3, false);
-	core_reducers_end(&s->g);
-	core_check_step(&s->g, 0, 1, 0.0f);
-}
-
 /* ---- Counts that differ -------------------------------------------------------------------------------- */
 
 /* The rank with fewer asks for the step first. */
@@ -159,24 +148,4 @@ SCENE_TEST(test_the_next_backward_leaves_it)
 	core_expect(s->core, core_step(&s->g.team, 1), ZEROD_E_MISMATCH);
 	backward(s, 2.0f);
 	core_check_step(&s->g, 0, 1, 2.0f);
-}
-
-/* One that had ended its backward before is told by the next one that it asks for, and leaves it after. */
-TEST(test_no_rank_leaves_it_untold)
-{
-	struct core_scene s;
-	core_scene_open(&s, 3, 1, NULL);
-	for (uint32_t rank = 0; rank < 3; rank++)
-		pass_through(&s, rank);
-	core_expect(s.core, begin(&s, 0), 0);
-	core_expect(s.core, core_step(&s.g.team, 1), ZEROD_E_MISMATCH);
-	core_expect_error(s.core, begin(&s, 2), ZEROD_E_MISMATCH, "rank 1 runs 1 backward in this step");
-	core_expect(s.core, begin(&s, 2), 0);
-	core_expect(s.core, core_backward_end(&s.g.team, 0), ZEROD_E_MISMATCH);
-	core_expect(s.core, begin(&s, 0), 0);
-	core_expect(s.core, begin(&s, 1), 0);
-	core_reduce_all(&s.g, s.unit, 1.0f);
-	core_reducers_end(&s.g);
-	core_check_step(&s.g, 0, 1, 1.0f);
-	core_end(s.core);
 }

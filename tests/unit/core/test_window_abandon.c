@@ -94,43 +94,6 @@ SCENE_TEST(test_before_the_last_commit)
 	}
 }
 
-/* After all have committed: the sums are dropped where they are. */
-SCENE_TEST(test_after_the_last_commit)
-{
-	core_reducers_begin(&s->g, 3, false);
-	core_hold(s->core, ZD_CMD_REDUCE);
-	core_reduce_all(&s->g, s->unit, 1.0f);
-	uint64_t abandoned = abandon(s, 1, NULL, 0), end = core_backward_end(&s->g.team, 0);
-	core_expect_waits(s->core, end, "unit 'w'"); /* its gradient is being read */
-	core_unhold(s->core, ZD_CMD_REDUCE);
-	core_expect(s->core, abandoned, 0);
-	core_expect(s->core, end, 0);
-	core_expect(s->core, core_backward_end(&s->g.team, 2), 0);
-	expect_nothing_held(s);
-	expect_abandoned(s, 0, 1);
-	expect_abandoned(s, 2, 1);
-	train(s, 1);
-}
-
-/* Between two backwards; a rank that waits in its step is told at once. */
-SCENE_TEST(test_between_backwards)
-{
-	core_reducers_begin(&s->g, 3, false);
-	core_reduce_all(&s->g, s->unit, 1.0f);
-	core_reducers_end(&s->g);
-	uint64_t step = core_step(&s->g.team, 0);
-	core_expect_waits(s->core, step, "rank 1 to begin the step");
-	core_expect(s->core, abandon(s, 1, NULL, 0), 0);
-	assert_true(core_expect(s->core, step, 0)->u.step_begin.abandoned);
-	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), 0);
-	core_expect(s->core, begin(s, 2), 0); /* has not noticed */
-	core_reduce(&s->g, 2, s->unit, 1.0f);
-	core_expect(s->core, core_backward_end(&s->g.team, 2), 0);
-	expect_nothing_held(s);
-	expect_abandoned(s, 2, 1);
-	train(s, 1);
-}
-
 /* An entry that a rank has reserved is the rank's until its commit; an entry of the rank that abandons, until
  * its streams have passed. */
 SCENE_TEST(test_entries_that_are_not_committed)
@@ -252,22 +215,6 @@ SCENE_TEST(test_all_skip_the_rest)
 		ends[rank] = end_skipping(s, rank);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		core_expect(s->core, ends[rank], 0);
-}
-
-/* A reservation is no reduction yet, and one that is given up leaves nothing to be skipped. */
-SCENE_TEST(test_skip_rest_beside_a_reservation)
-{
-	core_reducers_begin(&s->g, 3, false);
-	uint64_t end = end_skipping(s, 2);
-	uint64_t entry = core_put(&s->g, 0, s->unit, 1.0f);
-	core_expect_waits(s->core, end, "rank 0 to end its backward");
-	core_expect(s->core, core_submit(&s->g, 0, entry, NULL), 0);
-	uint64_t first = core_backward_end(&s->g.team, 0);
-	core_expect(s->core, core_backward_end(&s->g.team, 1),
-	            ZEROD_E_MISMATCH); /* it did not ask for that */
-	core_expect(s->core, first, ZEROD_E_MISMATCH);
-	core_expect(s->core, end, ZEROD_E_MISMATCH);
-	train(s, 1);
 }
 
 /* The sum of a unit that is registered behind the bound target has no place there: it cannot be skipped. */

@@ -246,7 +246,7 @@ STEP_TEST(test_step_end_after_the_replacement)
 	core_expect(s->core, core_step_end(&s->g.team, 0, NULL, 0), ZEROD_E_STATE);
 }
 
-/* It is bound no more: units that come and go meanwhile change the next one. */
+/* An abandoned target is not bound: units that come and go meanwhile change the next target. */
 STEP_TEST(test_units_beside_an_abandoned_target)
 {
 	lose_peer(s);

@@ -395,16 +395,6 @@ NODES_TEST(test_rank_is_killed)
 	expect_bytes(nodes, unit, 1);
 }
 
-/* The rank's death ends the group, not that its requests are given up. */
-NODES_TEST(test_rank_is_killed_while_it_waits)
-{
-	uint64_t unit[CORE_NODES];
-	core_nodes_unit(nodes, "w", 1024, unit);
-	(void)core_gather_version(nodes->node[0].core, core_nodes_session(nodes, 0), unit[0], 2);
-	replace(nodes, 0);
-	expect_ended(nodes, 1, ZEROD_E_PEER_LOST, "rank 0 (pid 1001) of group 'world' is gone");
-}
-
 static void abort_group(struct core_nodes *nodes)
 {
 	struct core_driver *core = nodes->node[0].core;

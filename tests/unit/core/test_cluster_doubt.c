@@ -214,18 +214,6 @@ TEST(test_restarts_after_a_commit)
 	}
 }
 
-TEST(test_kill_before_others_vote)
-{
-	static const struct core_nodes_config *const configs[] = {&shadowed, &hybrid, &exchanged};
-	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
-		struct rig rig;
-		start(&rig, configs[i]);
-		end_half_voted(&rig);
-		expect_at(&rig, configs[i], 1, 1);
-		core_net_end(rig.nodes.net);
-	}
-}
-
 TEST(test_all_are_in_doubt)
 {
 	static const struct core_nodes_config *const configs[] = {&shadowed, &hybrid, &exchanged, &three};

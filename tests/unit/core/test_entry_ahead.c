@@ -65,7 +65,7 @@ ENGINE_TEST(test_not_before_the_sums_are_launched)
 	assert_true(passed(&g, 0, granted(&g, request)));
 }
 
-/* Nor is the place of an entry that its own rank has not committed. */
+/* The place of an entry that its own rank has not committed is not granted ahead. */
 ENGINE_TEST(test_not_before_its_own_commit)
 {
 	uint64_t units[2];

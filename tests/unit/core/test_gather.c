@@ -52,17 +52,6 @@ RIG_TEST(test_gather_is_inflight_then_available)
 	core_team_check(&rig->team, reply, 1);
 }
 
-ENGINE_TEST(test_several_ranks_of_a_device_share_its_fence)
-{
-	struct core_team team = core_team_new(core, "job", 4, false);
-	uint64_t unit = core_team_unit(&team, "w", 1024);
-	const struct zd_reply *reply = core_expect(core, core_gather(core, team.session[3], unit), 0);
-	assert_int_equal(reply->fences.count, 1);
-	assert_int_equal(reply->fences.fences[0].value, 4);
-	assert_int_equal(core_timeline(core, team.session[3], 0), 4);
-	core_team_check(&team, reply, 1);
-}
-
 RIG_TEST(test_second_gather_joins)
 {
 	struct zd_engine_totals totals;

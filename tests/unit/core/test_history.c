@@ -234,19 +234,6 @@ ENGINE_TEST(test_a_wait_has_a_begin_an_end_and_its_reason)
 	assert_string_equal(end->request, "group_join");
 }
 
-/* The join's group ends before the wait does. */
-ENGINE_TEST(test_a_wait_ends_with_its_session)
-{
-	struct core_join join = {.job = "lm", .world_size = 2};
-	struct events events = {.count = 0};
-	uint64_t session = core_open(core, CORE_ALICE), before = newest(core);
-	(void)core_join(core, session, &join);
-	core_close(core, session);
-	read_after(core, before, &events);
-	assert_int_equal(find(&events, "wait_end")->event.session, session);
-	assert_string_equal(find(&events, "job_end")->job, "lm");
-}
-
 ENGINE_TEST(test_sessions_and_groups_end_for_a_reason)
 {
 	struct core_team team;

@@ -261,23 +261,6 @@ HOST_TEST(test_ranks_end_meanwhile)
 	                  "rank 1 has joined after step 1");
 }
 
-HOST_TEST(test_abandoned_by_its_deadline)
-{
-	core_expect(rig->core, save(rig, 0, 1), 0);
-	publish_and_commit(rig, 2);
-	core_hold(rig->core, ZD_CMD_COPY);
-	uint64_t saved = core_send_until(rig->core, rig->team.session[0], 5,
-	                                 &(struct zd_args){.kind = ZD_REQ_COMMIT_SAVE,
-	                                                   .u.commit_save.group = rig->team.group,
-	                                                   .u.commit_save.step = 2});
-	core_tick(rig->core, 5);
-	core_expect_error(rig->core, saved, ZEROD_E_DEADLINE, "step 2 to be copied to host memory");
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(copied_bytes(rig), UNIT_BYTES);
-	core_team_publish(&rig->team, rig->unit);
-	expect_read(rig, 1, 1);
-}
-
 /* Neither the copy's failure nor a shard that was not saved leaves anything. */
 HOST_TEST(test_failures)
 {

@@ -111,7 +111,7 @@ TEST(test_chunks_go_down_one_by_one)
 	core_end(s.core);
 }
 
-/* Neither target stays. */
+/* After a failed backward_begin neither target stays. */
 TEST(test_host_memory_is_too_small)
 {
 	struct scene s = open_scene(8 * CORE_KIB); /* the shards' segment is half of it */

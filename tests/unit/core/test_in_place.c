@@ -169,7 +169,7 @@ RIG_TEST(test_gather_behind_a_publish)
 	expect_nothing_taken(rig);
 }
 
-/* Its streams are freed and the lease stays. The update is open still, and can be published again. */
+/* A failed publish frees its streams, and the lease stays. The update is open and can be published again. */
 RIG_TEST(test_publish_fails)
 {
 	uint64_t published = publish_behind(rig, rig->unit, 1, 100);
@@ -358,21 +358,6 @@ TEST(test_session_ends)
 		assert_int_equal(core_quarantine(rig.core, 0), 0);
 		core_end(rig.core);
 	}
-}
-
-/* Two units of one slot are held at once, at addresses of their own. */
-RIG_TEST(test_slot_is_not_occupied)
-{
-	uint64_t unit[2];
-	for (int i = 0; i < 2; i++)
-		unit[i] = core_team_slot_unit(&rig->team, i ? "a" : "b", UNIT_BYTES, 1);
-	for (int i = 0; i < 2; i++) {
-		const struct core_unit again = {.name = i ? "a" : "b", .numel = UNIT_BYTES / 4, .slot = 1};
-		const struct zd_reply *reply = core_expect(rig->core,
-		                                           core_gather(rig->core, rig->session, unit[i]), 0);
-		expect_place(reply, shard_of(rig, &again));
-	}
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), 0);
 }
 
 /* Hybrid groups with one rank in each daemon are alone with their shards as well. */

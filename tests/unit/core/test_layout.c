@@ -185,22 +185,3 @@ ENGINE_TEST(test_ranks_freeze_different_units)
 	core_reducers_step(&g, step);
 	core_reducers_step_end(&g);
 }
-
-/* A rank's changes to a unit end with its part: the replacement begins with the unit as it was described. */
-ENGINE_TEST(test_rank_that_is_replaced)
-{
-	struct core_unit unit = {.name = "w", .numel = NUMEL};
-	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	uint64_t w = core_reducers_unit(&g, "w", NUMEL);
-	set_frozen_all(&g, w, true);
-	core_close(core, g.team.session[1]);
-	g.team.session[1] = core_open(core, CORE_ALICE);
-	core_join_ok(core, g.team.session[1], &(struct core_join){.world_size = 2, .rank = 1, .device = 1});
-	core_register_ok(core, g.team.session[1], g.team.group, &unit);
-	core_expect_told(core, g.team.session[0], g.team.group, "rank 1");
-	core_expect(core, core_backward(&g.team, 0, 3, true), 0);
-	core_expect_error(core, core_backward(&g.team, 1, 3, true), ZEROD_E_MISMATCH,
-	                  "unit 'w' is trainable for rank 1 and frozen for rank 0");
-	core_expect(core, set_frozen(&g, 1, w, true), 0);
-	core_expect(core, core_backward(&g.team, 1, 3, true), 0);
-}

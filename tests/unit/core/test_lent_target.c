@@ -58,26 +58,6 @@ SCENE_TEST(test_no_sum_under_a_reader)
 	core_reducers_end(&s->g);
 }
 
-/* Nothing to lend, which a rank is told in a later backward as well. */
-SCENE_TEST(test_a_unit_that_all_skip)
-{
-	core_reducers_begin(&s->g, 3, true);
-	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_STATE,
-	                  "neither reduced nor skipped");
-	core_skip_all(&s->g, s->unit);
-	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_NOT_FOUND,
-	                  "all ranks have skipped it");
-	core_reducers_end(&s->g);
-	core_expect_error(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), ZEROD_E_NOT_FOUND,
-	                  "all ranks have skipped it");
-	core_reducers_begin(&s->g, 3, true);
-	core_expect_error(s->core, core_wait_sum(&s->g.team, 1, s->unit, true), ZEROD_E_NOT_FOUND,
-	                  "all ranks have skipped it");
-	core_reduce_all(&s->g, s->unit, 1.0f);
-	core_expect(s->core, core_wait_sum(&s->g.team, 0, s->unit, false), 0);
-	core_reducers_end(&s->g);
-}
-
 /* Another rank abandons the window: the place stays until it is returned and its reader has passed. */
 SCENE_TEST(test_a_place_of_an_abandoned_window)
 {
@@ -105,7 +85,7 @@ static void give_up_step(struct core_scene *s, const char *waits_for)
 	core_expect_error(s->core, step, ZEROD_E_DEADLINE, waits_for);
 }
 
-/* It still zeroes it: a further backward's sums wait. The unit has no padding that would be zeroed, too. */
+/* A step that was given up still zeroes the target: sums of a further backward wait. */
 SCENE_TEST(test_no_sum_under_a_fill)
 {
 	s->unit = core_reducers_unit(&s->g, "x", NRANKS * 64);

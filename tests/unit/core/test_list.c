@@ -622,19 +622,3 @@ RIG_TEST(test_waits_for_memory_end_a_page)
 	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 4, take, &page), 0);
 	assert_int_equal(page.n, 1);
 }
-
-/* Ids are spread over several objects of one table: buffers and gathers that wait for storage. */
-RIG_TEST(test_rows_ascend)
-{
-	struct core_row row[CORE_ROW_ITEMS];
-	uint64_t other = core_team_unit(&rig->team, "v", UNIT_BYTES);
-	(void)core_gather_version(rig->core, rig->session, rig->unit, 9);
-	core_expect(rig->core, core_gather(rig->core, rig->team.session[1], rig->unit), 0);
-	(void)core_gather_version(rig->core, rig->team.session[1], other, 9);
-	core_expect(rig->core, core_gather(rig->core, rig->session, other), 0);
-	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, row, CORE_ROW_ITEMS), 4);
-	for (int i = 1; i < 4; i++)
-		assert_true(row[i].id > row[i - 1].id);
-	assert_string_equal(row[0].state, "WAITING");
-	assert_string_equal(row[3].state, "AVAILABLE");
-}

@@ -105,35 +105,6 @@ static void abort_team(const struct core_team *team)
 	core_close(team->core, admin);
 }
 
-/* A gather has its turn on one device when the one before it leaves another's queue, whichever device is
- * looked at first. */
-TEST(test_order_over_devices)
-{
-	struct rig rig;
-	struct core_nodes second;
-	uint64_t y[CORE_NODES];
-	rig_over_devices(&rig, &second, y);
-	for (uint32_t upwards = 0; upwards < 2; upwards++) {
-		const uint64_t *before = upwards ? rig.u : y, *behind = upwards ? y : rig.u;
-		struct core_nodes *nodes = upwards ? &rig.nodes : &second;
-		uint64_t first = core_gather_version(core_of(&rig, 0), session_of(&rig, 0), before[0], 2);
-		uint64_t next = gather(&rig, behind, 0);
-		core_expect_waits(core_of(&rig, 0), next, "its turn behind the gather of unit");
-		core_nodes_publish(nodes, before);
-		core_expect(core_of(&rig, 0), first, 0);
-		core_expect(core_of(&rig, 0), next, 0);
-		release(&rig, before, 0);
-		release(&rig, behind, 0);
-		for (uint32_t rank = 1; rank < 4; rank++) {
-			core_expect(core_of(&rig, rank), gather(&rig, before, rank), 0);
-			core_expect(core_of(&rig, rank), gather(&rig, behind, rank), 0);
-			release(&rig, before, rank);
-			release(&rig, behind, rank);
-		}
-	}
-	core_net_end(rig.nodes.net);
-}
-
 /* A reset waits in the queue of one device for transfers to another, of a group that ends, or that the rank
  * leaves. */
 TEST(test_reset_over_devices)

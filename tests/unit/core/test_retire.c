@@ -104,25 +104,6 @@ RIG_TEST(test_others_are_not_named, 3)
 	core_unmap(rig->core, rig->session);
 }
 
-TEST(test_gather_takes_what_allocations_left)
-{
-	struct rig rig;
-	start(&rig, 4); /* two units' shards, one gathered copy, one allocation */
-	uint64_t unit = core_team_unit(&rig.team, "w", SEGMENT),
-	         wide = core_team_unit(&rig.team, "v", SEGMENT);
-	core_expect(rig.core, core_gather(rig.core, rig.session, unit), 0);
-	uint64_t small = core_expect(rig.core, alloc(&rig, SEGMENT), 0)->u.alloc.allocation;
-	uint64_t request = core_gather(rig.core, rig.session, wide);
-	core_expect_waits(rig.core, request, "65536 bytes of device 0's arena"); /* a lease may end */
-	uint64_t behind = alloc(&rig, SEGMENT);
-	core_expect_error(rig.core, behind, ZEROD_E_NO_MEMORY, "do not fit on device 0");
-	free_behind(&rig, small, NULL); /* its job ends, and its segment retires */
-	expect_waits_for(&rig, request, rig.other, core_told(rig.core, rig.other));
-	core_unmap(rig.core, rig.other);
-	core_expect(rig.core, request, 0);
-	core_end(rig.core);
-}
-
 RIG_TEST(test_nothing_goes_when_all_is_not_enough, 3)
 {
 	uint32_t segment = leave_gathers_segment(rig, "w");
@@ -204,7 +185,7 @@ RIG_TEST(test_segment_that_somebody_waits_for_stays, 3)
 
 /* ---- Sessions that unmap ------------------------------------------------------------------------------- */
 
-/* So does the process of a reader whose session has ended before the shards that it mapped. */
+/* A lingering process of a reader keeps the segments that it mapped, if its session ends first, too. */
 TEST(test_reader_that_lingers_keeps_what_it_mapped)
 {
 	struct core_options options = {.ndevices = 1, .sessions_map = true, .sessions_linger = true};

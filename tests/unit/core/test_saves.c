@@ -120,20 +120,6 @@ READ_TEST(test_unit_without_a_pinned_version)
 	core_expect(rig->core, send_read(rig, 2), 0);
 }
 
-/* Neither in its shard nor, when it updates that, in a save. */
-READ_TEST(test_replaced_rank_has_no_pinned_commit)
-{
-	core_team_publish(&rig->team, rig->unit);
-	commit(rig, 2);
-	core_close(rig->core, rig->team.session[1]);
-	assert_int_equal(pin(rig, rig->reader), 2);
-	replace(rig);
-	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION, "rank 1's shard of step 2");
-	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
-	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION, "rank 1's shard of step 2");
-	assert_int_equal(count_saves(rig), 0);
-}
-
 READ_TEST(test_saves_without_memory)
 {
 	pin(rig, rig->reader);
@@ -322,22 +308,6 @@ SHADOW_TEST(test_unsaved_unit_with_shadows)
 	expect_unsaved(rig, RANKS);
 }
 
-SHADOW_TEST(test_update_beside_reads_of_the_save)
-{
-	pin(rig, rig->reader);
-	for (uint64_t step = 2; step < 4; step++) {
-		core_team_publish(&rig->team, rig->unit);
-		commit(rig, step);
-	}
-	core_hold(rig->core, ZD_CMD_COPY);
-	uint64_t read = send_read(rig, 1), copies = core_count(rig->core, ZD_CMD_COPY);
-	uint64_t update = core_update(rig->core, rig->team.session[1], rig->unit);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies + 1);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, update, 0);
-	core_expect(rig->core, read, 0);
-	expect_bytes(rig, 1);
-}
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
 
 static uint64_t send_map(struct rig *rig, uint32_t device, uint64_t offset, uint64_t mapped)

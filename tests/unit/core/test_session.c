@@ -237,27 +237,6 @@ TEST(test_end_in_every_state)
 	}
 }
 
-/* The engine itself ends while everything is under way. */
-TEST(test_engine_ends_with_all_of_it)
-{
-	for (int durable = 0; durable < 2; durable++) {
-		struct rig rig = {.core = core_new(NULL)};
-		rig.team = core_team_new(rig.core, "job", 2, durable);
-		rig.unit = core_team_unit(&rig.team, "w", UNIT_BYTES);
-		rig.other = core_team_unit(&rig.team, "v", UNIT_BYTES);
-		rig.session = rig.team.session[0];
-		with_slow_streams(&rig);
-		in_transfer(&rig);
-		core_hold(rig.core, ZD_CMD_FILL);
-		core_hold(rig.core, ZD_CMD_SEGMENT_CREATE);
-		(void)core_alloc(rig.core, rig.session, "job", 0, 256);
-		(void)core_alloc(rig.core, rig.session, "other", 1, 256);
-		(void)core_commit(rig.core, rig.team.session[1], rig.team.group, 1);
-		core_abandon(rig.core);
-	}
-	zd_engine_free(NULL);
-}
-
 /* ---- Ids ----------------------------------------------------------------------------------------------- */
 
 /* Another user's objects do not change them, and a user that held nothing in between continues. */

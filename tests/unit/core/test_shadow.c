@@ -259,23 +259,6 @@ SHADOW_TEST(test_copy_that_fails_grants_nothing)
 	expect_commit(s, 1);
 }
 
-/* The one way to a torn group: the shard is garbage. The shadow is good for the next time. */
-SHADOW_TEST(test_shard_that_cannot_be_set_back)
-{
-	publish_undone(s, 0, 0);
-	core_fail_next(s->core, ZD_CMD_COPY, ZEROD_E_DEVICE, "uncorrectable error");
-	close_rank(s, 0);
-	expect_group(s, "FAILED", 1, true);
-	assert_true(core_expect(s->core, send_join(s, 0), 0)->u.group_join.torn);
-	for (uint32_t unit = 0; unit < NUNITS; unit++)
-		core_expect(s->core, send_register(s, unit, 0), 0);
-	core_expect_told(s->core, s->team.session[1], s->team.group, "rank 0");
-	core_expect(s->core, gather(s, 0, 1), ZEROD_E_TORN);
-	core_expect(s->core, update(s, 0, 0), 0);
-	close_rank(s, 0);
-	expect_shard(s, 0, 0, core_pattern(0, 1));
-}
-
 /* ---- Memory and words ---------------------------------------------------------------------------------- */
 
 SHADOW_TEST(test_shadows_are_charged)

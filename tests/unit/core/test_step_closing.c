@@ -208,29 +208,6 @@ TEST(test_the_second_window_fails)
 	core_end(s.core);
 }
 
-/* The streams of those that are left go on, and both targets stay until their steps' ends are through. */
-TEST(test_a_rank_dies)
-{
-	struct core_scene s;
-	struct asked first, second;
-	struct zd_fence fence = {0, 1};
-	open_second_window(&s, &first);
-	reduce_all(&s, s.other, 2.0f);
-	for (uint32_t rank = 0; rank < NRANKS; rank++)
-		second.step[rank] = ask(&s, rank, ZD_REQ_STEP_BEGIN);
-	assert_false(passed(&s, 0, &first) || passed(&s, 0, &second));
-	core_close(s.core, s.g.team.session[1]);
-	assert_true(passed(&s, 0, &first) && passed(&s, 0, &second));
-	core_expect(s.core, first.step_end[0], 0);
-	assert_true(core_usage(s.core).target_bytes > 0);
-	core_expect_error(s.core, core_backward(&s.g.team, 0, 3, true), ZEROD_E_PEER_LOST, "rank 1");
-	core_expect(s.core, core_step_end(&s.g.team, 0, &fence, 1), 0);
-	assert_int_equal(core_usage(s.core).target_bytes, 0);
-	core_unhold(s.core, ZD_CMD_REDUCE);
-	core_pass(s.core, s.g.team.session[0], 0, 1);
-	core_end(s.core);
-}
-
 /* Units stay as they are until the last target is gone. */
 TEST(test_units_stay)
 {

@@ -51,18 +51,6 @@ static void take_step(struct scene *s, const float *factors)
 	core_reducers_step_end(&s->g);
 }
 
-SCENE_TEST(test_first_sums_overwrite)
-{
-	for (int window = 0; window < 3; window++) {
-		core_reducers_begin(&s->g, 3, false);
-		core_reduce_all(&s->g, s->units[2], 1.0f); /* in another order than they lie in the target */
-		core_reduce_all(&s->g, s->units[0], 1.0f);
-		core_reducers_end(&s->g);
-		backward(s, 7, true);
-		take_step(s, (const float[]){2, 1, 2});
-	}
-}
-
 /* A GPU that fills stops its trainer: where all is reduced, nothing is filled. */
 SCENE_TEST(test_what_is_reduced_is_not_filled)
 {
@@ -131,25 +119,6 @@ SCENE_TEST(test_the_place_of_a_unit_that_is_gone)
 	core_reducers_step(&s->g, replies);
 	for (uint32_t rank = 0; rank < NRANKS; rank++)
 		check_target(s, rank, replies[rank], (const float[]){1, 0, 1});
-}
-
-/* A replicated unit has all of it in each target. */
-ENGINE_TEST(test_a_replicated_unit_without_a_gradient)
-{
-	const struct zd_reply *replies[CORE_TEAM];
-	struct core_unit unit = {.name = "norm", .numel = NUMEL, .all_reduce = true};
-	struct core_reducers g = core_reducers_new(core, NRANKS, ZEROD_FLOAT32, SLOT_BYTES, 2);
-	(void)core_team_register(&g.team, &unit);
-	core_reducers_begin(&g, 3, true);
-	core_reducers_end(&g);
-	core_reducers_step(&g, replies);
-	for (uint32_t rank = 0; rank < NRANKS; rank++) {
-		struct zd_location where = replies[rank]->target;
-		const uint8_t *bytes = core_bytes(core, where);
-		assert_true(where.bytes >= NUMEL * sizeof(float));
-		for (uint64_t i = 0; i < where.bytes; i++)
-			assert_int_equal(bytes[i], 0);
-	}
 }
 
 /* ---- While it is zeroed -------------------------------------------------------------------------------- */

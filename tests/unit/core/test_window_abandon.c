@@ -149,27 +149,6 @@ SCENE_TEST(test_nothing_to_abandon)
 	core_expect(s->core, abandon(s, 0, NULL, 0), ZEROD_E_STATE);
 }
 
-/* A rank in its last step reads that one's target, whatever becomes of the next window. */
-SCENE_TEST(test_a_rank_in_its_step)
-{
-	const struct zd_reply *replies[CORE_TEAM];
-	core_reducers_begin(&s->g, 3, false);
-	core_reduce_all(&s->g, s->unit, 1.0f);
-	core_reducers_end(&s->g);
-	core_reducers_step(&s->g, replies);
-	core_expect(s->core, core_step_end(&s->g.team, 1, NULL, 0), 0);
-	core_expect(s->core, begin(s, 1), 0);
-	core_expect(s->core, abandon(s, 1, NULL, 0), 0);
-	core_check_target(&s->g, 0, replies[0], 0, 1.0f);
-	for (uint32_t rank = 0; rank < NRANKS; rank += 2) {
-		core_expect(s->core, core_step_end(&s->g.team, rank, NULL, 0), 0);
-		core_expect(s->core, begin(s, rank), 0);
-		core_expect(s->core, core_backward_end(&s->g.team, rank), 0);
-		expect_abandoned(s, rank, 1);
-	}
-	train(s, 2);
-}
-
 SCENE_TEST(test_a_rank_that_goes)
 {
 	static const struct zd_fence fence = {0, 1};

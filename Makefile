@@ -264,8 +264,8 @@ $(BUILD)/tests/unit/core/test_bounded: $(COUNTED)
 $(BUILD)/tests/unit/core/test_bounded: override LDFLAGS += -Wl,--wrap=zd_engine_request,--wrap=zd_engine_op_done,--wrap=zd_engine_tick,--wrap=zd_engine_check
 $(BUILD)/tests/unit/server/test_user: override LDFLAGS += -Wl,--wrap=uv_poll_start,--wrap=uv_poll_stop
 $(BUILD)/tests/unit/zeroctl/test_metrics: $(call obj,$(addprefix client/zeroctl/,metrics_text.c metrics_http.c))
-$(BUILD)/tests/unit/zeroctl/test_id: $(call obj,$(addprefix client/zeroctl/,id.c name.c text.c))
-$(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c \
+$(BUILD)/tests/unit/zeroctl/test_id: $(call obj,$(addprefix client/zeroctl/,id.c name.c object.c text.c))
+$(addprefix $(BUILD)/tests/unit/zeroctl/test_top_,model layout): $(call obj,$(addprefix client/zeroctl/,top_model.c top_waits.c top_keys.c top_layout.c top_frame.c fit.c object.c \
 	top_table.c text.c))
 # tests/run.sh notices files that test programs leave behind (tests/support/temporary.c).
 WATCHED_BIN := $(UNIT_BIN) $(IT_BIN) $(CONTRACT_BIN) $(LIFETIMES_BIN) $(GPU_STRICT_BIN) $(GPU_COMM_BIN)

@@ -51,9 +51,7 @@ static char *list_text(const json_t *list)
 	json_t *item;
 	json_array_foreach((json_t *)list, index, item)
 	{
-		char *longer = zd_ctl_text("%s%s%s", text, index ? "; " : "", json_string_value(item));
-		free(text);
-		text = longer;
+		text = zd_ctl_append(text, "%s%s", index ? "; " : "", json_string_value(item));
 	}
 	return text;
 }
@@ -123,9 +121,7 @@ static const struct zd_ctl_column *find_column(const struct zd_ctl_column *colum
 			return column;
 	char *all = zd_ctl_text("%s", columns->title);
 	for (const struct zd_ctl_column *column = columns + 1; column->title; column++) {
-		char *longer = zd_ctl_text("%s,%s", all, column->title);
-		free(all);
-		all = longer;
+		all = zd_ctl_append(all, ",%s", column->title);
 	}
 	(void)zd_ctl_fail(ZD_CTL_USAGE, "%s: no column '%s'; there are %s", what, name, all);
 	free(all);

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <time.h>
 
 #include <jansson.h>
 #include <zerod.h>
@@ -79,10 +80,20 @@ int zd_ctl_connect(struct zd_ctl *ctl) __attribute__((warn_unused_result));
 int zd_ctl_call(struct zd_ctl *ctl, Zd__Request *request, int (*fn)(const Zd__Reply *reply, void *arg),
                 void *arg) __attribute__((warn_unused_result));
 
+static inline uint64_t zd_ctl_now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* ---- Texts --------------------------------------------------------------------------------------------- */
 
 /* Formats like asprintf(), but ends the program if there is no memory. */
 char *zd_ctl_text(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
+/* Returns `text` followed by the formatted text. Takes ownership of `text`. */
+char *zd_ctl_append(char *text, const char *format, ...)
+        __attribute__((format(printf, 2, 3), returns_nonnull));
 /* Returns the text with its hidden characters escaped (zd_text_escape()). Takes ownership of `text`. */
 char *zd_ctl_shown(char *text) __attribute__((returns_nonnull));
 /* Prints a text of lines; other hidden characters are escaped. */
@@ -139,6 +150,16 @@ int zd_ctl_choose_columns(const struct zd_ctl *ctl, const struct zd_ctl_column *
 int zd_ctl_sort(json_t *rows, const struct zd_ctl_column *columns, const char *sort)
         __attribute__((warn_unused_result));
 
+/* A column to fit into a line: fit.c. */
+struct zd_ctl_fit {
+	size_t width, least; /* it is cut to `least` and no further */
+	unsigned spare;      /* columns with a higher one are left out first */
+	bool shown;
+};
+#define ZD_CTL_GAP_WIDTH 2u /* between two columns: sizes have a blank inside */
+/* Cuts the widths, and leaves columns out, until the line has at most `total` columns. */
+void zd_ctl_fit(struct zd_ctl_fit *columns, size_t count, size_t total);
+
 /* Prints a head line and a line for each row, with numbers to the right, all else to the left. */
 int zd_ctl_print_table(const struct zd_ctl *ctl, const json_t *rows, const struct zd_ctl_column *columns)
         __attribute__((warn_unused_result));
@@ -161,9 +182,12 @@ int zd_ctl_list_fetch(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, 
 /* The same of the segment's blocks. */
 int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listing, uint32_t segment,
                          json_t **rows) __attribute__((warn_unused_result));
-/* Prints the rows as a table, or to stderr that there are none. */
-int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const json_t *rows)
-        __attribute__((warn_unused_result));
+/* Prints the rows as a table, or to stderr that there are none, unless `plural` is NULL. */
+int zd_ctl_list_print(const struct zd_ctl *ctl, const json_t *rows, const struct zd_ctl_column *columns,
+                      const char *plural) __attribute__((warn_unused_result));
+/* Sorts the rows and prints them, also as JSON. Takes ownership of `rows`. */
+int zd_ctl_print_rows(const struct zd_ctl *ctl, json_t *rows, const struct zd_ctl_column *columns,
+                      const char *plural) __attribute__((warn_unused_result));
 /* Fetches, sorts and prints a listing, as most reading verbs do. */
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
         __attribute__((warn_unused_result));
@@ -174,18 +198,19 @@ void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions);
 /* How long the process has run; 0: there is none. */
 uint64_t zd_ctl_process_age_ns(json_int_t pid);
 
+/* ---- Rows: object.c ------------------------------------------------------------------------------------ */
+
+/* Returns the member of the row; "" or 0: it has none. */
+const char *zd_ctl_string(const json_t *row, const char *key) __attribute__((returns_nonnull));
+json_int_t zd_ctl_integer(const json_t *row, const char *key);
+/* Whether the member is this text. */
+bool zd_ctl_is(const json_t *row, const char *key, const char *text);
 /* Finds the row with this id; NULL: none. */
-static inline json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
-{
-	size_t i;
-	json_t *row;
-	json_array_foreach((json_t *)rows, i, row)
-	{
-		if (json_integer_value(json_object_get(row, "id")) == id)
-			return row;
-	}
-	return NULL;
-}
+json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
+/* Finds the group that has not ended; NULL: none. */
+json_t *zd_ctl_find_group(const json_t *groups, const char *job, const char *name);
+/* Finds the member of the group with this rank; NULL: none. */
+json_t *zd_ctl_find_member(const json_t *group, json_int_t rank);
 
 /* ---- Names: name.c ------------------------------------------------------------------------------------- */
 

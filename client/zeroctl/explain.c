@@ -50,17 +50,6 @@ void zd_ctl_facts_deinit(struct zd_ctl_facts *facts)
 	*facts = (struct zd_ctl_facts){.map = NULL};
 }
 
-const char *zd_ctl_string(const json_t *row, const char *key)
-{
-	const char *text = json_string_value(json_object_get(row, key));
-	return text ? text : "";
-}
-
-json_int_t zd_ctl_integer(const json_t *row, const char *key)
-{
-	return json_integer_value(json_object_get(row, key));
-}
-
 /* ---- Texts --------------------------------------------------------------------------------------------- */
 
 static json_t *collected; /* NULL: sentences are printed */
@@ -122,20 +111,6 @@ char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id)
 	                   *name ? "'" : "", runs ? "" : ", ", runs ? "" : process);
 }
 
-static const json_t *find_group(const struct zd_ctl_facts *facts, const char *job, const char *name)
-{
-	size_t i;
-	json_t *group;
-	json_array_foreach(facts->groups, i, group)
-	{
-		if (strcmp(zd_ctl_string(group, "job"), job) == 0 &&
-		    strcmp(zd_ctl_string(group, "name"), name) == 0 &&
-		    strcmp(zd_ctl_string(group, "state"), "OVER") != 0)
-			return group;
-	}
-	return NULL;
-}
-
 /* ---- Processes ----------------------------------------------------------------------------------------- */
 
 void zd_ctl_explain_process(const json_t *session, const char *who)
@@ -163,7 +138,7 @@ void zd_ctl_explain_processes(const struct zd_ctl_facts *facts, const char *job)
 	json_t *group, *member;
 	json_array_foreach(facts->groups, i, group)
 	{
-		if (strcmp(zd_ctl_string(group, "job"), job) != 0)
+		if (!zd_ctl_is(group, "job", job))
 			continue;
 		json_array_foreach(json_object_get(group, "members"), j, member)
 		{
@@ -188,8 +163,7 @@ static void say_waits_of(const json_t *session)
 bool zd_ctl_reads(const json_t *session, const char *job, const char *group)
 {
 	const json_t *reads = json_object_get(session, "reads");
-	return strcmp(zd_ctl_string(reads, "group"), group) == 0 &&
-	       strcmp(zd_ctl_string(reads, "job"), job) == 0;
+	return zd_ctl_is(reads, "group", group) && zd_ctl_is(reads, "job", job);
 }
 
 /* For a wait for transfers that read a shard. Omits those of gathers. */
@@ -210,34 +184,27 @@ static void say_copies(const struct zd_ctl_facts *facts, const char *job, const 
 	}
 }
 
-void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *name,
+void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, const char *group,
                          const char *wait)
 {
-	const json_t *group = find_group(facts, job, name);
 	unsigned rank;
-	size_t i;
-	json_t *member;
 	if (strstr(wait, "the shard of rank"))
-		say_copies(facts, job, name);
+		say_copies(facts, job, group);
 	if (sscanf(wait, "rank %u", &rank) != 1)
 		return;
-	json_array_foreach(json_object_get(group, "members"), i, member)
-	{
-		const json_int_t session = zd_ctl_integer(member, "session");
-		if (zd_ctl_integer(member, "rank") != (json_int_t)rank)
-			continue;
-		if (session == 0) {
-			zd_ctl_say(
-			        "  Rank %u has no session: the wait ends when a process joins as this rank.",
-			        rank);
-			return;
-		}
-		char *text = zd_ctl_session_text(facts, session);
-		zd_ctl_say("  Rank %u is %s.", rank, text);
-		free(text);
-		say_waits_of(zd_ctl_row_of_id(facts->sessions, session));
+	const json_t *member = zd_ctl_find_member(zd_ctl_find_group(facts->groups, job, group), rank);
+	const json_int_t session = zd_ctl_integer(member, "session");
+	if (!member)
+		return;
+	if (session == 0) {
+		zd_ctl_say("  Rank %u has no session: the wait ends when a process joins as this rank.",
+		           rank);
 		return;
 	}
+	char *text = zd_ctl_session_text(facts, session);
+	zd_ctl_say("  Rank %u is %s.", rank, text);
+	free(text);
+	say_waits_of(zd_ctl_row_of_id(facts->sessions, session));
 }
 
 /* ---- Buffers ------------------------------------------------------------------------------------------- */
@@ -250,7 +217,7 @@ static const json_t *find_scope(const struct zd_ctl_facts *facts, const json_t *
 	json_array_foreach(facts->scopes, i, scope)
 	{
 		if (zd_ctl_integer(scope, "session") == zd_ctl_integer(holder, "session") &&
-		    strcmp(zd_ctl_string(scope, "tag"), zd_ctl_string(holder, "tag")) == 0)
+		    zd_ctl_is(scope, "tag", zd_ctl_string(holder, "tag")))
 			return scope;
 	}
 	return NULL;
@@ -340,10 +307,8 @@ static char *missing_ranks(const json_t *group)
 	{
 		if (zd_ctl_integer(member, "session") != 0)
 			continue;
-		char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT, text, *text ? ", " : "",
-		                           zd_ctl_integer(member, "rank"));
-		free(text);
-		text = longer;
+		text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT, *text ? ", " : "",
+		                     zd_ctl_integer(member, "rank"));
 	}
 	return text;
 }
@@ -392,8 +357,7 @@ void zd_ctl_explain_closing(const struct zd_ctl_facts *facts, const char *job, j
 	json_t *session, *wait;
 	json_array_foreach(facts->sessions, i, session)
 	{
-		if (strcmp(zd_ctl_string(session, "state"), "CLOSING") != 0 ||
-		    strcmp(zd_ctl_string(session, "job"), job) != 0 ||
+		if (!zd_ctl_is(session, "state", "CLOSING") || !zd_ctl_is(session, "job", job) ||
 		    (uid >= 0 && zd_ctl_integer(session, "uid") != uid))
 			continue;
 		char *text = zd_ctl_session_text(facts, zd_ctl_integer(session, "id"));

@@ -36,8 +36,6 @@ void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, cons
 
 /* Whether the session reads commits of that group. */
 bool zd_ctl_reads(const json_t *session, const char *job, const char *group);
-const char *zd_ctl_string(const json_t *row, const char *key) __attribute__((returns_nonnull));
-json_int_t zd_ctl_integer(const json_t *row, const char *key);
 /* "session 7 (pid 12, 'trainer')" */
 char *zd_ctl_session_text(const struct zd_ctl_facts *facts, json_int_t id);
 /* The bytes and ages as people write them; valid until the eighth call after. */

@@ -38,16 +38,11 @@ void zd_ctl_show_ids(json_t *value)
 	}
 }
 
-static json_int_t id_of(const json_t *row)
-{
-	return json_integer_value(json_object_get(row, "id"));
-}
-
 /* "alice/3" */
 static char *id_text(const json_t *row)
 {
-	return zd_ctl_text("%s/%" JSON_INTEGER_FORMAT, json_string_value(json_object_get(row, "user")),
-	                   zd_ctl_number(id_of(row)));
+	return zd_ctl_text("%s/%" JSON_INTEGER_FORMAT, zd_ctl_string(row, "user"),
+	                   zd_ctl_number(zd_ctl_integer(row, "id")));
 }
 
 static int fail_ambiguous(const json_t *a, const json_t *b, const char *text)
@@ -67,7 +62,7 @@ int zd_ctl_find_id(const json_t *rows, const char *text, uint64_t *id)
 	json_t *row;
 	json_array_foreach((json_t *)rows, i, row)
 	{
-		char *number = zd_ctl_text("%" JSON_INTEGER_FORMAT, zd_ctl_number(id_of(row)));
+		char *number = zd_ctl_text("%" JSON_INTEGER_FORMAT, zd_ctl_number(zd_ctl_integer(row, "id")));
 		const char *rest = zd_ctl_behind_name(row, number, text);
 		const bool is_named = rest && !*rest;
 		free(number);
@@ -75,7 +70,7 @@ int zd_ctl_find_id(const json_t *rows, const char *text, uint64_t *id)
 			return fail_ambiguous(found, row, text);
 		found = is_named ? row : found;
 	}
-	*id = (uint64_t)id_of(found);
+	*id = (uint64_t)zd_ctl_integer(found, "id");
 	return 0;
 }
 
@@ -85,7 +80,7 @@ int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, 
 	int status = zd_ctl_find_id(rows, text, &found);
 	if (status)
 		return status;
-	if (found && named && found != (uint64_t)id_of(named)) {
+	if (found && named && found != (uint64_t)zd_ctl_integer(named, "id")) {
 		char *other = id_text(named);
 		status = zd_ctl_fail(ZEROD_E_INVALID,
 		                     "INVALID: '%s' is the id of one object and the name of another, whose "
@@ -94,6 +89,6 @@ int zd_ctl_choose_id(const json_t *rows, const json_t *named, const char *text, 
 		free(other);
 		return status;
 	}
-	*id = found ? found : (uint64_t)id_of(named);
+	*id = found ? found : (uint64_t)zd_ctl_integer(named, "id");
 	return 0;
 }

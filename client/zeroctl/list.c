@@ -7,6 +7,21 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* take_page() takes a row of a table by the table's number. */
+#define SAME(table, row)                                                                                     \
+	_Static_assert((int)ZD__TABLE__##table == (int)ZD__ROW__ROW_##row, "a table's number is its rows'")
+SAME(DEVICES, DEVICE);
+SAME(JOBS, JOB);
+SAME(SESSIONS, SESSION);
+SAME(GROUPS, GROUP);
+SAME(UNITS, UNIT);
+SAME(BUFFERS, BUFFER);
+SAME(BUCKETS, BUCKET);
+SAME(ALLOCATIONS, ALLOCATION);
+SAME(SCOPES, SCOPE);
+SAME(SEGMENTS, SEGMENT);
+SAME(BLOCKS, BLOCK);
+
 struct page {
 	const struct zd_ctl_listing *listing;
 	json_t *rows; /* of all pages up to now */
@@ -23,7 +38,7 @@ static int take_page(const Zd__Reply *reply, void *arg)
 	}
 	for (size_t i = 0; i < reply->list->n_rows; i++) {
 		const Zd__Row *row = reply->list->rows[i];
-		/* A table's number is that of its rows. All members of the union are pointers to messages. */
+		/* All members of the union are pointers to messages. */
 		json_t *object = (int)row->row_case == (int)page->listing->table
 		                         ? zd_ctl_object(&row->device->base)
 		                         : NULL;
@@ -74,15 +89,29 @@ int zd_ctl_list_fetch_of(struct zd_ctl *ctl, const struct zd_ctl_listing *listin
 	return 0;
 }
 
-int zd_ctl_list_print(const struct zd_ctl *ctl, const struct zd_ctl_listing *listing, const json_t *rows)
+int zd_ctl_list_print(const struct zd_ctl *ctl, const json_t *rows, const struct zd_ctl_column *columns,
+                      const char *plural)
 {
 	if (json_array_size(rows) > 0)
-		return zd_ctl_print_table(ctl, rows, listing->columns);
-	char *text = zd_ctl_shown(
-	        zd_ctl_text("no %s%s%s", listing->plural, *ctl->job ? " of job " : "", ctl->job));
+		return zd_ctl_print_table(ctl, rows, columns);
+	if (!plural)
+		return 0;
+	char *text = zd_ctl_shown(zd_ctl_text("no %s%s%s", plural, *ctl->job ? " of job " : "", ctl->job));
 	fprintf(stderr, "%s\n", text);
 	free(text);
 	return 0;
+}
+
+int zd_ctl_print_rows(const struct zd_ctl *ctl, json_t *rows, const struct zd_ctl_column *columns,
+                      const char *plural)
+{
+	int status = zd_ctl_sort(rows, columns, ctl->sort);
+	if (!status && ctl->json)
+		return zd_ctl_print_json(stdout, ctl->verb, rows);
+	if (!status)
+		status = zd_ctl_list_print(ctl, rows, columns, plural);
+	json_decref(rows);
+	return status;
 }
 
 int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
@@ -90,19 +119,9 @@ int zd_ctl_list_run(struct zd_ctl *ctl, const struct zd_ctl_listing *listing)
 	json_t *rows;
 	/* Wrong usage is reported before the daemon is asked, regardless of its state. */
 	int status = zd_ctl_choose_columns(ctl, listing->columns, NULL);
-	if (status)
-		return status;
-	status = zd_ctl_check_job(ctl);
-	if (status)
-		return status;
-	status = zd_ctl_list_fetch(ctl, listing, &rows);
-	if (status)
-		return status;
-	status = zd_ctl_sort(rows, listing->columns, ctl->sort);
-	if (!status && ctl->json)
-		return zd_ctl_print_json(stdout, ctl->verb, rows);
 	if (!status)
-		status = zd_ctl_list_print(ctl, listing, rows);
-	json_decref(rows);
-	return status;
+		status = zd_ctl_check_job(ctl);
+	if (!status)
+		status = zd_ctl_list_fetch(ctl, listing, &rows);
+	return status ? status : zd_ctl_print_rows(ctl, rows, listing->columns, listing->plural);
 }

@@ -12,7 +12,7 @@
 /* A device that is emulated has neither. */
 static char *text_or_dash(const json_t *row, const char *key)
 {
-	const char *text = json_string_value(json_object_get(row, key));
+	const char *text = zd_ctl_string(row, key);
 	return zd_ctl_text("%s", *text ? text : "-");
 }
 
@@ -54,7 +54,7 @@ static const struct zd_ctl_column devices_columns[] = {
 
 static void amend_device(json_t *row)
 {
-	json_int_t host = json_integer_value(json_object_get(row, "host"));
+	json_int_t host = zd_ctl_integer(row, "host");
 	json_object_set_new(row, "host", host ? json_integer(host - 1) : json_null());
 }
 
@@ -139,7 +139,7 @@ static void keep_readers(struct zd_ctl *ctl, json_t *rows)
 {
 	for (size_t i = json_array_size(rows); i-- > 0;) {
 		const json_t *reads = json_object_get(json_array_get(rows, i), "reads");
-		const char *job = json_string_value(json_object_get(reads, "job"));
+		const char *job = zd_ctl_string(reads, "job");
 		if (!job || !*job || (*ctl->job && strcmp(job, ctl->job) != 0))
 			(void)json_array_remove(rows, i);
 	}
@@ -163,19 +163,18 @@ static char *present_text(const json_t *row)
 
 	json_array_foreach(json_object_get(row, "members"), index, member)
 	{
-		if (json_integer_value(json_object_get(member, "session")))
+		if (zd_ctl_integer(member, "session"))
 			present++;
 	}
-	return zd_ctl_text("%zu/%" JSON_INTEGER_FORMAT, present,
-	                   json_integer_value(json_object_get(row, "local_world_size")));
+	return zd_ctl_text("%zu/%" JSON_INTEGER_FORMAT, present, zd_ctl_integer(row, "local_world_size"));
 }
 
 /* "4..7 of 16": which ones these are, in a group over several daemons; "all". */
 static char *ranks_text(const json_t *row)
 {
-	json_int_t world_size = json_integer_value(json_object_get(row, "world_size"));
-	json_int_t here = json_integer_value(json_object_get(row, "local_world_size"));
-	json_int_t first = json_integer_value(json_object_get(row, "first_rank"));
+	json_int_t world_size = zd_ctl_integer(row, "world_size");
+	json_int_t here = zd_ctl_integer(row, "local_world_size");
+	json_int_t first = zd_ctl_integer(row, "first_rank");
 	if (here == world_size)
 		return zd_ctl_text("all");
 	return zd_ctl_text("%" JSON_INTEGER_FORMAT "..%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT,
@@ -185,8 +184,8 @@ static char *ranks_text(const json_t *row)
 /* Why it has ended, preceded by "step 42 is in doubt: " if it ended inside that commit. */
 static char *why_text(const json_t *row)
 {
-	const char *why = json_string_value(json_object_get(row, "why"));
-	json_int_t doubt = json_integer_value(json_object_get(row, "doubt_step"));
+	const char *why = zd_ctl_string(row, "why");
+	json_int_t doubt = zd_ctl_integer(row, "doubt_step");
 	why = why ? why : "";
 	if (!doubt)
 		return zd_ctl_text("%s", why);
@@ -201,16 +200,13 @@ static char *members_text(const json_t *row)
 	json_t *member;
 	json_array_foreach(json_object_get(row, "members"), index, member)
 	{
-		json_int_t session = json_integer_value(json_object_get(member, "session"));
+		json_int_t session = zd_ctl_integer(member, "session");
 		char *who = session ? zd_ctl_text("%" JSON_INTEGER_FORMAT, zd_ctl_number(session))
 		                    : zd_ctl_text("-");
-		char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT ":%s@%" JSON_INTEGER_FORMAT, text,
-		                           index ? " " : "",
-		                           json_integer_value(json_object_get(member, "rank")), who,
-		                           json_integer_value(json_object_get(member, "device")));
+		text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT ":%s@%" JSON_INTEGER_FORMAT,
+		                     index ? " " : "", zd_ctl_integer(member, "rank"), who,
+		                     zd_ctl_integer(member, "device"));
 		free(who);
-		free(text);
-		text = longer;
 	}
 	return text;
 }
@@ -243,8 +239,8 @@ const struct zd_ctl_listing zd_ctl_groups_listing = {
 /* "7", or "6..7" while ranks differ. */
 static char *version_text(const json_t *row)
 {
-	json_int_t min = json_integer_value(json_object_get(row, "version_min"));
-	json_int_t max = json_integer_value(json_object_get(row, "version_max"));
+	json_int_t min = zd_ctl_integer(row, "version_min");
+	json_int_t max = zd_ctl_integer(row, "version_max");
 	if (min == max)
 		return zd_ctl_text("%" JSON_INTEGER_FORMAT, max);
 	return zd_ctl_text("%" JSON_INTEGER_FORMAT "..%" JSON_INTEGER_FORMAT, min, max);
@@ -284,13 +280,9 @@ static char *holders_text(const json_t *row)
 	json_t *holder;
 	json_array_foreach(json_object_get(row, "holders"), index, holder)
 	{
-		char *longer = zd_ctl_text(
-		        "%s%s%" JSON_INTEGER_FORMAT ":%s\u00d7%" JSON_INTEGER_FORMAT, text, index ? ", " : "",
-		        zd_ctl_number(json_integer_value(json_object_get(holder, "session"))),
-		        json_string_value(json_object_get(holder, "tag")),
-		        json_integer_value(json_object_get(holder, "uses")));
-		free(text);
-		text = longer;
+		text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT ":%s\u00d7%" JSON_INTEGER_FORMAT,
+		                     index ? ", " : "", zd_ctl_number(zd_ctl_integer(holder, "session")),
+		                     zd_ctl_string(holder, "tag"), zd_ctl_integer(holder, "uses"));
 	}
 	return text;
 }

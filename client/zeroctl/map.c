@@ -37,11 +37,6 @@ static const struct zd_ctl_listing blocks_listing = {
         .amend = amend_block,
 };
 
-static uint64_t number(const json_t *row, const char *key)
-{
-	return (uint64_t)json_integer_value(json_object_get(row, key));
-}
-
 /* Blocks of one segment, by purpose. */
 struct census {
 	struct {
@@ -54,11 +49,11 @@ struct census {
 
 static void count_block(struct census *census, const json_t *block)
 {
-	const char *purpose = json_string_value(json_object_get(block, "purpose"));
-	const char *state = json_string_value(json_object_get(block, "state"));
+	const char *purpose = zd_ctl_string(block, "purpose");
+	const char *state = zd_ctl_string(block, "state");
 	unsigned i = 0;
-	if (strcmp(json_string_value(json_object_get(block, "kind")), "hole") == 0) {
-		const uint64_t bytes = number(block, "bytes");
+	if (zd_ctl_is(block, "kind", "hole")) {
+		const uint64_t bytes = (uint64_t)zd_ctl_integer(block, "bytes");
 		if (bytes > census->largest_hole_bytes)
 			census->largest_hole_bytes = bytes;
 		return;
@@ -78,20 +73,17 @@ static void count_block(struct census *census, const json_t *block)
 /* "shard×3, gathered×1 (1 in quarantine)", or the daemon's text for a segment that retires. */
 static char *segment_pins(const json_t *segment, const struct census *census)
 {
-	const char *pins = json_string_value(json_object_get(segment, "pins"));
+	const char *pins = zd_ctl_string(segment, "pins");
 	char *text = zd_ctl_text("%s", pins);
-	if (*pins || *json_string_value(json_object_get(segment, "job")) == '\0')
+	if (*pins || *zd_ctl_string(segment, "job") == '\0')
 		return text;
 	for (unsigned i = 0; i < census->npurposes; i++) {
 		char quarantined[48] = "";
 		if (census->purposes[i].quarantined)
 			snprintf(quarantined, sizeof(quarantined), " (%u in quarantine)",
 			         census->purposes[i].quarantined);
-		char *longer = zd_ctl_text("%s%s%s\u00d7%u%s", text, i ? ", " : "",
-		                           census->purposes[i].purpose, census->purposes[i].count,
-		                           quarantined);
-		free(text);
-		text = longer;
+		text = zd_ctl_append(text, "%s%s\u00d7%u%s", i ? ", " : "", census->purposes[i].purpose,
+		                     census->purposes[i].count, quarantined);
 	}
 	return text;
 }
@@ -118,8 +110,8 @@ static int add_segment(struct zd_ctl *ctl, json_t *segment, json_t *rows)
 	uint64_t end = 0;
 	size_t i;
 	json_t *blocks, *block;
-	int status = zd_ctl_list_fetch_of(ctl, &blocks_listing, (uint32_t)number(segment, "segment"),
-	                                  &blocks);
+	int status = zd_ctl_list_fetch_of(ctl, &blocks_listing,
+	                                  (uint32_t)(uint64_t)zd_ctl_integer(segment, "segment"), &blocks);
 	if (status)
 		return status;
 	json_array_foreach(blocks, i, block) count_block(&census, block);
@@ -131,29 +123,29 @@ static int add_segment(struct zd_ctl *ctl, json_t *segment, json_t *rows)
 	(void)json_array_append(rows, segment);
 	json_array_foreach(blocks, i, block)
 	{
-		if (number(block, "offset") < end)
+		if ((uint64_t)zd_ctl_integer(block, "offset") < end)
 			continue;
-		add_changed(rows, segment, end, number(block, "offset"));
-		end = number(block, "offset") + number(block, "bytes");
+		add_changed(rows, segment, end, (uint64_t)zd_ctl_integer(block, "offset"));
+		end = (uint64_t)zd_ctl_integer(block, "offset") + (uint64_t)zd_ctl_integer(block, "bytes");
 		add_row(rows, segment, json_incref(block));
 	}
-	add_changed(rows, segment, end, number(segment, "bytes"));
+	add_changed(rows, segment, end, (uint64_t)zd_ctl_integer(segment, "bytes"));
 	json_decref(blocks);
 	return 0;
 }
 
 static int add_device(struct zd_ctl *ctl, const json_t *device, const json_t *segments, json_t *rows)
 {
-	const json_int_t index = json_integer_value(json_object_get(device, "index"));
-	uint64_t bytes = 0, all_bytes = number(device, "segment_bytes");
-	const uint64_t arena_bytes = number(device, "arena_bytes");
+	const json_int_t index = zd_ctl_integer(device, "index");
+	uint64_t bytes = 0, all_bytes = (uint64_t)zd_ctl_integer(device, "segment_bytes");
+	const uint64_t arena_bytes = (uint64_t)zd_ctl_integer(device, "arena_bytes");
 	size_t i;
 	json_t *segment;
 	json_array_foreach((json_t *)segments, i, segment)
 	{
-		if (json_integer_value(json_object_get(segment, "device")) != index)
+		if (zd_ctl_integer(segment, "device") != index)
 			continue;
-		bytes += number(segment, "bytes");
+		bytes += (uint64_t)zd_ctl_integer(segment, "bytes");
 		int status = add_segment(ctl, segment, rows);
 		if (status)
 			return status;

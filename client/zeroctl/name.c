@@ -111,9 +111,8 @@ const char *zd_ctl_behind_name(const json_t *row, const char *name, const char *
 {
 	const char *rest = behind(text, name);
 	char uid[32];
-	(void)snprintf(uid, sizeof(uid), "%" JSON_INTEGER_FORMAT,
-	               json_integer_value(json_object_get(row, "uid")));
-	const char *const owners[] = {uid, json_string_value(json_object_get(row, "user"))};
+	(void)snprintf(uid, sizeof(uid), "%" JSON_INTEGER_FORMAT, zd_ctl_integer(row, "uid"));
+	const char *const owners[] = {uid, zd_ctl_string(row, "user")};
 	for (size_t i = 0; i < 2 && !rest; i++) {
 		const char *owned = behind(text, owners[i]);
 		rest = owned && *owned ? behind(owned, name) : NULL;
@@ -123,21 +122,20 @@ const char *zd_ctl_behind_name(const json_t *row, const char *name, const char *
 
 static const char *behind_job(const json_t *job, const char *text)
 {
-	return zd_ctl_behind_name(job, json_string_value(json_object_get(job, "name")), text);
+	return zd_ctl_behind_name(job, zd_ctl_string(job, "name"), text);
 }
 
 char *zd_ctl_job_text(const json_t *job)
 {
-	return zd_ctl_text("%s/%s", json_string_value(json_object_get(job, "user")),
-	                   json_string_value(json_object_get(job, "name")));
+	return zd_ctl_text("%s/%s", zd_ctl_string(job, "user"), zd_ctl_string(job, "name"));
 }
 
 void zd_ctl_keep_job(struct zd_ctl *ctl, const json_t *job)
 {
 	free(ctl->job_owned);
-	ctl->job_owned = job ? zd_ctl_text("%s", json_string_value(json_object_get(job, "name"))) : NULL;
+	ctl->job_owned = job ? zd_ctl_text("%s", zd_ctl_string(job, "name")) : NULL;
 	ctl->job = job ? ctl->job_owned : "";
-	ctl->job_owner = job ? (uint64_t)json_integer_value(json_object_get(job, "uid")) + 1 : 0;
+	ctl->job_owner = job ? (uint64_t)zd_ctl_integer(job, "uid") + 1 : 0;
 }
 
 int zd_ctl_fail_ambiguous(const json_t *jobs, const char *text)
@@ -148,10 +146,8 @@ int zd_ctl_fail_ambiguous(const json_t *jobs, const char *text)
 	json_array_foreach((json_t *)jobs, i, job)
 	{
 		char *one = zd_ctl_job_text(job);
-		char *longer = zd_ctl_text("%s%s%s", all, *all ? ", " : "", one);
-		free(all);
+		all = zd_ctl_append(all, "%s%s", *all ? ", " : "", one);
 		free(one);
-		all = longer;
 	}
 	int status = zd_ctl_fail(ZEROD_E_INVALID, "INVALID: '%s' names %zu jobs: %s", text,
 	                         json_array_size(jobs), all);
@@ -166,7 +162,7 @@ int zd_ctl_fail_no_job(const json_t *jobs, const char *text)
 	json_t *job;
 	json_array_foreach((json_t *)jobs, i, job)
 	{
-		zd_ctl_near_offer(&near, json_string_value(json_object_get(job, "name")));
+		zd_ctl_near_offer(&near, zd_ctl_string(job, "name"));
 		char *with_user = zd_ctl_job_text(job);
 		if (strchr(text, '/'))
 			zd_ctl_near_offer(&near, with_user);
@@ -269,11 +265,11 @@ static char *contents_text(const json_t *job)
 {
 	static const char *const purposes[] = {"shard_bytes",   "gathered_bytes", "bucket_bytes",
 	                                       "staging_bytes", "target_bytes",   "allocation_bytes"};
-	const json_int_t sessions = json_integer_value(json_object_get(job, "sessions"));
+	const json_int_t sessions = zd_ctl_integer(job, "sessions");
 	char *name = zd_ctl_job_text(job), bytes_text[ZD_BYTES_TEXT];
 	json_int_t bytes = 0;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(purposes); i++)
-		bytes += json_integer_value(json_object_get(json_object_get(job, "usage"), purposes[i]));
+		bytes += zd_ctl_integer(json_object_get(job, "usage"), purposes[i]);
 	char *text = zd_ctl_text("job '%s': %" JSON_INTEGER_FORMAT " session%s, %s", name, sessions,
 	                         sessions == 1 ? "" : "s", zd_bytes_text((uint64_t)bytes, bytes_text));
 	free(name);

@@ -56,14 +56,20 @@ static json_t *value_of(const ProtobufCFieldDescriptor *field, const void *at)
 	}
 }
 
-/* Rows repeat only texts and messages. */
+/* Rows repeat only texts, messages and numbers of 32 bits. */
+static const void *item_at(const ProtobufCFieldDescriptor *field, const void *items, size_t i)
+{
+	return field->type == PROTOBUF_C_TYPE_UINT32 ? (const void *)((const uint32_t *)items + i)
+	                                             : (const void *)((const void *const *)items + i);
+}
+
 static json_t *list_of(const ProtobufCFieldDescriptor *field, const char *message)
 {
 	size_t count = *(const size_t *)(message + field->quantifier_offset);
-	void *const *items = *(void *const *const *)(message + field->offset);
+	const void *items = *(void *const *)(message + field->offset);
 	json_t *list = json_array();
 	for (size_t i = 0; i < count; i++) {
-		if (json_array_append_new(list, value_of(field, &items[i]))) {
+		if (json_array_append_new(list, value_of(field, item_at(field, items, i)))) {
 			json_decref(list);
 			return NULL;
 		}
@@ -87,4 +93,57 @@ json_t *zd_ctl_object(const ProtobufCMessage *message)
 		}
 	}
 	return object;
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+const char *zd_ctl_string(const json_t *row, const char *key)
+{
+	const char *text = json_string_value(json_object_get(row, key));
+	return text ? text : "";
+}
+
+json_int_t zd_ctl_integer(const json_t *row, const char *key)
+{
+	return json_integer_value(json_object_get(row, key));
+}
+
+bool zd_ctl_is(const json_t *row, const char *key, const char *text)
+{
+	return strcmp(zd_ctl_string(row, key), text) == 0;
+}
+
+static json_t *find_row(const json_t *rows, const char *key, json_int_t number)
+{
+	size_t i;
+	json_t *row;
+	json_array_foreach((json_t *)rows, i, row)
+	{
+		if (zd_ctl_integer(row, key) == number)
+			return row;
+	}
+	return NULL;
+}
+
+json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
+{
+	return find_row(rows, "id", id);
+}
+
+json_t *zd_ctl_find_member(const json_t *group, json_int_t rank)
+{
+	return find_row(json_object_get(group, "members"), "rank", rank);
+}
+
+json_t *zd_ctl_find_group(const json_t *groups, const char *job, const char *name)
+{
+	size_t i;
+	json_t *group;
+	json_array_foreach((json_t *)groups, i, group)
+	{
+		if (zd_ctl_is(group, "job", job) && zd_ctl_is(group, "name", name) &&
+		    !zd_ctl_is(group, "state", "OVER"))
+			return group;
+	}
+	return NULL;
 }

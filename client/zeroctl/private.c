@@ -39,9 +39,7 @@ unsigned zd_ctl_private_sockets(char **paths)
 	for (size_t i = 0; i < found.gl_pathc; i++) {
 		if (!is_own(found.gl_pathv[i]))
 			continue;
-		char *longer = zd_ctl_text("%s%s%s", *paths, count ? "\n" : "", found.gl_pathv[i]);
-		free(*paths);
-		*paths = longer;
+		*paths = zd_ctl_append(*paths, "%s%s", count ? "\n" : "", found.gl_pathv[i]);
 		count++;
 	}
 	globfree(&found);

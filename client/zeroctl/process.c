@@ -70,8 +70,8 @@ uint64_t zd_ctl_process_age_ns(json_int_t pid)
 /* *why: the reason for "unknown". */
 static const char *process_of(const json_t *session, const char **why)
 {
-	const json_int_t pid = json_integer_value(json_object_get(session, "pid"));
-	const uint64_t age_ns = (uint64_t)json_integer_value(json_object_get(session, "age_ns"));
+	const json_int_t pid = zd_ctl_integer(session, "pid");
+	const uint64_t age_ns = (uint64_t)zd_ctl_integer(session, "age_ns");
 	struct process process;
 	*why = "";
 	if (!read_process(pid, &process))
@@ -89,14 +89,13 @@ void zd_ctl_add_processes(struct zd_ctl *ctl, json_t *sessions)
 	size_t i;
 	json_t *row, *status;
 	if (!ctl->pid_here && !zd_ctl_status_fetch(ctl, &status)) {
-		ctl->pid_here = json_integer_value(json_object_get(status, "client_pid"));
+		ctl->pid_here = zd_ctl_integer(status, "client_pid");
 		json_decref(status);
 	}
 	json_array_foreach(sessions, i, row)
 	{
 		const char *why = OTHER_NAMESPACE;
-		const bool known = ctl->pid_here == getpid() &&
-		                   json_integer_value(json_object_get(row, "pid"));
+		const bool known = ctl->pid_here == getpid() && zd_ctl_integer(row, "pid");
 		(void)json_object_set_new(row, "process",
 		                          json_string(known ? process_of(row, &why) : "unknown"));
 		(void)json_object_set_new(row, "process_unknown", json_string(why));

@@ -190,8 +190,7 @@ int zd_ctl_snapshot_fetch(struct zd_ctl *ctl, json_t **out)
 		return status;
 	}
 	(void)uname(&node);
-	const json_int_t now_ns =
-	        json_integer_value(json_object_get(json_object_get(snapshot, "events"), "now_ns"));
+	const json_int_t now_ns = zd_ctl_integer(json_object_get(snapshot, "events"), "now_ns");
 	json_t *head = json_pack("{s:i,s:s,s:s,s:s,s:I,s:s,s:I}", "schema", ZD_CTL_SCHEMA, "verb", ctl->verb,
 	                         "zeroctl", ZEROD_VERSION_TEXT, "node", node.nodename, "time_ns",
 	                         now_ns + zd_ctl_clock_offset_ns(), "job", ctl->job, "device",

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * table.c - rows as tables, and objects as records.
- *
- * On a terminal no line is wider than the terminal: texts are cut, the longest first, and then the columns
- * with the highest `spare` are left out.
+ * table.c - rows as tables, and objects as records. On a terminal no line is wider than the terminal (fit.c).
  */
 #include "ctl.h"
 
@@ -14,9 +11,8 @@
 
 #include "base/mem.h"
 
-#define GAP       "  " /* between two columns: sizes have a blank inside */
-#define GAP_WIDTH 2u
-#define LEAST_CUT 8u /* a text is cut to so many columns, or its title's, and no further */
+#define GAP       "  " /* of ZD_CTL_GAP_WIDTH */
+#define LEAST_CUT 8u   /* a text is cut to so many columns, or its title's, and no further */
 #define BOLD      "\033[1m"
 #define PLAIN     "\033[0m"
 #define RED       "\033[31m"
@@ -27,8 +23,8 @@ struct table {
 	bool coloured;
 	struct zd_ctl_column *columns;
 	size_t ncolumns, nrows;
-	char **cells;   /* by row, then by column */
-	size_t *widths; /* of the columns; SIZE_MAX for a column that is left out */
+	char **cells; /* by row, then by column */
+	struct zd_ctl_fit *fits;
 };
 
 static const char *state_colour(const char *state)
@@ -67,66 +63,14 @@ static size_t terminal_width(void)
 	return width ? width : 80;
 }
 
-static bool is_shown(const struct table *table, size_t column)
-{
-	return table->widths[column] != SIZE_MAX;
-}
-
-/* The width to which this column is cut if texts have at most `most` columns. */
-static size_t cut_width(const struct table *table, size_t column, size_t most)
-{
-	const size_t width = table->widths[column], title = strlen(table->columns[column].title);
-	if (zd_ctl_is_number(&table->columns[column]))
-		return width;
-	return zd_min_u64(width, zd_max_u64(most, zd_max_u64(title, LEAST_CUT)));
-}
-
-static size_t line_width(const struct table *table, size_t most)
-{
-	size_t width = 0;
-	for (size_t c = 0; c < table->ncolumns; c++)
-		width += is_shown(table, c) ? cut_width(table, c, most) + GAP_WIDTH : 0;
-	return width ? width - GAP_WIDTH : 0;
-}
-
-/* Leaves out the column with the highest `spare`, of several the last one. Returns false for the only one. */
-static bool leave_one_out(struct table *table)
-{
-	size_t shown = 0, least = 0;
-	for (size_t c = 0; c < table->ncolumns; c++) {
-		if (!is_shown(table, c))
-			continue;
-		if (shown == 0 || table->columns[c].spare >= table->columns[least].spare)
-			least = c;
-		shown++;
-	}
-	if (shown > 1)
-		table->widths[least] = SIZE_MAX;
-	return shown > 1;
-}
-
 static void tell_left_out(const struct table *table)
 {
 	size_t count = 0;
 	for (size_t c = 0; c < table->ncolumns; c++)
-		count += !is_shown(table, c);
+		count += !table->fits[c].shown;
 	if (count > 0)
 		fprintf(stderr, "zeroctl: %zu of %zu columns do not fit; --wide shows all, --columns some\n",
 		        count, table->ncolumns);
-}
-
-static void fit(struct table *table, size_t width)
-{
-	size_t most = width;
-	while (line_width(table, 0) > width && leave_one_out(table))
-		continue;
-	while (most > 0 && line_width(table, most) > width)
-		most--;
-	for (size_t c = 0; c < table->ncolumns; c++) {
-		/* Now only a single column can be too wide. */
-		if (is_shown(table, c))
-			table->widths[c] = zd_min_u64(cut_width(table, c, most), width);
-	}
 }
 
 /* ---- Printing ------------------------------------------------------------------------------------------ */
@@ -135,19 +79,25 @@ static void make_cells(struct table *table, const json_t *rows)
 {
 	table->nrows = json_array_size(rows);
 	table->ncolumns = zd_ctl_count_columns(table->columns);
-	table->widths = zd_calloc(table->ncolumns, sizeof(*table->widths));
+	table->fits = zd_calloc(table->ncolumns, sizeof(*table->fits));
 	table->cells = zd_calloc(table->nrows * table->ncolumns + 1, sizeof(*table->cells));
 	for (size_t c = 0; c < table->ncolumns; c++) {
-		table->widths[c] = table->ctl->no_headings ? 0 : strlen(table->columns[c].title);
+		const struct zd_ctl_column *column = &table->columns[c];
+		struct zd_ctl_fit *fit = &table->fits[c];
+		const size_t title = strlen(column->title);
+		*fit = (struct zd_ctl_fit){.width = table->ctl->no_headings ? 0 : title,
+		                           .least = zd_ctl_is_number(column) ? SIZE_MAX
+		                                                             : zd_max_u64(title, LEAST_CUT),
+		                           .spare = column->spare,
+		                           .shown = true};
 		for (size_t r = 0; r < table->nrows; r++) {
-			char *cell = zd_ctl_cell_text(table->ctl, json_array_get(rows, r),
-			                              &table->columns[c]);
-			cell = zd_ctl_shown(cell);
+			char *cell =
+			        zd_ctl_shown(zd_ctl_cell_text(table->ctl, json_array_get(rows, r), column));
 			if (table->ctl->raw && !*cell) { /* an empty cell would shift the columns */
 				free(cell);
 				cell = zd_ctl_text("-");
 			}
-			table->widths[c] = zd_max_u64(table->widths[c], zd_ctl_text_width(cell));
+			fit->width = zd_max_u64(fit->width, zd_ctl_text_width(cell));
 			table->cells[r * table->ncolumns + c] = cell;
 		}
 	}
@@ -167,7 +117,7 @@ static void print_raw(const char *text)
 
 static size_t next_shown(const struct table *table, size_t column)
 {
-	while (column < table->ncolumns && !is_shown(table, column))
+	while (column < table->ncolumns && !table->fits[column].shown)
 		column++;
 	return column;
 }
@@ -180,9 +130,9 @@ static void print_line(const struct table *table, char *const *cells)
 		const size_t next = next_shown(table, c + 1);
 		const bool right = zd_ctl_is_number(column), last = next == table->ncolumns;
 		char *text = zd_ctl_cut(zd_ctl_text("%s", cells ? cells[c] : column->title),
-		                        table->widths[c]);
-		const size_t width = zd_min_u64(zd_ctl_text_width(text), table->widths[c]);
-		const int fill = (int)(table->widths[c] - width);
+		                        table->fits[c].width);
+		const size_t width = zd_min_u64(zd_ctl_text_width(text), table->fits[c].width);
+		const int fill = (int)(table->fits[c].width - width);
 		const char *colour = NULL;
 		if (table->coloured && (!cells || column->format == ZD_CTL_STATE))
 			colour = cells ? state_colour(cells[c]) : BOLD;
@@ -205,7 +155,7 @@ int zd_ctl_print_table(const struct zd_ctl *ctl, const json_t *rows, const struc
 		return status;
 	make_cells(&table, rows);
 	if (isatty(STDOUT_FILENO) && !ctl->wide && !ctl->raw) {
-		fit(&table, terminal_width());
+		zd_ctl_fit(table.fits, table.ncolumns, terminal_width());
 		if (strcmp(ctl->verb, "watch") != 0)
 			tell_left_out(&table);
 	}
@@ -216,7 +166,7 @@ int zd_ctl_print_table(const struct zd_ctl *ctl, const json_t *rows, const struc
 	for (size_t i = 0; i < table.nrows * table.ncolumns; i++)
 		free(table.cells[i]);
 	free(table.cells);
-	free(table.widths);
+	free(table.fits);
 	free(table.columns);
 	return 0;
 }

@@ -15,18 +15,36 @@
 
 #define ELLIPSIS "\u2026"
 
-char *zd_ctl_text(const char *format, ...)
+static char *format_text(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
+static char *format_text(const char *format, va_list args)
 {
-	va_list args;
-	va_start(args, format);
 	char *text;
-	int length = vasprintf(&text, format, args);
-	va_end(args);
-	if (length < 0) {
+	if (vasprintf(&text, format, args) < 0) {
 		fputs("zeroctl: out of memory\n", stderr);
 		abort();
 	}
 	return text;
+}
+
+char *zd_ctl_text(const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	char *text = format_text(format, args);
+	va_end(args);
+	return text;
+}
+
+char *zd_ctl_append(char *text, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	char *more = format_text(format, args);
+	va_end(args);
+	char *longer = zd_ctl_text("%s%s", text, more);
+	free(more);
+	free(text);
+	return longer;
 }
 
 char *zd_ctl_shown(char *text)

@@ -29,7 +29,7 @@
 /* The answers of one moment: the status, and the rows of the listings. The model copies from them. */
 struct zd_top_sample {
 	uint64_t at_ns; /* of a clock that never goes back */
-	const json_t *status, *devices, *sessions, *groups, *buffers, *allocations;
+	json_t *status, *devices, *sessions, *groups, *buffers, *allocations;
 };
 
 struct zd_top_device {
@@ -105,8 +105,6 @@ void zd_top_update_waits(struct zd_top_model *model, const struct zd_top_sample 
 void zd_top_wait_deinit(struct zd_top_wait *wait);
 /* Finds the session by id in the model; NULL: it has none. */
 struct zd_top_session *zd_top_find_session(const struct zd_top_model *model, uint64_t id);
-/* Finds the member with this rank of the group, which has not ended; NULL: there is none. */
-const json_t *zd_top_find_member(const json_t *groups, const char *job, const char *group, json_int_t rank);
 
 /* ---- View: top_keys.c ---------------------------------------------------------------------------------- */
 

@@ -22,15 +22,9 @@ static const char *const titles[ZD_TOP_NCOLUMNS] = {
         [ZD_TOP_HELD] = "HELD", [ZD_TOP_RATE] = "REQ/S", [ZD_TOP_WAITS] = "WAITS",
 };
 
-static const char *string_of(const json_t *row, const char *key)
-{
-	const char *text = json_string_value(json_object_get(row, key));
-	return text ? text : "";
-}
-
 static uint64_t number_of(const json_t *row, const char *key)
 {
-	const json_int_t number = json_integer_value(json_object_get(row, key));
+	const json_int_t number = zd_ctl_integer(row, key);
 	return number > 0 ? (uint64_t)number : 0;
 }
 
@@ -107,12 +101,12 @@ static void update_device(struct zd_top_device *device, const struct zd_top_samp
                           double seconds)
 {
 	const json_t *usage = json_object_get(row, "usage");
-	const char *model = string_of(row, "model"), *state = string_of(row, "state");
+	const char *model = zd_ctl_string(row, "model"), *state = zd_ctl_string(row, "state");
 	const uint64_t total = number_of(row, "gathered_bytes_total");
 	const uint64_t durable = durable_bytes(sample->allocations, device->index);
 	const uint64_t allocations = number_of(usage, "allocation_bytes");
 
-	replace(&device->model, shown(*model ? model : string_of(row, "name")));
+	replace(&device->model, shown(*model ? model : zd_ctl_string(row, "name")));
 	device->usable = strcmp(state, "failed") != 0 && strcmp(state, "denied") != 0;
 	device->arena_bytes = number_of(row, "arena_bytes");
 	device->gathered_bytes = number_of(usage, "gathered_bytes");
@@ -162,7 +156,7 @@ static struct zd_top_session *add_session(struct zd_top_model *model, const json
 	*session = (struct zd_top_session){
 	        .id = number_of(row, "id"),
 	        .pid = (uint32_t)number_of(row, "pid"),
-	        .name = shown(string_of(row, "name")),
+	        .name = shown(zd_ctl_string(row, "name")),
 	        .user = user ? zd_ctl_shown(user) : zd_ctl_text("%u", uid),
 	        .rate = -1,
 	};
@@ -176,7 +170,7 @@ static void update_session(struct zd_top_model *model, const json_t *row, double
 	const bool known = session != NULL;
 	if (!known)
 		session = add_session(model, row);
-	replace(&session->job, shown(string_of(row, "job")));
+	replace(&session->job, shown(zd_ctl_string(row, "job")));
 	if (known && seconds > 0 && requests >= session->requests)
 		session->rate = (double)(requests - session->requests) / seconds;
 	session->requests = requests;
@@ -197,25 +191,6 @@ static void remove_unseen(struct zd_top_model *model)
 
 /* ---- What sessions have -------------------------------------------------------------------------------- */
 
-const json_t *zd_top_find_member(const json_t *groups, const char *job, const char *name, json_int_t rank)
-{
-	size_t i, j;
-	json_t *group, *member;
-	json_array_foreach((json_t *)groups, i, group)
-	{
-		if (strcmp(string_of(group, "name"), name) != 0 ||
-		    strcmp(string_of(group, "job"), job) != 0 ||
-		    strcmp(string_of(group, "state"), "OVER") == 0)
-			continue;
-		json_array_foreach(json_object_get(group, "members"), j, member)
-		{
-			if (json_integer_value(json_object_get(member, "rank")) == rank)
-				return member;
-		}
-	}
-	return NULL;
-}
-
 static void add_held(const struct zd_top_model *model, uint64_t id, uint64_t bytes)
 {
 	struct zd_top_session *session = id ? zd_top_find_session(model, id) : NULL;
@@ -230,8 +205,9 @@ static uint64_t owner_of_buffer(const json_t *buffer, const json_t *groups)
 	const uint64_t session = number_of(holder, "session");
 	if (session)
 		return session;
-	return number_of(zd_top_find_member(groups, string_of(buffer, "job"), string_of(buffer, "group"),
-	                                    json_integer_value(json_object_get(buffer, "rank"))),
+	return number_of(zd_ctl_find_member(zd_ctl_find_group(groups, zd_ctl_string(buffer, "job"),
+	                                                      zd_ctl_string(buffer, "group")),
+	                                    zd_ctl_integer(buffer, "rank")),
 	                 "session");
 }
 
@@ -245,7 +221,7 @@ static void update_held(struct zd_top_model *model, const struct zd_top_sample *
 	        add_held(model, number_of(row, "session"), number_of(row, "bytes"));
 	json_array_foreach((json_t *)sample->buffers, i, row)
 	{
-		if (strcmp(string_of(row, "state"), "WAITING") != 0)
+		if (!zd_ctl_is(row, "state", "WAITING"))
 			add_held(model, owner_of_buffer(row, sample->groups), number_of(row, "padded_bytes"));
 	}
 }
@@ -264,7 +240,7 @@ static void update_ranks(struct zd_top_model *model, const json_t *groups)
 			struct zd_top_session *session = id ? zd_top_find_session(model, id) : NULL;
 			if (!session)
 				continue;
-			char *name = shown(string_of(group, "name"));
+			char *name = shown(zd_ctl_string(group, "name"));
 			replace(&session->rank,
 			        zd_ctl_text("%s%s%s/%llu", session->rank, *session->rank ? "," : "", name,
 			                    (unsigned long long)number_of(member, "rank")));
@@ -278,8 +254,8 @@ static void update_ranks(struct zd_top_model *model, const json_t *groups)
 static char *title_text(const json_t *status)
 {
 	char age[ZD_CTL_AGE_TEXT];
-	return zd_ctl_shown(zd_ctl_text("zerod %s, %s, %s, up %s", string_of(status, "daemon"),
-	                                string_of(status, "backend"), string_of(status, "state"),
+	return zd_ctl_shown(zd_ctl_text("zerod %s, %s, %s, up %s", zd_ctl_string(status, "daemon"),
+	                                zd_ctl_string(status, "backend"), zd_ctl_string(status, "state"),
 	                                zd_ctl_age_text(number_of(status, "uptime_ns"), age)));
 }
 

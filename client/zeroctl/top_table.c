@@ -9,8 +9,6 @@
 #include "base/mem.h"
 #include "ctl.h"
 
-#define GAP 2u
-
 /* ---- Pictures ------------------------------------------------------------------------------------------ */
 
 void zd_top_picture_deinit(struct zd_top_picture *picture)
@@ -42,66 +40,30 @@ void zd_top_pad(struct zd_top_picture *picture, size_t at, enum zd_top_style sty
 
 /* ---- Columns ------------------------------------------------------------------------------------------- */
 
-static size_t least_width(const struct zd_top_table_column *column, size_t width)
-{
-	return column->least && column->least < width ? column->least : width;
-}
-
-/* The width of the line if no column that may be cut has more than `most`. */
-static size_t line_width(const struct zd_top_table_column *columns, size_t count, const size_t *widths,
-                         size_t most)
-{
-	size_t total = 0;
-	for (size_t c = 0; c < count; c++) {
-		if (!widths[c])
-			continue;
-		const size_t least = least_width(&columns[c], widths[c]);
-		total += zd_min_u64(widths[c], zd_max_u64(least, most)) + GAP;
-	}
-	return total ? total - GAP : 0;
-}
-
-/* Leaves out the column with the highest `spare`, of several the last one. Returns false for the only one. */
-static bool leave_one_out(const struct zd_top_table_column *columns, size_t count, size_t *widths)
-{
-	size_t shown = 0, found = 0;
-	for (size_t c = 0; c < count; c++) {
-		if (!widths[c])
-			continue;
-		if (shown == 0 || columns[c].spare >= columns[found].spare)
-			found = c;
-		shown++;
-	}
-	if (shown > 1)
-		widths[found] = 0;
-	return shown > 1;
-}
-
 void zd_top_fit(const struct zd_top_table_column *columns, size_t count, char *const *cells, size_t nrows,
                 size_t total, size_t *widths)
 {
-	size_t most = total;
+	struct zd_ctl_fit *fits = zd_calloc(count, sizeof(*fits));
 	for (size_t c = 0; c < count; c++) {
-		widths[c] = zd_max_u64(columns[c].width, zd_ctl_text_width(columns[c].title));
+		size_t width = zd_max_u64(columns[c].width, zd_ctl_text_width(columns[c].title));
 		for (size_t r = 0; r < nrows; r++)
-			widths[c] = zd_max_u64(widths[c], zd_ctl_text_width(cells[r * count + c]));
+			width = zd_max_u64(width, zd_ctl_text_width(cells[r * count + c]));
+		fits[c] = (struct zd_ctl_fit){.width = width,
+		                              .least = columns[c].least ? columns[c].least : SIZE_MAX,
+		                              .spare = columns[c].spare,
+		                              .shown = width > 0};
 	}
-	while (line_width(columns, count, widths, 0) > total && leave_one_out(columns, count, widths))
-		continue;
-	while (most > 0 && line_width(columns, count, widths, most) > total)
-		most--;
-	for (size_t c = 0; c < count; c++) {
-		const size_t least = least_width(&columns[c], widths[c]);
-		if (widths[c])
-			widths[c] = zd_min_u64(total, zd_min_u64(widths[c], zd_max_u64(least, most)));
-	}
+	zd_ctl_fit(fits, count, total);
+	for (size_t c = 0; c < count; c++)
+		widths[c] = fits[c].shown ? fits[c].width : 0;
+	free(fits);
 }
 
 void zd_top_add_cell(struct zd_top_picture *picture, size_t line, enum zd_top_style style,
                      const struct zd_top_table_column *column, size_t width, const char *text)
 {
 	const size_t first = picture->lines[line].width;
-	const size_t start = first ? first + GAP : 0;
+	const size_t start = first ? first + ZD_CTL_GAP_WIDTH : 0;
 	char *cut = zd_ctl_cut(zd_ctl_text("%s", text), width);
 	const size_t used = zd_ctl_text_width(cut);
 	zd_top_pad(picture, line, style, start + (column->right && used < width ? width - used : 0));

@@ -24,12 +24,6 @@ void zd_top_wait_deinit(struct zd_top_wait *wait)
 	free(wait->name);
 }
 
-static const char *string_of(const json_t *row, const char *key)
-{
-	const char *text = json_string_value(json_object_get(row, key));
-	return text ? text : "";
-}
-
 /* Adds a wait. Takes ownership of the first two texts, which are not escaped yet. */
 static void add(struct zd_top_model *model, char *subject, char *text, const char *job, const char *user,
                 const char *name)
@@ -46,7 +40,7 @@ static void add(struct zd_top_model *model, char *subject, char *text, const cha
 
 static bool is_stopped(const json_t *session)
 {
-	return strcmp(string_of(session, "process"), "stopped") == 0;
+	return zd_ctl_is(session, "process", "stopped");
 }
 
 /* Returns the text, followed by the session of the first rank that it names. */
@@ -57,13 +51,12 @@ static char *with_rank(const struct zd_top_sample *sample, const char *job, cons
 	unsigned rank;
 	if (!at || !group || sscanf(at, "rank %u", &rank) != 1)
 		return zd_ctl_text("%s", text);
-	const json_t *member = zd_top_find_member(sample->groups, job, group, (json_int_t)rank);
-	const json_int_t session = json_integer_value(json_object_get(member, "session"));
+	const json_t *member = zd_ctl_find_member(zd_ctl_find_group(sample->groups, job, group), rank);
+	const json_int_t session = zd_ctl_integer(member, "session");
 	if (!session)
 		return zd_ctl_text("%s", text);
 	return zd_ctl_text("%s [rank %u: session %" JSON_INTEGER_FORMAT ", pid %" JSON_INTEGER_FORMAT "%s]",
-	                   text, rank, zd_ctl_number(session),
-	                   json_integer_value(json_object_get(member, "pid")),
+	                   text, rank, zd_ctl_number(session), zd_ctl_integer(member, "pid"),
 	                   is_stopped(zd_ctl_row_of_id(sample->sessions, session)) ? ", stopped" : "");
 }
 
@@ -79,11 +72,11 @@ static const char *group_of(const json_t *groups, json_int_t session)
 	{
 		json_array_foreach(json_object_get(group, "members"), j, member)
 		{
-			if (json_integer_value(json_object_get(member, "session")) != session)
+			if (zd_ctl_integer(member, "session") != session)
 				continue;
 			if (found)
 				return NULL;
-			found = string_of(group, "name");
+			found = zd_ctl_string(group, "name");
 		}
 	}
 	return found;
@@ -91,35 +84,29 @@ static const char *group_of(const json_t *groups, json_int_t session)
 
 static void add_session(struct zd_top_model *model, const struct zd_top_sample *sample, const json_t *row)
 {
-	const json_int_t id = json_integer_value(json_object_get(row, "id"));
+	const json_int_t id = zd_ctl_integer(row, "id");
 	struct zd_top_session *session = zd_top_find_session(model, (uint64_t)id);
-	const json_t *waits = json_object_get(row, "waits");
+	const char *job = zd_ctl_string(row, "job");
+	char *subject = zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", zd_ctl_number(id),
+	                            zd_ctl_string(row, "name"));
 	char *all = zd_ctl_text("%s", "");
 	size_t i;
 	json_t *wait;
-	json_array_foreach((json_t *)waits, i, wait)
+	if (is_stopped(row))
+		all = zd_ctl_append(all, "process %" JSON_INTEGER_FORMAT " to continue: it is stopped",
+		                    zd_ctl_integer(row, "pid"));
+	char *stopped = *all ? zd_ctl_text("%s", all) : NULL;
+	json_array_foreach(json_object_get(row, "waits"), i, wait)
 	{
-		const char *text = json_string_value(wait), *job = string_of(row, "job");
-		char *longer = zd_ctl_text("%s%s%s", all, i ? "; " : "", text);
-		free(all);
-		all = longer;
-		add(model,
-		    zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", zd_ctl_number(id),
-		                string_of(row, "name")),
+		const char *text = json_string_value(wait);
+		all = zd_ctl_append(all, "%s%s", *all ? "; " : "", text);
+		add(model, zd_ctl_text("%s", subject),
 		    with_rank(sample, job, group_of(sample->groups, id), text), job, session->user,
 		    session->name);
 	}
-	if (is_stopped(row)) {
-		char *text = zd_ctl_text("process %" JSON_INTEGER_FORMAT " to continue: it is stopped",
-		                         json_integer_value(json_object_get(row, "pid")));
-		char *longer = zd_ctl_text("%s%s%s", text, *all ? "; " : "", all);
-		free(all);
-		all = longer;
-		add(model,
-		    zd_ctl_text("session %" JSON_INTEGER_FORMAT " %s", zd_ctl_number(id),
-		                string_of(row, "name")),
-		    text, string_of(row, "job"), session->user, session->name);
-	}
+	if (stopped)
+		add(model, zd_ctl_text("%s", subject), stopped, job, session->user, session->name);
+	free(subject);
 	free(session->waits);
 	session->waits = zd_ctl_shown(all);
 }
@@ -128,25 +115,23 @@ static void add_session(struct zd_top_model *model, const struct zd_top_sample *
 
 static void add_group(struct zd_top_model *model, const json_t *group)
 {
-	const char *job = string_of(group, "job"), *state = string_of(group, "state");
-	const char *why = string_of(group, "why");
+	const char *job = zd_ctl_string(group, "job"), *state = zd_ctl_string(group, "state");
+	const char *why = zd_ctl_string(group, "why");
 	char *text = zd_ctl_text("%s", "");
 	size_t i;
 	json_t *member;
 	if (strcmp(state, "FORMING") == 0 || strcmp(state, "FAILED") == 0) {
 		json_array_foreach(json_object_get(group, "members"), i, member)
 		{
-			if (json_integer_value(json_object_get(member, "session")))
+			if (zd_ctl_integer(member, "session"))
 				continue;
-			char *longer = zd_ctl_text("%s%s%" JSON_INTEGER_FORMAT, text,
-			                           *text ? ", " : "to be joined by rank ",
-			                           json_integer_value(json_object_get(member, "rank")));
-			free(text);
-			text = longer;
+			text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT,
+			                     *text ? ", " : "to be joined by rank ",
+			                     zd_ctl_integer(member, "rank"));
 		}
 	}
 	if (*text || *why)
-		add(model, zd_ctl_text("group %s/%s", job, string_of(group, "name")),
+		add(model, zd_ctl_text("group %s/%s", job, zd_ctl_string(group, "name")),
 		    zd_ctl_text("%s: %s%s%s", state, text, *text && *why ? "; " : "", why), job, "", "");
 	free(text);
 }
@@ -154,15 +139,14 @@ static void add_group(struct zd_top_model *model, const json_t *group)
 /* A waiting gather is a request of its session, whose text reports it. */
 static void add_buffer(struct zd_top_model *model, const struct zd_top_sample *sample, const json_t *buffer)
 {
-	const char *job = string_of(buffer, "job"), *group = string_of(buffer, "group");
-	const char *text = string_of(buffer, "waits_for"), *state = string_of(buffer, "state");
-	if (!*text || strcmp(state, "WAITING") == 0 ||
-	    json_integer_value(json_object_get(buffer, "age_ns")) < LONG_NS)
+	const char *job = zd_ctl_string(buffer, "job"), *group = zd_ctl_string(buffer, "group");
+	const char *text = zd_ctl_string(buffer, "waits_for"), *state = zd_ctl_string(buffer, "state");
+	if (!*text || strcmp(state, "WAITING") == 0 || zd_ctl_integer(buffer, "age_ns") < LONG_NS)
 		return;
 	char *known = with_rank(sample, job, group, text);
 	add(model,
-	    zd_ctl_text("%s/%s/%s@%" JSON_INTEGER_FORMAT, job, group, string_of(buffer, "unit"),
-	                json_integer_value(json_object_get(buffer, "rank"))),
+	    zd_ctl_text("%s/%s/%s@%" JSON_INTEGER_FORMAT, job, group, zd_ctl_string(buffer, "unit"),
+	                zd_ctl_integer(buffer, "rank")),
 	    zd_ctl_text("%s: %s", state, known), job, "", "");
 	free(known);
 }

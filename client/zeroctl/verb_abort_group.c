@@ -22,8 +22,7 @@ static int add_group(struct zd_ctl *ctl, const json_t *job, const char *rest, vo
 	json_array_foreach(groups, i, group)
 	{
 		/* No rank can join a group again that is OVER. */
-		if (strcmp(json_string_value(json_object_get(group, "name")), rest) != 0 ||
-		    strcmp(json_string_value(json_object_get(group, "state")), "OVER") == 0)
+		if (!zd_ctl_is(group, "name", rest) || zd_ctl_is(group, "state", "OVER"))
 			continue;
 		(void)json_array_append(search->groups, group);
 		(void)json_array_append(search->jobs, (json_t *)job);
@@ -47,8 +46,8 @@ static int find_group(struct zd_ctl *ctl, const char *text, const struct search 
 	if (!status && !*id) {
 		json_array_foreach(groups, i, group)
 		{
-			char *name = zd_ctl_text("%s/%s", json_string_value(json_object_get(group, "job")),
-			                         json_string_value(json_object_get(group, "name")));
+			char *name = zd_ctl_text("%s/%s", zd_ctl_string(group, "job"),
+			                         zd_ctl_string(group, "name"));
 			zd_ctl_near_offer(&near, name);
 			free(name);
 		}

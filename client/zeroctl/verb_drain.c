@@ -25,7 +25,7 @@ int zd_ctl_drain(struct zd_ctl *ctl)
 		return status;
 	json_array_foreach(jobs, i, job)
 	{
-		const json_int_t of_job = json_integer_value(json_object_get(job, "sessions"));
+		const json_int_t of_job = zd_ctl_integer(job, "sessions");
 		running += of_job > 0;
 		kept += of_job == 0;
 		sessions += of_job;

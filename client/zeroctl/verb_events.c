@@ -143,21 +143,16 @@ static void print_line(const struct printing *printing, const Zd__Event *event)
 
 static int print_json(const struct printing *printing, const Zd__Event *event)
 {
-	json_t *devices = json_array();
-	for (size_t i = 0; i < event->n_devices; i++)
-		(void)json_array_append_new(devices, json_integer(event->devices[i]));
-	json_t *row = json_pack(
-	        "{s:i,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:i,s:I,s:I,s:I,s:I}", "schema",
-	        ZD_CTL_SCHEMA, "seq", ZD_CTL_INT(event->seq), "time_ns", ZD_CTL_INT(event->time_ns),
-	        "real_ns", ZD_CTL_INT((int64_t)event->time_ns + printing->offset_ns), "kind", event->kind,
-	        "reason", event->reason, "request", event->request, "job", event->job, "group", event->group,
-	        "name", event->name, "job_id", ZD_CTL_INT(event->job_id), "object", ZD_CTL_INT(event->object),
-	        "session", ZD_CTL_INT(event->session), "rank", (int)event->rank, "devices", devices,
-	        "segment", (int)event->segment, "offset", ZD_CTL_INT(event->offset), "bytes",
-	        ZD_CTL_INT(event->bytes), "begin_ns", ZD_CTL_INT(event->begin_ns), "number",
-	        ZD_CTL_INT(event->number));
-	if (!row)
+	json_t *row = json_pack("{s:i,s:I}", "schema", ZD_CTL_SCHEMA, "real_ns",
+	                        (json_int_t)event->time_ns + printing->offset_ns);
+	json_t *fields = zd_ctl_object(&event->base);
+	if (!fields) {
+		json_decref(row);
 		return zd_ctl_fail(ZEROD_E_PROTOCOL, "PROTOCOL: the daemon's events are invalid");
+	}
+	(void)json_object_update(row, fields);
+	(void)json_object_del(row, "owner");
+	json_decref(fields);
 	if (event->owner)
 		(void)json_object_set_new(row, "uid", json_integer(ZD_CTL_INT(event->owner - 1)));
 	int status = zd_ctl_print_json_text(stdout, row, JSON_COMPACT);

@@ -33,15 +33,15 @@ static bool names_unit(const json_t *unit, const char *rest, json_int_t *rank)
 
 static bool is_of_group(const json_t *row, const json_t *group)
 {
-	return strcmp(zd_ctl_string(row, "job"), zd_ctl_string(group, "job")) == 0 &&
-	       strcmp(zd_ctl_string(row, "group"), zd_ctl_string(group, "name")) == 0;
+	return zd_ctl_is(row, "job", zd_ctl_string(group, "job")) &&
+	       zd_ctl_is(row, "group", zd_ctl_string(group, "name"));
 }
 
 static bool is_of_unit(const json_t *buffer, const json_t *unit)
 {
-	return strcmp(zd_ctl_string(buffer, "job"), zd_ctl_string(unit, "job")) == 0 &&
-	       strcmp(zd_ctl_string(buffer, "group"), zd_ctl_string(unit, "group")) == 0 &&
-	       strcmp(zd_ctl_string(buffer, "unit"), zd_ctl_string(unit, "name")) == 0;
+	return zd_ctl_is(buffer, "job", zd_ctl_string(unit, "job")) &&
+	       zd_ctl_is(buffer, "group", zd_ctl_string(unit, "group")) &&
+	       zd_ctl_is(buffer, "unit", zd_ctl_string(unit, "name"));
 }
 
 static void say_unit(const json_t *unit, const json_t *group)
@@ -94,9 +94,9 @@ static void say_shards(const struct zd_ctl_facts *facts, const json_t *unit, jso
 	json_t *row;
 	json_array_foreach(facts->map, i, row)
 	{
-		if (strcmp(zd_ctl_string(row, "name"), zd_ctl_string(unit, "name")) == 0 &&
-		    strcmp(zd_ctl_string(row, "group"), zd_ctl_string(unit, "group")) == 0 &&
-		    strcmp(zd_ctl_string(row, "job"), zd_ctl_string(unit, "job")) == 0 &&
+		if (zd_ctl_is(row, "name", zd_ctl_string(unit, "name")) &&
+		    zd_ctl_is(row, "group", zd_ctl_string(unit, "group")) &&
+		    zd_ctl_is(row, "job", zd_ctl_string(unit, "job")) &&
 		    strncmp(zd_ctl_string(row, "purpose"), "shard", 5) == 0 &&
 		    (rank < 0 || zd_ctl_integer(row, "rank") == rank))
 			say_shard(row, rank >= 0);
@@ -109,7 +109,7 @@ static int explain_unit(const struct zd_ctl_facts *facts, const json_t *unit, js
 	json_t *buffer, *group, *of = NULL;
 	json_array_foreach(facts->groups, i, group)
 	{
-		if (is_of_group(unit, group) && strcmp(zd_ctl_string(group, "state"), "OVER") != 0)
+		if (is_of_group(unit, group) && !zd_ctl_is(group, "state", "OVER"))
 			of = group;
 	}
 	int status = check_rank(of, rank);
@@ -154,10 +154,8 @@ static void say_usage(const json_t *job)
 		const json_int_t bytes = zd_ctl_integer(usage, purposes[i].key);
 		if (bytes == 0)
 			continue;
-		char *longer = zd_ctl_text("%s%s%s of %s", text, *text ? ", " : "", zd_ctl_bytes(bytes),
-		                           purposes[i].what);
-		free(text);
-		text = longer;
+		text = zd_ctl_append(text, "%s%s of %s", *text ? ", " : "", zd_ctl_bytes(bytes),
+		                     purposes[i].what);
 	}
 	zd_ctl_say("It is charged %s.", *text ? text : "nothing");
 	free(text);
@@ -172,7 +170,7 @@ static void say_buffers(const struct zd_ctl_facts *facts, const char *job)
 	json_array_foreach(facts->buffers, i, buffer)
 	{
 		const char *state = zd_ctl_string(buffer, "state");
-		if (strcmp(zd_ctl_string(buffer, "job"), job) != 0)
+		if (!zd_ctl_is(buffer, "job", job))
 			continue;
 		waiting += strcmp(state, "WAITING") == 0;
 		quarantined += strcmp(state, "QUARANTINED") == 0;
@@ -265,7 +263,7 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	say_usage(job);
 	json_array_foreach(facts->groups, i, group)
 	{
-		if (strcmp(zd_ctl_string(group, "job"), name) == 0) {
+		if (zd_ctl_is(group, "job", name)) {
 			zd_ctl_explain_group(facts, group);
 			say_readers(facts, group);
 		}
@@ -273,10 +271,9 @@ static int explain_job(const struct zd_ctl_facts *facts, const json_t *job)
 	say_buffers(facts, name);
 	json_array_foreach(facts->sessions, i, session)
 	{
-		if (strcmp(zd_ctl_string(session, "job"), name) != 0 ||
-		    zd_ctl_integer(session, "uid") != uid ||
-		    strcmp(zd_ctl_string(json_object_get(session, "reads"), "job"), name) == 0 ||
-		    strcmp(zd_ctl_string(session, "state"), "CLOSING") == 0)
+		if (!zd_ctl_is(session, "job", name) || zd_ctl_integer(session, "uid") != uid ||
+		    zd_ctl_is(json_object_get(session, "reads"), "job", name) ||
+		    zd_ctl_is(session, "state", "CLOSING"))
 			continue;
 		char *who = zd_ctl_text("Session %" JSON_INTEGER_FORMAT,
 		                        zd_ctl_number(zd_ctl_integer(session, "id")));
@@ -332,7 +329,7 @@ static void say_leases(const struct zd_ctl_facts *facts, json_int_t id)
 		bool holds = false;
 		json_array_foreach(json_object_get(buffer, "holders"), j, holder)
 		        holds = holds || zd_ctl_integer(holder, "session") == id;
-		if (!holds || strcmp(zd_ctl_string(buffer, "state"), "WAITING") == 0)
+		if (!holds || zd_ctl_is(buffer, "state", "WAITING"))
 			continue;
 		bytes += zd_ctl_integer(buffer, "padded_bytes");
 		holder = json_array_get(json_object_get(buffer, "holders"), 0);
@@ -433,7 +430,7 @@ static void explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 	}
 	json_array_foreach(facts->buffers, i, buffer)
 	{
-		if (is_of_group(buffer, group) && strcmp(zd_ctl_string(buffer, "state"), "WAITING") == 0 &&
+		if (is_of_group(buffer, group) && zd_ctl_is(buffer, "state", "WAITING") &&
 		    count++ < MOST_LINES)
 			zd_ctl_explain_buffer(facts, buffer);
 	}
@@ -479,8 +476,7 @@ static int search_job(struct zd_ctl *ctl, const json_t *job, const char *rest, v
 		status = zd_ctl_list_fetch(ctl, &zd_ctl_units_listing, &units);
 	json_array_foreach(groups, i, row)
 	{
-		if (!status && strcmp(zd_ctl_string(row, "name"), rest) == 0 &&
-		    strcmp(zd_ctl_string(row, "state"), "OVER") != 0)
+		if (!status && zd_ctl_is(row, "name", rest) && !zd_ctl_is(row, "state", "OVER"))
 			note(search, job, row, NULL, -1);
 	}
 	json_array_foreach(units, i, row)

@@ -148,15 +148,7 @@ static int list(struct zd_ctl *ctl)
 		return status;
 	json_t *rows = json_array();
 	(void)find(add_row, rows);
-	if (ctl->json)
-		return zd_ctl_print_json(stdout, ctl->verb, rows);
-	status = ctl->sort ? zd_ctl_sort(rows, columns, ctl->sort) : 0;
-	if (status == 0 && json_array_size(rows) > 0)
-		status = zd_ctl_print_table(ctl, rows, columns);
-	else if (status == 0)
-		(void)fputs("no holders\n", stderr);
-	json_decref(rows);
-	return status;
+	return zd_ctl_print_rows(ctl, rows, columns, "holders");
 }
 
 struct wanted {

@@ -9,10 +9,10 @@
 /* "lm/world/layers.0@3": job, group, unit or allocation, rank. */
 static char *owner_text(const json_t *row)
 {
-	const char *job = json_string_value(json_object_get(row, "job"));
-	const char *group = json_string_value(json_object_get(row, "group"));
-	const char *name = json_string_value(json_object_get(row, "name"));
-	const char *kind = json_string_value(json_object_get(row, "kind"));
+	const char *job = zd_ctl_string(row, "job");
+	const char *group = zd_ctl_string(row, "group");
+	const char *name = zd_ctl_string(row, "name");
+	const char *kind = zd_ctl_string(row, "kind");
 	if (!job || strcmp(kind, "hole") == 0)
 		return zd_ctl_text("%s", "");
 	group = group ? group : "";
@@ -20,7 +20,7 @@ static char *owner_text(const json_t *row)
 	if (!*group)
 		return zd_ctl_text("%s%s%s", job, *name ? "/" : "", name);
 	return zd_ctl_text("%s/%s%s%s@%" JSON_INTEGER_FORMAT, job, group, *name ? "/" : "", name,
-	                   json_integer_value(json_object_get(row, "rank")));
+	                   zd_ctl_integer(row, "rank"));
 }
 
 static const struct zd_ctl_column columns[] = {
@@ -42,16 +42,7 @@ int zd_ctl_map(struct zd_ctl *ctl)
 {
 	json_t *rows;
 	int status = zd_ctl_choose_columns(ctl, columns, NULL);
-	if (status)
-		return status;
-	status = zd_ctl_map_fetch(ctl, &rows);
-	if (status)
-		return status;
-	status = zd_ctl_sort(rows, columns, ctl->sort);
-	if (!status && ctl->json)
-		return zd_ctl_print_json(stdout, ctl->verb, rows);
 	if (!status)
-		status = zd_ctl_print_table(ctl, rows, columns);
-	json_decref(rows);
-	return status;
+		status = zd_ctl_map_fetch(ctl, &rows);
+	return status ? status : zd_ctl_print_rows(ctl, rows, columns, "devices");
 }

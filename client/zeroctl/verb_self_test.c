@@ -42,13 +42,6 @@ struct rank {
 	struct zd_err err; /* of the last step */
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* ---- A rank's part ------------------------------------------------------------------------------------- */
 
 static int check(struct rank *rank, int status, const char *call)
@@ -212,7 +205,7 @@ static int leave(struct rank *rank)
 
 static int note(struct self_test *test, const char *step, uint64_t begin_ns, int status, const char *detail)
 {
-	const uint64_t took_ns = now_ns() - begin_ns;
+	const uint64_t took_ns = zd_ctl_now_ns() - begin_ns;
 	char age[ZD_CTL_AGE_TEXT];
 	json_array_append_new(test->rows, json_pack("{s:s,s:s,s:I,s:s}", "step", step, "status",
 	                                            zerod_status_name(status), "time_ns", ZD_CTL_INT(took_ns),
@@ -241,7 +234,7 @@ static void *run_part(void *arg)
 static int run_step(struct self_test *test, struct rank *ranks, const char *step,
                     int (*run)(struct rank *rank), const char *detail)
 {
-	const uint64_t begin_ns = now_ns();
+	const uint64_t begin_ns = zd_ctl_now_ns();
 	struct part parts[WORLD];
 	pthread_t threads[WORLD];
 	unsigned begun = 0;
@@ -287,7 +280,7 @@ static int try_device(struct self_test *test, const struct zerod_device_info *in
 static int choose_device(struct self_test *test)
 {
 	const long long only = test->ctl->device;
-	const uint64_t begin_ns = now_ns();
+	const uint64_t begin_ns = zd_ctl_now_ns();
 	struct zerod_device_info info = ZEROD_INIT(info);
 	struct zd_err first = ZD_ERR_NONE;
 	char text[96];
@@ -310,7 +303,7 @@ static int choose_device(struct self_test *test)
 /* Waits until the daemon has no job of this name. */
 static int check_freed(struct self_test *test)
 {
-	const uint64_t begin_ns = now_ns();
+	const uint64_t begin_ns = zd_ctl_now_ns();
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	size_t left = 1;
 	test->ctl->job = test->job;
@@ -321,7 +314,7 @@ static int check_freed(struct self_test *test)
 			return status;
 		left = json_array_size(rows);
 		json_decref(rows);
-		if (!left || now_ns() - begin_ns > DEADLINE_MS * 1000000ull)
+		if (!left || zd_ctl_now_ns() - begin_ns > DEADLINE_MS * 1000000ull)
 			break;
 		(void)nanosleep(&pause, NULL);
 	}
@@ -342,7 +335,7 @@ static int run_steps(struct self_test *test, struct rank *ranks)
 	        {"reduce", reduce, "the sum of 2 gradients compared"},
 	        {"leave", leave, "2 ranks"},
 	};
-	const uint64_t begin_ns = now_ns();
+	const uint64_t begin_ns = zd_ctl_now_ns();
 	int status = zd_ctl_connect(test->ctl);
 	if (status)
 		return status;

@@ -10,10 +10,10 @@
  * state is lost: REASON" */
 static char *state_text(const json_t *row)
 {
-	const char *state = json_string_value(json_object_get(row, "state"));
-	const char *by = json_string_value(json_object_get(row, "drained_by"));
-	json_int_t ends_in_ns = json_integer_value(json_object_get(row, "ends_in_ns"));
-	const char *lost = json_string_value(json_object_get(row, "state_lost"));
+	const char *state = zd_ctl_string(row, "state");
+	const char *by = zd_ctl_string(row, "drained_by");
+	json_int_t ends_in_ns = zd_ctl_integer(row, "ends_in_ns");
+	const char *lost = zd_ctl_string(row, "state_lost");
 	char age[ZD_CTL_AGE_TEXT] = "";
 	if (ends_in_ns > 0)
 		(void)zd_ctl_age_text((uint64_t)ends_in_ns, age);
@@ -23,10 +23,10 @@ static char *state_text(const json_t *row)
 
 bool zd_ctl_status_ends(const json_t *row)
 {
-	const char *by = json_string_value(json_object_get(row, "drained_by"));
-	bool draining = strcmp(json_string_value(json_object_get(row, "state")), "DRAINING") == 0;
+	const char *by = zd_ctl_string(row, "drained_by");
+	bool draining = zd_ctl_is(row, "state", "DRAINING");
 	/* An older daemon does not report the requester of a drain, and drains only to end. */
-	return draining && (!*by || json_integer_value(json_object_get(row, "ends_in_ns")) > 0);
+	return draining && (!*by || zd_ctl_integer(row, "ends_in_ns") > 0);
 }
 
 const struct zd_ctl_column zd_ctl_status_columns[] = {

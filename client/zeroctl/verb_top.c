@@ -9,8 +9,6 @@
 #include "ctl.h"
 #include "top.h"
 
-#include <time.h>
-
 #include "base/mem.h"
 
 #define REQUEST_DEADLINE_MS 2000 /* keys are not read while a request is in progress */
@@ -22,73 +20,47 @@ struct top {
 	uint64_t next_ns; /* when the next sample is due */
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* ---- Samples ------------------------------------------------------------------------------------------- */
 
-struct rows {
-	json_t *status, *devices, *sessions, *groups, *buffers, *allocations;
-};
-
-static void rows_deinit(struct rows *rows)
-{
-	json_decref(rows->status);
-	json_decref(rows->devices);
-	json_decref(rows->sessions);
-	json_decref(rows->groups);
-	json_decref(rows->buffers);
-	json_decref(rows->allocations);
-}
-
-static int fetch(struct zd_ctl *ctl, struct rows *rows)
+static int fetch(struct zd_ctl *ctl, struct zd_top_sample *sample)
 {
 	const struct {
 		const struct zd_ctl_listing *listing;
 		json_t **rows;
 	} all[] = {
-	        {&zd_ctl_devices_listing, &rows->devices},
-	        {&zd_ctl_sessions_listing, &rows->sessions},
-	        {&zd_ctl_groups_listing, &rows->groups},
-	        {&zd_ctl_buffers_listing, &rows->buffers},
-	        {&zd_ctl_allocations_listing, &rows->allocations},
+	        {&zd_ctl_devices_listing, &sample->devices},
+	        {&zd_ctl_sessions_listing, &sample->sessions},
+	        {&zd_ctl_groups_listing, &sample->groups},
+	        {&zd_ctl_buffers_listing, &sample->buffers},
+	        {&zd_ctl_allocations_listing, &sample->allocations},
 	};
-	int status = zd_ctl_status_fetch(ctl, &rows->status);
-	if (!status && zd_ctl_status_ends(rows->status))
+	int status = zd_ctl_status_fetch(ctl, &sample->status);
+	if (!status && zd_ctl_status_ends(sample->status))
 		status = zd_ctl_fail(ZEROD_E_SHUTDOWN, "it drains in order to end");
 	for (size_t i = 0; !status && i < ZD_ARRAY_LEN(all); i++)
 		status = zd_ctl_list_fetch(ctl, all[i].listing, all[i].rows);
+	sample->at_ns = zd_ctl_now_ns();
 	return status;
 }
 
 static void take_sample(struct top *top)
 {
-	struct rows rows = {.status = NULL};
-	const int status = fetch(top->ctl, &rows);
-	const uint64_t at_ns = now_ns();
-	if (status) {
+	struct zd_top_sample sample = {.status = NULL};
+	if (fetch(top->ctl, &sample)) {
 		zd_top_set_trouble(&top->model, zd_ctl_kept_failure());
 		zerod_close(top->ctl->client);
 		top->ctl->client = NULL;
 	} else {
-		const struct zd_top_sample sample = {
-		        .at_ns = at_ns,
-		        .status = rows.status,
-		        .devices = rows.devices,
-		        .sessions = rows.sessions,
-		        .groups = rows.groups,
-		        .buffers = rows.buffers,
-		        .allocations = rows.allocations,
-		};
 		zd_top_set_trouble(&top->model, NULL);
 		zd_top_update(&top->model, &sample);
 	}
-	rows_deinit(&rows);
-	top->next_ns = at_ns + (uint64_t)(top->view.delay_s * 1e9);
+	top->next_ns = sample.at_ns + (uint64_t)(top->view.delay_s * 1e9);
+	json_decref(sample.status);
+	json_decref(sample.devices);
+	json_decref(sample.sessions);
+	json_decref(sample.groups);
+	json_decref(sample.buffers);
+	json_decref(sample.allocations);
 }
 
 /* ---- The loop ------------------------------------------------------------------------------------------ */
@@ -107,7 +79,7 @@ static void draw(struct top *top)
 /* Waits until a key arrives or the next sample is due; returns the key. */
 static int wait_for_key(const struct top *top)
 {
-	const uint64_t now = now_ns();
+	const uint64_t now = zd_ctl_now_ns();
 	if (top->view.paused)
 		return zd_top_screen_wait(-1);
 	return zd_top_screen_wait(top->next_ns > now ? (int64_t)(top->next_ns - now) : 0);
@@ -117,7 +89,7 @@ static int wait_for_key(const struct top *top)
 static bool run(struct top *top)
 {
 	for (;;) {
-		if (!top->view.paused && now_ns() >= top->next_ns)
+		if (!top->view.paused && zd_ctl_now_ns() >= top->next_ns)
 			take_sample(top);
 		draw(top);
 		const int key = wait_for_key(top);
@@ -127,7 +99,7 @@ static bool run(struct top *top)
 		if (!zd_top_press(&top->view, key))
 			return true;
 		if (top->view.delay_s != delay_s)
-			top->next_ns = now_ns() + (uint64_t)(top->view.delay_s * 1e9);
+			top->next_ns = zd_ctl_now_ns() + (uint64_t)(top->view.delay_s * 1e9);
 	}
 }
 

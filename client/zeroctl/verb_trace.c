@@ -26,9 +26,7 @@ struct tracing {
 
 static double now_s(void)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+	return (double)zd_ctl_now_ns() / 1e9;
 }
 
 static int take_event(const Zd__Event *event, void *arg)

@@ -41,13 +41,11 @@ static int trim(struct zd_ctl *ctl, json_int_t device, uint64_t *freed_bytes)
 /* "segment 3 of job 'lm' has shard×3, gathered×2". Other users' segments are only counted. */
 static char *add_reason(char *text, const json_t *segment)
 {
-	const char *job = json_string_value(json_object_get(segment, "job"));
-	const char *pins = json_string_value(json_object_get(segment, "pins"));
-	char *longer = zd_ctl_text("%s%ssegment %" JSON_INTEGER_FORMAT " of job '%s' has %s", text,
-	                           *text ? "; " : "", json_integer_value(json_object_get(segment, "segment")),
-	                           job, *pins ? pins : "requests that wait for it");
-	free(text);
-	return longer;
+	const char *job = zd_ctl_string(segment, "job");
+	const char *pins = zd_ctl_string(segment, "pins");
+	return zd_ctl_append(text, "%ssegment %" JSON_INTEGER_FORMAT " of job '%s' has %s", *text ? "; " : "",
+	                     zd_ctl_integer(segment, "segment"), job,
+	                     *pins ? pins : "requests that wait for it");
 }
 
 /* Returns why no segment of the device was released, from its map. */
@@ -59,11 +57,11 @@ static char *why_nothing(const struct zd_ctl *ctl, const json_t *map)
 	char *text = zd_ctl_text("%s", "");
 	json_array_foreach((json_t *)map, i, row)
 	{
-		if (strcmp(json_string_value(json_object_get(row, "kind")), "segment") != 0)
+		if (!zd_ctl_is(row, "kind", "segment"))
 			continue;
 		nsegments++;
-		bytes += (uint64_t)json_integer_value(json_object_get(row, "bytes"));
-		if (!*json_string_value(json_object_get(row, "job")))
+		bytes += (uint64_t)zd_ctl_integer(row, "bytes");
+		if (!*zd_ctl_string(row, "job"))
 			nothers++;
 		else if (nnamed++ < MOST_SEGMENTS)
 			text = add_reason(text, row);
@@ -109,7 +107,7 @@ static int trim_all(struct zd_ctl *ctl, const json_t *devices, json_t *rows)
 	const json_t *device;
 	json_array_foreach(devices, i, device)
 	{
-		json_int_t index = json_integer_value(json_object_get(device, "index"));
+		json_int_t index = zd_ctl_integer(device, "index");
 		uint64_t freed_bytes = 0;
 		if (ctl->device >= 0 && index != ctl->device)
 			continue;
@@ -142,12 +140,6 @@ int zd_ctl_trim(struct zd_ctl *ctl)
 	rows = json_array();
 	status = trim_all(ctl, devices, rows);
 	json_decref(devices);
-	if (ctl->json) {
-		printed = zd_ctl_print_json(stdout, ctl->verb, rows);
-	} else {
-		if (json_array_size(rows) > 0)
-			printed = zd_ctl_print_table(ctl, rows, columns);
-		json_decref(rows);
-	}
+	printed = zd_ctl_print_rows(ctl, rows, columns, NULL);
 	return status ? status : printed;
 }

@@ -37,7 +37,8 @@ static int draw(struct zd_ctl *ctl, bool terminal)
 			fputs("\033[H\033[2J", stdout); /* cursor home, erase the screen */
 		zd_ctl_print_record(ctl, status_row, zd_ctl_status_columns);
 		putchar('\n');
-		status = zd_ctl_list_print(ctl, &zd_ctl_buffers_listing, rows);
+		status = zd_ctl_list_print(ctl, rows, zd_ctl_buffers_listing.columns,
+		                           zd_ctl_buffers_listing.plural);
 		if (!terminal)
 			putchar('\n');
 	}

@@ -2,7 +2,7 @@
 /*
  * bench.h - the common parts of zerobench's measurements.
  *
- * A measurement is a team of processes: one for each rank, and one for the baseline. Ranks and baseline take
+ * A measurement is a team of processes: one for each rank, and some for the baseline. Ranks and baseline take
  * turns inside one run, iteration by iteration. Other work of the machine therefore affects both equally, and
  * their ratio is meaningful even on a busy machine. Times are medians. The spread is printed next to them.
  */
@@ -197,20 +197,6 @@ struct zd_bench_status {
 
 int zd_bench_status(zerod_client *client, struct zd_bench_status *status) __attribute__((warn_unused_result));
 
-/* ---- Baselines: threads that start each round together (crew.c)
- * ----------------------------------------- */
-
-struct zd_crew;
-
-struct zd_crew *zd_crew_new(const struct zd_member *member, unsigned nthreads,
-                            void (*work)(unsigned thread, void *arg), void *arg);
-/* Runs work() once on every thread; *span is from the first start to the last end. */
-void zd_crew_round(struct zd_crew *crew, struct zd_interval *span);
-void zd_crew_free(struct zd_crew *crew);
-
-/* Makes a shared mapping of a memfd, like the host backend's segments. */
-void *zd_map_memfd(const struct zd_member *member, uint64_t bytes);
-
 /* ---- Ranks and a baseline in rounds (rounds.c) --------------------------------------------------------- */
 
 struct zd_bandwidth_row {
@@ -226,17 +212,17 @@ struct zd_round_ops {
 	void (*round)(struct zd_rank *rank, struct zd_interval *span);
 	/* Makes a round whose contents are compared, element by element. Returns how many are wrong. */
 	uint64_t (*check)(struct zd_rank *rank, const struct zd_bench *bench, uint64_t numel);
-	/* Makes the argument of work(), which the baseline's threads share, one thread per device. Only the
-	 * process's end frees it. */
-	void *(*prepare)(const struct zd_member *member, const struct zd_bench *bench, uint64_t numel);
-	void (*work)(unsigned thread, void *arg);
+	/* Returns the bytes of memory that all members share. It is zeroed. */
+	uint64_t (*memory_bytes)(const struct zd_bench *bench, uint64_t numel);
+	/* Does the work of the device's executor in this memory. */
+	void (*baseline)(const struct zd_bench *bench, uint64_t numel, uint32_t device, char *memory);
 };
 
 /* Measures and reports each size of the options. */
 int zd_rounds_run(struct zd_bench *bench, const struct zd_round_ops *ops, struct zd_err *err)
         __attribute__((warn_unused_result));
 
-/* Returns the number of devices that the ranks use, which is the number of a baseline's threads. */
+/* Returns the number of devices that the ranks use, which is the number of a baseline's processes. */
 uint32_t zd_bench_devices_used(const struct zd_bench *bench);
 /* Returns the elements of a unit of so many bytes. Sizes of the options follow each other by their factor. */
 uint64_t zd_bench_numel(const struct zd_bench *bench, uint64_t bytes);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_gather.c - gathers of one unit by all ranks at once, against copies of the same bytes by as many
- * threads.
+ * op_gather.c - gathers of one unit by all ranks at once, against copies of the same bytes.
  *
  * A rank's time lasts from its request until the bytes have arrived. The time of an iteration lasts from the
  * first rank's start to the last rank's end. The baseline does only the work that the executors must do: one
- * thread for each device copies the device's shards into every rank's buffer, between mappings of memfds,
- * which are also the segments of the host backend.
+ * process for each device copies the device's shards into every rank's buffer, in shared memory, of which the
+ * segments of the host backend also are.
  */
 #include "bench.h"
 
@@ -49,43 +48,33 @@ static uint64_t check_gather(struct zd_rank *rank, const struct zd_bench *bench,
 
 /* ---- Baseline ------------------------------------------------------------------------------------------ */
 
-struct copies {
-	uint32_t ranks, devices;
-	uint64_t shard_bytes;
-	void *shards[ZD_BENCH_MAX_RANKS];
-	void *buffers[ZD_BENCH_MAX_RANKS];
-};
-
-static void copy_device(unsigned device, void *arg)
+static uint64_t shard_bytes(const struct zd_bench *bench, uint64_t numel)
 {
-	const struct copies *copies = arg;
-	for (uint32_t source = device; source < copies->ranks; source += copies->devices)
-		for (uint32_t target = 0; target < copies->ranks; target++)
-			memcpy((char *)copies->buffers[target] + source * copies->shard_bytes,
-			       copies->shards[source], copies->shard_bytes);
+	return zd_bench_shard_numel(bench, numel) * zerod_dtype_bytes(bench->options.dtype);
 }
 
-static void *prepare_pushes(const struct zd_member *member, const struct zd_bench *bench, uint64_t numel)
+/* The shards, and then a buffer for each rank. */
+static uint64_t memory_bytes(const struct zd_bench *bench, uint64_t numel)
 {
-	struct copies *copies = zd_calloc(1, sizeof(*copies));
-	copies->ranks = bench->options.ranks;
-	copies->devices = zd_bench_devices_used(bench);
-	copies->shard_bytes = zd_bench_shard_numel(bench, numel) * zerod_dtype_bytes(bench->options.dtype);
-	for (uint32_t i = 0; i < copies->ranks; i++) {
-		copies->shards[i] = zd_map_memfd(member, copies->shard_bytes);
-		copies->buffers[i] = zd_map_memfd(member, copies->shard_bytes * copies->ranks);
-		memset(copies->shards[i], (int)i + 1,
-		       copies->shard_bytes); /* pages of its own, not the zero page */
-	}
-	return copies;
+	return (uint64_t)(bench->options.ranks + 1) * bench->options.ranks * shard_bytes(bench, numel);
+}
+
+static void copy_device(const struct zd_bench *bench, uint64_t numel, uint32_t device, char *memory)
+{
+	const uint32_t ranks = bench->options.ranks;
+	const uint64_t bytes = shard_bytes(bench, numel);
+	for (uint32_t source = device; source < ranks; source += zd_bench_devices_used(bench))
+		for (uint32_t target = 0; target < ranks; target++)
+			memcpy(memory + ((uint64_t)(target + 1) * ranks + source) * bytes,
+			       memory + source * bytes, bytes);
 }
 
 static const struct zd_round_ops rounds = {
         .begin = begin_gathers,
         .round = run_round,
         .check = check_gather,
-        .prepare = prepare_pushes,
-        .work = copy_device,
+        .memory_bytes = memory_bytes,
+        .baseline = copy_device,
 };
 
 int zd_bench_gather(struct zd_bench *bench, struct zd_err *err)

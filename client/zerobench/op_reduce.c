@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * op_reduce.c - reductions of one unit's gradient by all ranks, against sums of the same bytes by as many
- * threads.
+ * op_reduce.c - reductions of one unit's gradient by all ranks, against sums of the same bytes.
  *
  * An iteration is one whole backward of each rank: begin, reserve, submit, end. Timed iterations reduce the
  * zeros that the daemon has stored, because the trainer, not zerod, writes gradients. With -c another
@@ -59,67 +58,57 @@ static uint64_t check_reduction(struct zd_rank *rank, const struct zd_bench *ben
 
 /* ---- Baseline ------------------------------------------------------------------------------------------ */
 
-struct sums {
-	uint32_t ranks, devices;
-	enum zerod_dtype dtype;
-	uint64_t shard_numel;
-	void *gradients[ZD_BENCH_MAX_RANKS]; /* whole gradients, one of each rank */
-	void *targets[ZD_BENCH_MAX_RANKS];   /* float32 slices */
-};
-
 /* A block's sums remain in the first-level cache while the gradients are added one by one. */
 #define BLOCK_NUMEL 1024
 
-static void sum_block(const struct sums *sums, uint64_t first, uint64_t numel, float *target)
+static uint64_t gradient_bytes(const struct zd_bench *bench, uint64_t numel)
+{
+	return zd_bench_shard_numel(bench, numel) * bench->options.ranks *
+	       zerod_dtype_bytes(bench->options.dtype);
+}
+
+/* A whole gradient of each rank, and then a slice of sums for each rank. */
+static uint64_t memory_bytes(const struct zd_bench *bench, uint64_t numel)
+{
+	return bench->options.ranks *
+	       (gradient_bytes(bench, numel) + zd_bench_shard_numel(bench, numel) * sizeof(float));
+}
+
+static void sum_block(const struct zd_bench *bench, const char *gradients, uint64_t each_bytes,
+                      uint64_t first, uint64_t numel, float *target)
 {
 	for (uint64_t i = 0; i < numel; i++)
 		target[i] = 0;
-	for (uint32_t rank = 0; rank < sums->ranks; rank++) {
-		const void *gradient = sums->gradients[rank];
-		if (sums->dtype == ZEROD_FLOAT32) {
+	for (uint32_t rank = 0; rank < bench->options.ranks; rank++) {
+		const void *gradient = gradients + rank * each_bytes;
+		if (bench->options.dtype == ZEROD_FLOAT32) {
 			const float *values = (const float *)gradient + first;
 			for (uint64_t i = 0; i < numel; i++)
 				target[i] += values[i];
 		} else {
 			for (uint64_t i = 0; i < numel; i++)
-				target[i] += zd_pattern_load(gradient, sums->dtype, first + i);
+				target[i] += zd_pattern_load(gradient, bench->options.dtype, first + i);
 		}
 	}
 }
 
-static void sum_device(unsigned device, void *arg)
+static void sum_device(const struct zd_bench *bench, uint64_t numel, uint32_t device, char *memory)
 {
-	const struct sums *sums = arg;
-	for (uint32_t owner = device; owner < sums->ranks; owner += sums->devices) {
-		float *target = sums->targets[owner];
-		for (uint64_t i = 0; i < sums->shard_numel; i += BLOCK_NUMEL)
-			sum_block(sums, owner * sums->shard_numel + i,
-			          zd_min_u64(BLOCK_NUMEL, sums->shard_numel - i), target + i);
-	}
-}
-
-static void *prepare_sums(const struct zd_member *member, const struct zd_bench *bench, uint64_t numel)
-{
-	struct sums *sums = zd_calloc(1, sizeof(*sums));
-	sums->ranks = bench->options.ranks;
-	sums->devices = zd_bench_devices_used(bench);
-	sums->dtype = bench->options.dtype;
-	sums->shard_numel = zd_bench_shard_numel(bench, numel);
-	const uint64_t gradient_bytes = sums->shard_numel * sums->ranks * zerod_dtype_bytes(sums->dtype);
-	for (uint32_t i = 0; i < sums->ranks; i++) {
-		sums->gradients[i] = zd_map_memfd(member, gradient_bytes);
-		sums->targets[i] = zd_map_memfd(member, sums->shard_numel * sizeof(float));
-		memset(sums->gradients[i], 0, gradient_bytes); /* pages of its own, not the zero page */
-	}
-	return sums;
+	const uint64_t shard_numel = zd_bench_shard_numel(bench, numel);
+	const uint64_t each_bytes = gradient_bytes(bench, numel);
+	float *targets = (float *)(memory + bench->options.ranks * each_bytes);
+	for (uint32_t owner = device; owner < bench->options.ranks; owner += zd_bench_devices_used(bench))
+		for (uint64_t i = owner * shard_numel; i < (owner + 1) * shard_numel; i += BLOCK_NUMEL)
+			sum_block(bench, memory, each_bytes, i,
+			          zd_min_u64(BLOCK_NUMEL, (owner + 1) * shard_numel - i), targets + i);
 }
 
 static const struct zd_round_ops rounds = {
         .begin = begin_reductions,
         .round = run_round,
         .check = check_reduction,
-        .prepare = prepare_sums,
-        .work = sum_device,
+        .memory_bytes = memory_bytes,
+        .baseline = sum_device,
 };
 
 int zd_bench_reduce(struct zd_bench *bench, struct zd_err *err)

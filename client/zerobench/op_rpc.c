@@ -3,9 +3,8 @@
  * op_rpc.c - requests that move no bytes: gathers of an available unit and their releases, singly and in
  * batches.
  *
- * The baseline is a ping-pong between two processes over a SOCK_SEQPACKET socket pair, with packets of the
- * same length as a gather's request and reply. The three series alternate block by block. A pair is a gather
- * and its release: two round trips.
+ * The baseline is a ping-pong between two processes over a SOCK_SEQPACKET socket pair. The three series
+ * alternate block by block. A pair is a gather and its release: two round trips.
  */
 #include "bench.h"
 
@@ -14,58 +13,22 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "proto/zerod.pb-c.h"
 
-#define BLOCKS      20
-#define BATCH_PAIRS 32
+#define BLOCKS       20
+#define BATCH_PAIRS  32
+#define PACKET_BYTES 32 /* a little more than a gather's request or reply */
 
 enum { MEMBER_RANK, MEMBER_PING, MEMBER_PONG, NMEMBERS };
 
 struct rpc_run {
 	const struct zd_bench *bench;
-	int sockets[2]; /* ping's and pong's end */
-	size_t request_bytes, reply_bytes;
+	int sockets[2];  /* ping's and pong's end */
 	size_t block;    /* pairs in one block */
 	size_t nbatches; /* in one block */
 	/* shared with the members: */
 	uint64_t *gathers, *releases, *pings;        /* ns each: BLOCKS * block; pings twice as many */
 	uint64_t *pair_ns, *batch_ns, *ping_pair_ns; /* of whole blocks: BLOCKS */
 };
-
-/* ---- Packets as long as real ones ---------------------------------------------------------------------- */
-
-static size_t gather_request_bytes(void)
-{
-	Zd__Gather gather = ZD__GATHER__INIT;
-	Zd__Request request = ZD__REQUEST__INIT, *requests[] = {&request};
-	Zd__ClientPacket packet = ZD__CLIENT_PACKET__INIT;
-	gather.unit = 1; /* tag and uses have their defaults, which are not sent */
-	request.id = 100000;
-	request.deadline_ms = 60000;
-	request.body_case = ZD__REQUEST__BODY_GATHER;
-	request.gather = &gather;
-	packet.n_requests = 1;
-	packet.requests = requests;
-	return zd__client_packet__get_packed_size(&packet);
-}
-
-static size_t gather_reply_bytes(void)
-{
-	Zd__Location buffer = ZD__LOCATION__INIT;
-	Zd__GatherReply gather = ZD__GATHER_REPLY__INIT;
-	Zd__Reply reply = ZD__REPLY__INIT, *replies[] = {&reply};
-	Zd__DaemonPacket packet = ZD__DAEMON_PACKET__INIT;
-	buffer.segment = 2;
-	buffer.bytes = 4096;
-	gather.buffer = &buffer;
-	gather.version = 1;
-	reply.id = 100000;
-	reply.body_case = ZD__REPLY__BODY_GATHER;
-	reply.gather = &gather;
-	packet.n_replies = 1;
-	packet.replies = replies;
-	return zd__daemon_packet__get_packed_size(&packet);
-}
 
 /* ---- The daemon's series ------------------------------------------------------------------------------- */
 
@@ -145,7 +108,7 @@ static void transfer(const struct zd_member *member, ssize_t done)
 
 static void ping_main(const struct zd_member *member, const struct rpc_run *run)
 {
-	uint8_t packet[1024] = {0};
+	uint8_t packet[PACKET_BYTES] = {0};
 	const int sock = run->sockets[0];
 	for (size_t block = 0; block < BLOCKS; block++) {
 		zd_member_barrier(member); /* the turn of the daemon */
@@ -153,7 +116,7 @@ static void ping_main(const struct zd_member *member, const struct rpc_run *run)
 		const uint64_t start_ns = zd_bench_now_ns();
 		for (size_t i = 0; i < 2 * run->block; i++) {
 			const uint64_t sent_ns = zd_bench_now_ns();
-			transfer(member, send(sock, packet, run->request_bytes, 0));
+			transfer(member, send(sock, packet, sizeof(packet), 0));
 			transfer(member, recv(sock, packet, sizeof(packet), 0));
 			run->pings[block * 2 * run->block + i] = zd_bench_now_ns() - sent_ns;
 		}
@@ -163,14 +126,14 @@ static void ping_main(const struct zd_member *member, const struct rpc_run *run)
 
 static void pong_main(const struct zd_member *member, const struct rpc_run *run)
 {
-	uint8_t packet[1024] = {0};
+	uint8_t packet[PACKET_BYTES] = {0};
 	const int sock = run->sockets[1];
 	for (size_t block = 0; block < BLOCKS; block++) {
 		zd_member_barrier(member);
 		zd_member_barrier(member);
 		for (size_t i = 0; i < 2 * run->block; i++) {
 			transfer(member, recv(sock, packet, sizeof(packet), 0));
-			transfer(member, send(sock, packet, run->reply_bytes, 0));
+			transfer(member, send(sock, packet, sizeof(packet), 0));
 		}
 	}
 }
@@ -217,10 +180,7 @@ static void report(const struct zd_bench *bench, const struct rpc_run *run)
 
 int zd_bench_rpc(struct zd_bench *bench, struct zd_err *err)
 {
-	struct rpc_run run = {.bench = bench,
-	                      .request_bytes = gather_request_bytes(),
-	                      .reply_bytes = gather_reply_bytes(),
-	                      .block = zd_max_u64(bench->options.iters / BLOCKS, 1)};
+	struct rpc_run run = {.bench = bench, .block = zd_max_u64(bench->options.iters / BLOCKS, 1)};
 	run.nbatches = zd_max_u64(run.block / BATCH_PAIRS, 1);
 	const size_t npairs = BLOCKS * run.block;
 	const size_t shared_bytes = (4 * npairs + (size_t)3 * BLOCKS) * sizeof(uint64_t);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * rounds.c - rounds in which first the ranks run, and then the baseline's threads.
+ * rounds.c - rounds in which first the ranks run, and then the baseline's processes, one for each device.
  *
- * The last member of the team is the baseline's process. An iteration has two barriers, one before and one
- * after the ranks' turn. One more barrier is at the end.
+ * An iteration has two barriers, one before and one after the ranks' turn. One more barrier is at the end.
+ * The baseline is not the ranks' work, because its CPU time would delay them on a busy machine.
  */
 #include "bench.h"
 
@@ -16,9 +16,10 @@ struct rounds {
 	const struct zd_round_ops *ops;
 	uint64_t numel;
 	/* shared with the members: */
-	_Atomic uint64_t *wrong;
+	char *memory;                 /* the baseline's */
 	struct zd_interval *ranks;    /* [iters][ranks] */
-	struct zd_interval *baseline; /* [iters] */
+	struct zd_interval *baseline; /* [iters][devices] */
+	_Atomic uint64_t *wrong;
 };
 
 uint32_t zd_bench_devices_used(const struct zd_bench *bench)
@@ -38,20 +39,6 @@ uint64_t zd_bench_numel(const struct zd_bench *bench, uint64_t bytes)
 	return zd_max_u64(bytes / zerod_dtype_bytes(bench->options.dtype), 1);
 }
 
-static void run_rounds(struct zd_rank *rank, const struct rounds *rounds)
-{
-	const struct zd_bench_options *options = &rounds->bench->options;
-	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
-		struct zd_interval span;
-		zd_member_barrier(rank->member);
-		rounds->ops->round(rank, &span);
-		if (i >= options->warmup)
-			rounds->ranks[(size_t)(i - options->warmup) * options->ranks + rank->member->index] =
-			        span;
-		zd_member_barrier(rank->member);
-	}
-}
-
 static void rank_main(const struct zd_member *member, const struct rounds *rounds)
 {
 	const struct zd_bench_options *options = &rounds->bench->options;
@@ -64,7 +51,14 @@ static void rank_main(const struct zd_member *member, const struct rounds *round
 	struct zd_rank rank;
 	zd_rank_init(&rank, member, &rank_options);
 	rounds->ops->begin(&rank);
-	run_rounds(&rank, rounds);
+	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
+		struct zd_interval span;
+		zd_member_barrier(member);
+		rounds->ops->round(&rank, &span);
+		if (i >= options->warmup)
+			rounds->ranks[(size_t)(i - options->warmup) * options->ranks + member->index] = span;
+		zd_member_barrier(member);
+	}
 	if (options->check)
 		atomic_fetch_add(rounds->wrong, rounds->ops->check(&rank, rounds->bench, rounds->numel));
 	zd_member_barrier(member); /* a rank that leaves earlier would be a lost peer for the others */
@@ -74,18 +68,18 @@ static void rank_main(const struct zd_member *member, const struct rounds *round
 static void baseline_main(const struct zd_member *member, const struct rounds *rounds)
 {
 	const struct zd_bench_options *options = &rounds->bench->options;
-	void *arg = rounds->ops->prepare(member, rounds->bench, rounds->numel);
-	struct zd_crew *crew = zd_crew_new(member, zd_bench_devices_used(rounds->bench), rounds->ops->work,
-	                                   arg);
+	const uint32_t devices = zd_bench_devices_used(rounds->bench);
+	const uint32_t device = member->index - options->ranks;
 	for (uint32_t i = 0; i < options->warmup + options->iters; i++) {
 		struct zd_interval span;
 		zd_member_barrier(member);
 		zd_member_barrier(member); /* the ranks' part of the round has ended */
-		zd_crew_round(crew, &span);
+		span.start_ns = zd_bench_now_ns();
+		rounds->ops->baseline(rounds->bench, rounds->numel, device, rounds->memory);
+		span.end_ns = zd_bench_now_ns();
 		if (i >= options->warmup)
-			rounds->baseline[i - options->warmup] = span;
+			rounds->baseline[(size_t)(i - options->warmup) * devices + device] = span;
 	}
-	zd_crew_free(crew);
 	zd_member_barrier(member); /* the ranks leave */
 }
 
@@ -102,21 +96,24 @@ static int measure_size(struct zd_bench *bench, const struct zd_round_ops *ops, 
                         struct zd_err *err)
 {
 	const size_t iters = bench->options.iters, ranks = bench->options.ranks;
-	const size_t shared_bytes = sizeof(uint64_t) + iters * (ranks + 1) * sizeof(struct zd_interval);
-	uint64_t *shared = zd_shared_new(shared_bytes, err);
+	const uint32_t devices = zd_bench_devices_used(bench);
+	const size_t memory_bytes = ops->memory_bytes(bench, numel);
+	const size_t shared_bytes = memory_bytes + iters * (ranks + devices) * sizeof(struct zd_interval) +
+	                            sizeof(uint64_t);
+	char *shared = zd_shared_new(shared_bytes, err);
 	if (!shared)
 		return ZEROD_E_SYSTEM;
-	struct rounds rounds = {
-	        .bench = bench, .ops = ops, .numel = numel, .wrong = (_Atomic uint64_t *)shared};
-	rounds.ranks = (struct zd_interval *)(shared + 1);
+	struct rounds rounds = {.bench = bench, .ops = ops, .numel = numel, .memory = shared};
+	rounds.ranks = (struct zd_interval *)(shared + memory_bytes);
 	rounds.baseline = rounds.ranks + iters * ranks;
-	int status = zd_team_run((unsigned)ranks + 1, member_main, &rounds, err);
+	rounds.wrong = (_Atomic uint64_t *)(rounds.baseline + iters * devices);
+	int status = zd_team_run((unsigned)ranks + devices, member_main, &rounds, err);
 	if (!status) {
 		struct zd_bandwidth_row row = {.bytes = numel * zerod_dtype_bytes(bench->options.dtype),
 		                               .count = numel,
 		                               .wrong = *rounds.wrong};
 		zd_stats_of_rounds(rounds.ranks, ranks, iters, &row.time);
-		zd_stats_of_rounds(rounds.baseline, 1, iters, &row.baseline);
+		zd_stats_of_rounds(rounds.baseline, devices, iters, &row.baseline);
 		zd_report_bandwidth(bench, &row);
 	}
 	zd_shared_free(shared, shared_bytes);

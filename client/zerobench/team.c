@@ -21,8 +21,8 @@
 struct zd_team {
 	pthread_barrier_t barrier;
 	unsigned count;
-	pid_t pids[ZD_BENCH_MAX_RANKS + 2]; /* 0: it has ended */
-	struct zd_err errors[ZD_BENCH_MAX_RANKS + 2];
+	pid_t pids[2 * ZD_BENCH_MAX_RANKS]; /* 0: it has ended */
+	struct zd_err errors[2 * ZD_BENCH_MAX_RANKS];
 };
 
 /* Signals are blocked in the parent, which polls for them, so that no signal is lost between a poll and a

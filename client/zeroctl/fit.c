@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fit.c - the widths of columns in a limited line: texts are cut, the longest first, and then the columns with
- * the highest `spare` are left out.
+ * fit.c - the widths of columns in a limited line: texts are cut, the longest first, and then the columns
+ * with the highest `spare` are left out.
  */
 #include "ctl.h"
 

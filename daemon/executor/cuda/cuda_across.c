@@ -21,13 +21,11 @@ int zd_cuda_across_init(struct zd_cuda_across *across, struct zd_cuda_devices *d
                         struct zd_err *err)
 {
 	uint32_t other;
-	bool pushed;
-	int rc;
 	*across = (struct zd_cuda_across){.home = device};
 	if (!find_other(devices, device, &other))
 		return 0;
-	pushed = zd_cuda_device_push(&devices->all[other]);
-	rc = zd_cuda_copy_stream_init(&across->stream, devices, other, UINT64_MAX, err);
+	bool pushed = zd_cuda_device_push(&devices->all[other]);
+	int rc = zd_cuda_copy_stream_init(&across->stream, devices, other, UINT64_MAX, err);
 	if (!rc)
 		rc = zd_cuda_segment_new(devices, other, SEGMENT_ID, ZD_CUDA_ACROSS_ZEROS_BYTES,
 		                         across->stream.cuda_stream, &across->zeros, err);
@@ -65,20 +63,9 @@ int zd_cuda_across_issue(struct zd_cuda_across *across, struct zd_cuda_task *tas
 
 void zd_cuda_across_close(struct zd_cuda_across *across)
 {
-	bool pushed;
 	if (across->stream.group == 0)
 		return;
-	pushed = zd_cuda_device_push(across->stream.device);
+	bool pushed = zd_cuda_device_push(across->stream.device);
 	zd_cuda_copy_stream_close(&across->stream);
-	zd_cuda_leave(across->stream.device->cuda, pushed);
-}
-
-void zd_cuda_across_check(struct zd_cuda_across *across)
-{
-	bool pushed;
-	if (across->stream.count == 0)
-		return;
-	pushed = zd_cuda_device_push(across->stream.device);
-	zd_cuda_copy_stream_check(&across->stream);
 	zd_cuda_leave(across->stream.device->cuda, pushed);
 }

@@ -63,7 +63,5 @@ static inline bool zd_cuda_across_accepts(const struct zd_cuda_across *across,
 int zd_cuda_across_issue(struct zd_cuda_across *across, struct zd_cuda_task *task, struct zd_err *err)
         __attribute__((warn_unused_result));
 void zd_cuda_across_close(struct zd_cuda_across *across);
-/* See zd_cuda_copy_stream_check(). */
-void zd_cuda_across_check(struct zd_cuda_across *across);
 
 #endif

@@ -330,11 +330,10 @@ static int cuda_segment_import(struct zd_backend *backend, uint32_t device, uint
 {
 	struct zd_cuda_host_node *node = zd_cuda_host_memory_node(&backend->host, device);
 	struct zd_cuda_segment *segment;
-	int rc;
 
 	if (node)
 		return zd_cuda_host_memory_import(node, id, bytes, fd, err);
-	rc = zd_cuda_segment_import(&backend->devices, device, id, bytes, fd, &segment, err);
+	int rc = zd_cuda_segment_import(&backend->devices, device, id, bytes, fd, &segment, err);
 
 	if (rc == 0)
 		zd_cuda_segments_add(&backend->segments, segment);

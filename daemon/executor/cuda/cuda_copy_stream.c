@@ -47,11 +47,10 @@ int zd_cuda_copy_stream_init(struct zd_cuda_copy_stream *stream, struct zd_cuda_
 void zd_cuda_copy_stream_deinit(struct zd_cuda_copy_stream *stream)
 {
 	struct zd_cuda_device *device = stream->device;
-	bool pushed;
 	zd_assert(stream->count == 0);
 	if (!device)
 		return;
-	pushed = zd_cuda_device_push(device);
+	bool pushed = zd_cuda_device_push(device);
 	if (stream->cuda_stream)
 		(void)device->cuda->streamDestroy(stream->cuda_stream);
 	if (stream->counter)
@@ -255,8 +254,11 @@ void zd_cuda_copy_stream_walk(const struct zd_cuda_copy_stream *stream, void (*f
 
 void zd_cuda_copy_stream_check(struct zd_cuda_copy_stream *stream)
 {
-	if (stream->count > 0)
-		zd_cuda_device_check(stream->device, stream->cuda_stream);
+	if (stream->count == 0)
+		return;
+	bool pushed = zd_cuda_device_push(stream->device);
+	zd_cuda_device_check(stream->device, stream->cuda_stream);
+	zd_cuda_leave(stream->device->cuda, pushed);
 }
 
 bool zd_cuda_copy_stream_is_still(struct zd_cuda_copy_stream *stream)

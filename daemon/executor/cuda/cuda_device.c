@@ -16,9 +16,8 @@
 
 void zd_cuda_device_fail(struct zd_cuda_device *device, const char *why)
 {
-	bool first;
 	pthread_mutex_lock(&device->lock);
-	first = !atomic_load_explicit(&device->failed, memory_order_relaxed);
+	bool first = !atomic_load_explicit(&device->failed, memory_order_relaxed);
 	if (first)
 		(void)snprintf(device->failure, sizeof(device->failure), "%s", why);
 	atomic_store_explicit(&device->failed, true, memory_order_release);
@@ -30,9 +29,8 @@ void zd_cuda_device_fail(struct zd_cuda_device *device, const char *why)
 
 bool zd_cuda_device_why(struct zd_cuda_device *device, char why[ZD_FAILURE_TEXT])
 {
-	bool failed;
 	pthread_mutex_lock(&device->lock);
-	failed = zd_cuda_device_failed(device);
+	bool failed = zd_cuda_device_failed(device);
 	memcpy(why, device->failure, sizeof(device->failure));
 	pthread_mutex_unlock(&device->lock);
 	return failed;
@@ -336,9 +334,8 @@ int zd_cuda_devices_init(struct zd_cuda_devices *devices, const char *chosen, st
 	struct zd_cuda_devices made = {.count = 0};
 	bool all = !chosen || !chosen[0] || strcmp(chosen, "all") == 0;
 	int visible = 0;
-	int rc;
 	zd_cuda_devices_prepare();
-	rc = zd_cuda_load(&made.cuda, err);
+	int rc = zd_cuda_load(&made.cuda, err);
 	if (!rc)
 		rc = zd_cuda_err(made.cuda, made.cuda->deviceGetCount(&visible), err, "counting GPUs");
 	if (!rc)

@@ -76,44 +76,20 @@ static void complete_issued(struct zd_cuda_executor *executor, struct zd_cuda_ta
 	complete_task(executor, task);
 }
 
-static void reap_pushes(struct zd_cuda_executor *executor)
-{
-	struct zd_cuda_task *task;
-	while (zd_cuda_copy_stream_reap(&executor->push, &task)) {
-		note_event(executor);
-		if (task)
-			complete_issued(executor, task);
-	}
-}
-
-static void reap_local(struct zd_cuda_executor *executor)
-{
-	struct zd_cuda_task *task;
-	while (zd_cuda_local_copy_reap(&executor->local, &task)) {
-		note_event(executor);
-		if (task)
-			complete_issued(executor, task);
-	}
-}
-
-static void reap_host(struct zd_cuda_executor *executor)
-{
-	struct zd_cuda_task *task;
-	while (zd_cuda_host_copy_reap(&executor->host, &task)) {
-		note_event(executor);
-		if (task)
-			complete_issued(executor, task);
-	}
-}
-
 /* After an abort has released waiters, no command may complete: a completion would overwrite the abort. */
 static void reap_all(struct zd_cuda_executor *executor)
 {
-	if (executor->giving_up)
-		return;
-	reap_pushes(executor);
-	reap_local(executor);
-	reap_host(executor);
+	const struct zd_cuda_across *across = &executor->local.across;
+	struct zd_cuda_task *task;
+	for (size_t i = 0; i < ZD_CUDA_STREAMS && !executor->giving_up; i++) {
+		struct zd_cuda_copy_stream *stream = executor->streams[i];
+		while (!(stream == &across->stream && zd_cuda_across_has_failed(across)) &&
+		       zd_cuda_copy_stream_reap(stream, &task)) {
+			note_event(executor);
+			if (task)
+				complete_issued(executor, task);
+		}
+	}
 }
 
 static void poll_watches(struct zd_cuda_executor *executor)
@@ -180,13 +156,12 @@ static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	/* The last of several small pushes is also batched, because the others are submitted with it. */
 	bool together = !has_slot && (zd_cuda_order_has_more(&executor->order) || executor->push.nmoves > 0);
 	struct zd_cuda_piece piece = zd_cuda_piece_next(task, task->target, ZD_CUDA_PIECE_BYTES);
-	int rc;
 	*whole = piece.ends;
 	piece.together = together;
 	/* A push into a failed GPU would also make this one fail. */
 	if (zd_cuda_device_failed(target))
 		return zd_cuda_device_failure(target, err);
-	rc = zd_cuda_copy_stream_issue(&executor->push, &piece, err);
+	int rc = zd_cuda_copy_stream_issue(&executor->push, &piece, err);
 	if (rc)
 		return rc;
 	task->u.copy.issued_bytes += piece.bytes;
@@ -194,21 +169,32 @@ static int issue_piece(struct zd_cuda_executor *executor, struct zd_cuda_task *t
 	return 0;
 }
 
-static void issue_push(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
+/* Issues the task or its next piece: a push, a copy with the host or, without `stream`, one within this
+ * GPU. */
+static void issue_task(struct zd_cuda_executor *executor, struct zd_cuda_copy_stream *stream,
+                       struct zd_cuda_task *task)
 {
 	struct zd_err err = ZD_ERR_NONE;
 	bool whole = false;
 	int rc = 0;
 	note_event(executor);
 	if (needs_gpu(task)) {
-		rc = issue_piece(executor, task, &whole, &err);
+		if (!stream)
+			rc = zd_cuda_local_copy_issue(&executor->local, task, &whole, &err);
+		else if (stream == &executor->push)
+			rc = issue_piece(executor, task, &whole, &err);
+		else
+			rc = zd_cuda_host_copy_issue(stream, task, &whole, &err);
 		if (!rc && whole)
 			zd_cuda_order_take(&executor->order, task, false);
 		if (!rc || zd_cuda_device_failed(executor->device))
 			return; /* give_up_device() ends all tasks of a failed device */
 	}
 	end_on_cpu(executor, task, rc, &err);
-	zd_cuda_copy_stream_follow(&executor->push, task);
+	if (stream)
+		zd_cuda_copy_stream_follow(stream, task);
+	else
+		zd_cuda_local_copy_follow(&executor->local, task);
 }
 
 static void issue_pushes(struct zd_cuda_executor *executor)
@@ -218,28 +204,11 @@ static void issue_pushes(struct zd_cuda_executor *executor)
 	executor->scheduler.again_ns = UINT64_MAX;
 	while (!zd_cuda_device_failed(executor->device) && zd_cuda_copy_stream_has_room(stream) &&
 	       (task = next_push(executor))) {
-		issue_push(executor, task);
+		issue_task(executor, stream, task);
 		if (zd_cuda_copy_stream_group_is_full(stream))
 			zd_cuda_copy_stream_close(stream);
 	}
 	zd_cuda_copy_stream_close(stream);
-}
-
-static void copy_locally(struct zd_cuda_executor *executor, struct zd_cuda_task *task)
-{
-	struct zd_err err = ZD_ERR_NONE;
-	bool whole = false;
-	int rc = 0;
-	note_event(executor);
-	if (needs_gpu(task)) {
-		rc = zd_cuda_local_copy_issue(&executor->local, task, &whole, &err);
-		if (!rc && whole)
-			zd_cuda_order_take(&executor->order, task, false);
-		if (!rc || zd_cuda_device_failed(executor->device))
-			return;
-	}
-	end_on_cpu(executor, task, rc, &err);
-	zd_cuda_local_copy_follow(&executor->local, task);
 }
 
 static void issue_local(struct zd_cuda_executor *executor)
@@ -248,26 +217,8 @@ static void issue_local(struct zd_cuda_executor *executor)
 	while (!zd_cuda_device_failed(executor->device) &&
 	       (task = zd_cuda_order_first(&executor->order, executor->order.self)) &&
 	       zd_cuda_local_copy_has_room(&executor->local, task))
-		copy_locally(executor, task);
+		issue_task(executor, NULL, task);
 	zd_cuda_local_copy_close(&executor->local);
-}
-
-static void copy_with_host(struct zd_cuda_executor *executor, struct zd_cuda_copy_stream *stream,
-                           struct zd_cuda_task *task)
-{
-	struct zd_err err = ZD_ERR_NONE;
-	bool whole = false;
-	int rc = 0;
-	note_event(executor);
-	if (needs_gpu(task)) {
-		rc = zd_cuda_host_copy_issue(stream, task, &whole, &err);
-		if (!rc && whole)
-			zd_cuda_order_take(&executor->order, task, false);
-		if (!rc || zd_cuda_device_failed(executor->device))
-			return;
-	}
-	end_on_cpu(executor, task, rc, &err);
-	zd_cuda_copy_stream_follow(stream, task);
 }
 
 static void issue_host(struct zd_cuda_executor *executor, enum zd_cuda_direction direction)
@@ -276,7 +227,7 @@ static void issue_host(struct zd_cuda_executor *executor, enum zd_cuda_direction
 	struct zd_cuda_task *task;
 	while (!zd_cuda_device_failed(executor->device) && zd_cuda_copy_stream_has_room(stream) &&
 	       (task = zd_cuda_order_first(&executor->order, zd_cuda_host_copy_queue(direction)))) {
-		copy_with_host(executor, stream, task);
+		issue_task(executor, stream, task);
 		if (zd_cuda_copy_stream_group_is_full(stream))
 			zd_cuda_copy_stream_close(stream);
 	}
@@ -319,12 +270,10 @@ static void fail_inflight(struct zd_cuda_executor *executor, struct zd_cuda_task
 static void fail_all_inflight(struct zd_cuda_executor *executor, const struct zd_err *why)
 {
 	struct zd_cuda_task *task;
-	while (zd_cuda_copy_stream_drop(&executor->push, &task))
-		fail_inflight(executor, task, why);
-	while (zd_cuda_local_copy_drop(&executor->local, &task))
-		fail_inflight(executor, task, why);
-	while (zd_cuda_host_copy_drop(&executor->host, &task))
-		fail_inflight(executor, task, why);
+	for (size_t i = 0; i < ZD_CUDA_STREAMS; i++) {
+		while (zd_cuda_copy_stream_drop(executor->streams[i], &task))
+			fail_inflight(executor, task, why);
+	}
 }
 
 /* Ends a task that the other GPU had. A fill without a fence can be repeated on its own GPU. */
@@ -373,15 +322,15 @@ static void give_up_device(struct zd_cuda_executor *executor)
 	if (!executor->giving_up) {
 		executor->giving_up = true;
 		executor->scheduler.again_ns = UINT64_MAX;
-		zd_cuda_copy_stream_walk(&executor->push, abort_timeline);
-		zd_cuda_local_copy_walk(&executor->local, abort_timeline);
-		zd_cuda_host_copy_walk(&executor->host, abort_timeline);
+		for (size_t i = 0; i < ZD_CUDA_STREAMS; i++)
+			zd_cuda_copy_stream_walk(executor->streams[i], abort_timeline);
 		zd_cuda_order_walk(&executor->order, abort_timeline);
 		note_event(executor);
 	}
-	if ((executor->push.count > 0 && !zd_cuda_copy_stream_is_still(&executor->push)) ||
-	    !zd_cuda_local_copy_is_still(&executor->local) || !zd_cuda_host_copy_is_still(&executor->host))
-		return;
+	for (size_t i = 0; i < ZD_CUDA_STREAMS; i++) {
+		if (executor->streams[i]->count > 0 && !zd_cuda_copy_stream_is_still(executor->streams[i]))
+			return;
+	}
 	(void)zd_cuda_device_failure(executor->device, &why);
 	fail_all_inflight(executor, &why);
 	fail_waiting(executor, &why);
@@ -392,9 +341,10 @@ static void shut_down(struct zd_cuda_executor *executor)
 	struct zd_err why = ZD_ERR_NONE;
 	struct zd_cuda_task *task;
 	(void)zd_err_set(&why, ZEROD_E_SHUTDOWN, "the daemon is shutting down");
-	zd_cuda_copy_stream_wait(&executor->push);
-	zd_cuda_local_copy_wait(&executor->local);
-	zd_cuda_host_copy_wait(&executor->host);
+	for (size_t i = 0; i < ZD_CUDA_STREAMS; i++) {
+		if (executor->streams[i]->count > 0)
+			zd_cuda_copy_stream_wait(executor->streams[i]);
+	}
 	reap_all(executor);
 	fail_all_inflight(executor, &why);
 	while ((task = zd_cuda_order_any(&executor->order))) {
@@ -415,8 +365,10 @@ static void shut_down(struct zd_cuda_executor *executor)
 
 static bool has_inflight(const struct zd_cuda_executor *executor)
 {
-	return executor->push.count > 0 || !zd_cuda_local_copy_is_idle(&executor->local) ||
-	       !zd_cuda_host_copy_is_idle(&executor->host);
+	size_t i = 0;
+	while (i < ZD_CUDA_STREAMS && executor->streams[i]->count == 0)
+		i++;
+	return i < ZD_CUDA_STREAMS;
 }
 
 static uint64_t until_link_slot_ns(const struct zd_cuda_executor *executor)
@@ -508,9 +460,8 @@ static void check_inflight(struct zd_cuda_executor *executor)
 	if (now_ns - executor->checked_ns < CHECK_NS)
 		return;
 	executor->checked_ns = now_ns;
-	zd_cuda_copy_stream_check(&executor->push);
-	zd_cuda_local_copy_check(&executor->local);
-	zd_cuda_host_copy_check(&executor->host);
+	for (size_t i = 0; i < ZD_CUDA_STREAMS; i++)
+		zd_cuda_copy_stream_check(executor->streams[i]);
 }
 
 static void *executor_main(void *arg)
@@ -551,6 +502,8 @@ int zd_cuda_executor_init(struct zd_cuda_executor *executor, struct zd_cuda_devi
 	        .device = &devices->all[device],
 	        .done = config->done,
 	        .done_arg = config->done_arg,
+	        .streams = {&executor->push, &executor->local.direct, &executor->local.across.stream,
+	                    &executor->host.streams[ZD_CUDA_UP], &executor->host.streams[ZD_CUDA_DOWN]},
 	};
 	zd_cuda_link_scheduler_init(&executor->scheduler, devices, device);
 	zd_spin_init(&executor->spin, SPIN_NS, PROCESSORS);

@@ -22,6 +22,8 @@
 #include "executor/cuda/cuda_host_copy.h"
 #include "executor/cuda/cuda_local_copy.h"
 
+#define ZD_CUDA_STREAMS 5u
+
 struct zd_cuda_executor {
 	/* constant after the start */
 	struct zd_cuda_devices *devices;
@@ -49,6 +51,7 @@ struct zd_cuda_executor {
 	struct zd_cuda_copy_stream push;
 	struct zd_cuda_local_copy local;
 	struct zd_cuda_host_copy host;
+	struct zd_cuda_copy_stream *streams[ZD_CUDA_STREAMS]; /* of push, local and host */
 	struct zd_cuda_tasks watches;
 	bool hurried;          /* a caller waits for one of them */
 	bool giving_up;        /* the device has failed, and the waiters of its tasks have been freed */

@@ -36,13 +36,4 @@ static inline uint32_t zd_cuda_host_copy_queue(enum zd_cuda_direction direction)
 int zd_cuda_host_copy_issue(struct zd_cuda_copy_stream *stream, struct zd_cuda_task *task, bool *whole,
                             struct zd_err *err) __attribute__((warn_unused_result));
 
-/* The rest as of a copy stream, for both streams: cuda_copy_stream.h. */
-bool zd_cuda_host_copy_reap(struct zd_cuda_host_copy *copy, struct zd_cuda_task **ended);
-bool zd_cuda_host_copy_drop(struct zd_cuda_host_copy *copy, struct zd_cuda_task **ended);
-void zd_cuda_host_copy_walk(const struct zd_cuda_host_copy *copy, void (*fn)(struct zd_cuda_task *task));
-void zd_cuda_host_copy_check(struct zd_cuda_host_copy *copy);
-bool zd_cuda_host_copy_is_idle(const struct zd_cuda_host_copy *copy);
-bool zd_cuda_host_copy_is_still(struct zd_cuda_host_copy *copy);
-void zd_cuda_host_copy_wait(struct zd_cuda_host_copy *copy);
-
 #endif

@@ -81,14 +81,13 @@ static int pin(void *arg, void *base, uint64_t bytes, struct zd_err *err)
 	const struct zd_cuda_host_node *node = arg;
 	const struct zd_cuda_device *gpu = &node->memory->devices->all[0];
 	char text[ZD_BYTES_TEXT];
-	bool pushed;
 	int result, rc;
 	prefer_node(node, base, bytes);
 	(void)madvise(base, bytes, MADV_HUGEPAGE);
 	rc = touch_pages(base, bytes, err);
 	if (rc)
 		return rc;
-	pushed = zd_cuda_device_push(gpu);
+	bool pushed = zd_cuda_device_push(gpu);
 	result = gpu->cuda->memHostRegister(base, bytes,
 	                                    ZD_CU_HOST_REGISTER_PORTABLE | ZD_CU_HOST_REGISTER_DEVICEMAP);
 	zd_cuda_leave(gpu->cuda, pushed);
@@ -136,14 +135,13 @@ static int start_node(struct zd_cuda_host_memory *memory, int number, const stru
                       struct zd_err *err)
 {
 	struct zd_cuda_host_node *node = &memory->nodes[memory->count];
-	int rc;
 	node->number = number;
 	node->memory = memory;
 	node->pinning = (struct zd_host_pinning){.pin = pin, .unpin = unpin, .arg = node};
 	zd_host_segments_init(&node->segments);
 	node->segments.pinning = &node->pinning;
-	rc = zd_host_executor_init(&node->executor, memory->devices->count + memory->count, &node->segments,
-	                           config, err);
+	int rc = zd_host_executor_init(&node->executor, memory->devices->count + memory->count,
+	                               &node->segments, config, err);
 	if (rc)
 		zd_host_segments_deinit(&node->segments);
 	else

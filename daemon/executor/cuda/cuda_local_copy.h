@@ -36,21 +36,4 @@ int zd_cuda_local_copy_issue(struct zd_cuda_local_copy *local, struct zd_cuda_ta
 void zd_cuda_local_copy_follow(struct zd_cuda_local_copy *local, struct zd_cuda_task *task);
 void zd_cuda_local_copy_close(struct zd_cuda_local_copy *local);
 
-/* Removes the next task that has completed; false when there is none. */
-bool zd_cuda_local_copy_reap(struct zd_cuda_local_copy *local, struct zd_cuda_task **ended);
-
-/* See zd_cuda_copy_stream_check(). */
-void zd_cuda_local_copy_check(struct zd_cuda_local_copy *local);
-
-static inline bool zd_cuda_local_copy_is_idle(const struct zd_cuda_local_copy *local)
-{
-	return local->direct.count == 0 && zd_cuda_across_is_idle(&local->across);
-}
-
-/* For the shutdown; see cuda_copy_stream.h. */
-bool zd_cuda_local_copy_is_still(struct zd_cuda_local_copy *local);
-void zd_cuda_local_copy_wait(struct zd_cuda_local_copy *local);
-bool zd_cuda_local_copy_drop(struct zd_cuda_local_copy *local, struct zd_cuda_task **ended);
-void zd_cuda_local_copy_walk(const struct zd_cuda_local_copy *local, void (*fn)(struct zd_cuda_task *task));
-
 #endif

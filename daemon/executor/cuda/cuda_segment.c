@@ -138,14 +138,12 @@ int zd_cuda_segment_import(const struct zd_cuda_devices *devices, uint32_t index
                            int fd, struct zd_cuda_segment **segment, struct zd_err *err)
 {
 	struct zd_cuda_segment *made = zd_calloc(1, sizeof(*made));
-	bool pushed;
-	int rc;
 	made->id = id;
 	made->device = &devices->all[index];
 	made->bytes = zd_align_up(bytes, made->device->granularity_bytes);
 	made->fd = fd;
-	pushed = zd_cuda_device_push(made->device);
-	rc = import(made, err);
+	bool pushed = zd_cuda_device_push(made->device);
+	int rc = import(made, err);
 	if (!rc)
 		rc = map(made, err);
 	if (!rc)

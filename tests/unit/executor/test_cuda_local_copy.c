@@ -87,9 +87,12 @@ static void expect_filled(struct fixture *f, const struct zd_cuda_task *last, ui
 	struct zd_cuda_task *ended = NULL;
 	struct CUstream_st *cuda_stream = f->local.direct.cuda_stream;
 	zd_cuda_local_copy_close(&f->local);
-	while (!zd_cuda_local_copy_is_idle(&f->local)) {
-		zd_cuda_local_copy_wait(&f->local);
-		assert_true(zd_cuda_local_copy_reap(&f->local, &ended));
+	struct zd_cuda_copy_stream *streams[] = {&f->local.direct, &f->local.across.stream};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(streams); i++) {
+		while (streams[i]->count > 0) {
+			zd_cuda_copy_stream_wait(streams[i]);
+			assert_true(zd_cuda_copy_stream_reap(streams[i], &ended));
+		}
 	}
 	assert_ptr_equal(ended, last);
 	assert_int_equal(real->memcpyDtoHAsync(f->seen, f->segment->range, SEGMENT_BYTES, cuda_stream), 0);

@@ -133,7 +133,6 @@ static int adopt_one(const struct zd_config *config, int sock, struct zd_bound b
 {
 	struct zd_bound bound = {.sock = sock};
 	socklen_t bytes = sizeof(bound.address) - 1; /* leaves a terminating zero */
-	int index;
 
 	if (option(sock, SO_DOMAIN) != AF_UNIX || option(sock, SO_TYPE) != SOCK_SEQPACKET ||
 	    option(sock, SO_ACCEPTCONN) != 1)
@@ -144,7 +143,7 @@ static int adopt_one(const struct zd_config *config, int sock, struct zd_bound b
 		        npassed);
 	if (getsockname(sock, (struct sockaddr *)&bound.address, &bytes) < 0)
 		return zd_err_errno(err, errno, "the service manager's socket");
-	index = find_index(config, bound.address.sun_path);
+	int index = find_index(config, bound.address.sun_path);
 	if (index < 0 || bounds[index].sock >= 0)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "the service manager passed a socket at %s: expected the path of [daemon] "

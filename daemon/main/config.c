@@ -48,10 +48,9 @@ int zd_config_read_number(const char *text, int base, unsigned long least, unsig
                           unsigned long *number)
 {
 	char *end;
-	unsigned long value;
 
 	errno = 0;
-	value = strtoul(text, &end, base);
+	unsigned long value = strtoul(text, &end, base);
 	if (text[0] < '0' || text[0] > '9' || *end || errno || value < least || value > most)
 		return -1;
 	*number = value;
@@ -521,7 +520,6 @@ static bool is_blank_or_comment(const char *rest)
  * continuation. NULL at the end, or after an error. */
 static char *next_text(struct file *file)
 {
-	size_t bytes;
 	char *text;
 	struct zd_err err;
 
@@ -530,7 +528,7 @@ static char *next_text(struct file *file)
 		return NULL;
 	}
 	file->line++;
-	bytes = strlen(file->text);
+	size_t bytes = strlen(file->text);
 	if (bytes == 0 || (file->text[bytes - 1] != '\n' && !feof(file->stream))) {
 		(void)zd_err_set(&err, ZEROD_E_INVALID,
 		                 "%s:%d: expected text of at most %u bytes, without bytes of 0", file->path,
@@ -613,13 +611,12 @@ static char *read_line(char *line, int room_bytes, void *arg)
 {
 	struct file *file = arg;
 	char *text = file->ended ? NULL : next_text(file);
-	char *end;
 
 	file->value = NULL;
 	if (!text)
 		return NULL;
 	write_line(file, text, line, (size_t)room_bytes);
-	end = line[0] == '[' ? strchr(line, ']') : NULL;
+	char *end = line[0] == '[' ? strchr(line, ']') : NULL;
 	if (end)
 		check_section_line(file, line, end);
 	return line;

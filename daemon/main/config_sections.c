@@ -147,11 +147,10 @@ bool zd_config_is_socket(const char *section)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
 	const char *name = section + strlen(SOCKET_SECTION);
-	size_t bytes;
 
 	if (strncmp(section, SOCKET_SECTION, strlen(SOCKET_SECTION)) != 0)
 		return false;
-	bytes = strlen(name);
+	size_t bytes = strlen(name);
 	return bytes > 0 && bytes < ZD_CONFIG_SOCKET_NAME && strspn(name, letters) == bytes;
 }
 
@@ -219,12 +218,11 @@ static int split(const char *text, char subject[SUBJECT_BYTES], const char **dev
 {
 	static const char blanks[] = " \t";
 	const char *equals = strrchr(text, '=');
-	size_t bytes;
 
 	if (!equals)
 		return -1;
 	text += strspn(text, blanks);
-	bytes = (size_t)(equals - text);
+	size_t bytes = (size_t)(equals - text);
 	while (bytes > 0 && strchr(blanks, text[bytes - 1]))
 		bytes--;
 	if (equals < text || bytes == 0 || bytes >= SUBJECT_BYTES)

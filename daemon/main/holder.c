@@ -46,12 +46,11 @@ static int send_message(int sock, uint32_t kind, const char *name, int fd)
 {
 	struct message message = {.kind = kind};
 	struct pollfd writable = {.fd = sock, .events = POLLOUT};
-	int rc;
 
 	(void)snprintf(message.name, sizeof(message.name), "%s", name);
 	while (poll(&writable, 1, WAIT_MS) < 0 && errno == EINTR)
 		;
-	rc = zd_frame_send(sock, &message, sizeof(message), &fd, fd >= 0, NULL);
+	int rc = zd_frame_send(sock, &message, sizeof(message), &fd, fd >= 0, NULL);
 	return rc == ZD_FRAME_AGAIN ? ZEROD_E_DEADLINE : rc;
 }
 
@@ -245,10 +244,9 @@ static void update_watch(struct zd_holder *holder);
 static int post(struct zd_holder *holder, uint32_t kind, const char *name, int fd)
 {
 	struct message message = {.kind = kind};
-	int rc;
 
 	(void)snprintf(message.name, sizeof(message.name), "%s", name);
-	rc = zd_outbox_send(&holder->box, &message, sizeof(message), kind == PUT ? name : NULL, fd);
+	int rc = zd_outbox_send(&holder->box, &message, sizeof(message), kind == PUT ? name : NULL, fd);
 	update_watch(holder);
 	return rc;
 }
@@ -290,13 +288,12 @@ static int start(const struct sockaddr_un *address, struct zd_err *err)
 	int path_bytes = (int)(strlen(address->sun_path) - strlen(".state"));
 	char number[16], path[sizeof(address->sun_path)];
 	int listening = listen_at(address);
-	pid_t child;
 
 	if (listening < 0)
 		return zd_err_errno(err, errno, "listening at %s", address->sun_path);
 	(void)snprintf(number, sizeof(number), "%d", listening);
 	(void)snprintf(path, sizeof(path), "%.*s", path_bytes, address->sun_path);
-	child = fork();
+	pid_t child = fork();
 	if (child == 0) {
 		if (fork() == 0 && fcntl(listening, F_SETFD, 0) == 0)
 			(void)execl("/proc/self/exe", "zerod", ZD_HOLDER_PROGRAM_ARG, number, path,
@@ -446,12 +443,11 @@ void zd_holder_unwatch(struct zd_holder *holder)
 static int renew(void *arg, struct zd_err *err)
 {
 	struct zd_holder *holder = arg;
-	int rc;
 
 	if (!has_ended(holder))
 		return zd_err_set(err, ZEROD_E_STATE, "the process at %s still runs", holder->path);
 	unwatch(holder);
-	rc = open_at(holder, err);
+	int rc = open_at(holder, err);
 	if (rc)
 		return rc;
 	zd_log(ZD_LOG_WARNING, "the process at %s had ended: another one is started", holder->path);

@@ -61,11 +61,10 @@ enum zd_kept zd_marker_read(const struct zd_marker *marker)
 	char found[LINE_BYTES], line[LINE_BYTES];
 	enum zd_kept kept = ZD_KEPT_NOTHING;
 	int fd = open_own(marker->path);
-	ssize_t nbytes;
 
 	if (fd < 0)
 		return ZD_KEPT_NOTHING;
-	nbytes = read(fd, found, sizeof(found) - 1);
+	ssize_t nbytes = read(fd, found, sizeof(found) - 1);
 	(void)close(fd);
 	found[nbytes > 0 ? nbytes : 0] = '\0';
 	for (unsigned i = ZD_KEPT_JOBS; i <= ZD_KEPT_LOST; i++) {

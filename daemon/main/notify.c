@@ -85,12 +85,11 @@ void zd_notify_state(struct zd_notify *notify, const char *format, ...)
 {
 	char text[ZD_NOTIFY_BYTES];
 	va_list args;
-	int bytes;
 
 	if (notify->sock < 0 || notify->box.nunnamed >= MOST_STATES)
 		return;
 	va_start(args, format);
-	bytes = vsnprintf(text, sizeof(text), format, args);
+	int bytes = vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	if (bytes < 0 || (size_t)bytes >= sizeof(text))
 		return;

@@ -130,11 +130,9 @@ void zd_options_parse(int argc, char **argv, struct zd_options *options)
 static int read_file(const struct zd_options *options, FILE *errors, struct zd_config *config,
                      struct zd_err *err)
 {
-	int rc;
-
 	if (options->config_path)
 		return zd_config_read(config, options->config_path, errors, err);
-	rc = zd_config_read(config, ZD_DEFAULT_CONFIG, errors, err);
+	int rc = zd_config_read(config, ZD_DEFAULT_CONFIG, errors, err);
 	return rc == ZEROD_E_NOT_FOUND ? 0 : rc;
 }
 
@@ -143,10 +141,9 @@ int zd_options_load(const struct zd_options *options, FILE *errors, struct zd_co
 {
 	struct zd_config loaded;
 	struct zd_err why;
-	int rc;
 
 	zd_config_init(&loaded);
-	rc = read_file(options, errors, &loaded, err);
+	int rc = read_file(options, errors, &loaded, err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < ZD_ARRAY_LEN(settings); i++) {

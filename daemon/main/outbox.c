@@ -97,13 +97,12 @@ static int send_now(struct zd_outbox *box, const void *bytes, size_t nbytes, int
 static int add(struct zd_outbox *box, const void *bytes, size_t nbytes, const char *name, int fd)
 {
 	int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	struct zd_outbox_message *message;
 
 	if (fd >= 0 && copy < 0)
 		return -1;
 	if (name)
 		(void)zd_outbox_cancel(box, name);
-	message = zd_calloc(1, sizeof(*message) + nbytes);
+	struct zd_outbox_message *message = zd_calloc(1, sizeof(*message) + nbytes);
 	message->fd = copy;
 	message->nbytes = nbytes;
 	memcpy(message->bytes, bytes, nbytes);

@@ -395,12 +395,11 @@ static void close_handles(struct service *service)
 
 static const struct zd_backend_ops *choose_backend(const struct zd_config *config)
 {
-	const struct zd_backend_ops *chosen;
 	struct zd_err why = ZD_ERR_NONE;
 
 	if (config->backend)
 		return config->backend;
-	chosen = zd_backend_auto(&why);
+	const struct zd_backend_ops *chosen = zd_backend_auto(&why);
 	if (why.status == 0)
 		zd_log(ZD_LOG_NOTICE, "backend %s, because the machine has GPUs", chosen->name);
 	else
@@ -514,13 +513,12 @@ int zd_service_run(const struct zd_options *options, const struct zd_config *con
 	                          .state_kept = {.holder = {.sock = -1}},
 	                          .why_ended = "the daemon ended"};
 	struct zd_err err = ZD_ERR_NONE;
-	int rc;
 
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGXFSZ, SIG_IGN); /* a memory file beyond RLIMIT_FSIZE fails with EFBIG */
 	(void)signal(SIGCHLD, SIG_DFL); /* if ignored, waitpid() would fail */
 	raise_descriptor_limit();
-	rc = zd_loop_init(&service.loop, &err);
+	int rc = zd_loop_init(&service.loop, &err);
 	if (rc == 0) {
 		rc = open_handles(&service, &err);
 		if (rc == 0)

@@ -28,8 +28,6 @@
 int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge_config *config,
                 const struct zd_api_limits *limits, struct zd_err *err)
 {
-	int rc;
-
 	*api = (struct zd_api){.limits = *limits,
 	                       .started_ns = zd_loop_now_ns(),
 	                       .opened = true,
@@ -44,7 +42,7 @@ int zd_api_open(struct zd_api *api, struct zd_loop *loop, const struct zd_bridge
 	zd_lift_plan();
 	zd_arena_init(&api->requests, REQUESTS_BYTES);
 	zd_arena_init(&api->replies, REPLIES_BYTES);
-	rc = zd_id_key_make(&api->id_key, err);
+	int rc = zd_id_key_make(&api->id_key, err);
 	if (!rc)
 		rc = zd_bridge_open(&api->bridge, loop, config, api, err);
 	if (rc)
@@ -88,13 +86,12 @@ static int accept_of(struct zd_api *api, const struct zd_api_socket *at, int soc
 	bool full = api->conns.count >= api->limits.max_sessions + GREETING_ROOM;
 	uid_t uid = at && at->has_tenant ? at->tenant_uid : zd_creds_uid(sock);
 	uint64_t began_ns = zd_loop_now_ns();
-	int rc;
 
 	if (full && !zd_conns_make_way(&api->conns, uid)) {
 		(void)close(sock);
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u connections are open", api->conns.count);
 	}
-	rc = zd_api_session_new(api, at, sock, err);
+	int rc = zd_api_session_new(api, at, sock, err);
 	zd_users_add_time(&api->conns.users, uid, began_ns);
 	return rc;
 }

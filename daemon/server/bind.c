@@ -100,12 +100,11 @@ static int try_lock(struct lock *lock, const struct sockaddr_un *address, struct
 {
 	struct stat opened, named;
 	int fd = open(lock->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-	int rc;
 
 	if (fd < 0)
 		return open_failed(lock, address, err);
-	rc = fstat(fd, &opened) < 0 ? zd_err_errno(err, errno, "%s: reading its owner", lock->path)
-	                            : check_lock(lock, &opened, err);
+	int rc = fstat(fd, &opened) < 0 ? zd_err_errno(err, errno, "%s: reading its owner", lock->path)
+	                                : check_lock(lock, &opened, err);
 	if (rc == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
 		rc = lstat(lock->path, &named) == 0 && named.st_dev == opened.st_dev &&
 		     named.st_ino == opened.st_ino;
@@ -152,13 +151,12 @@ static int make_way(const struct sockaddr_un *address, struct zd_err *err)
 {
 	const char *path = address->sun_path;
 	struct stat found;
-	int rc;
 
 	if (lstat(path, &found) < 0)
 		return errno == ENOENT ? 0 : zd_err_errno(err, errno, "%s: reading its type", path);
 	if (!S_ISSOCK(found.st_mode))
 		return zd_err_set(err, ZEROD_E_EXISTS, "%s: exists and is not a socket", path);
-	rc = probe_stale(address, err);
+	int rc = probe_stale(address, err);
 	if (rc)
 		return rc;
 	if (unlink(path) < 0 && errno != ENOENT)
@@ -190,15 +188,13 @@ static int bind_and_listen(struct zd_bound *bound, mode_t mode, uid_t owner, gid
 {
 	const char *path = bound->address.sun_path;
 	struct stat made;
-	mode_t mask;
-	int rc;
 
 	/* bind() sets the file's mode to the mode of the socket, less the umask. No other thread creates
 	 * files yet. */
 	if (fchmod(bound->sock, mode) < 0)
 		return zd_err_errno(err, errno, "setting the permissions of a socket");
-	mask = umask(0);
-	rc = bind(bound->sock, (const struct sockaddr *)&bound->address, sizeof(bound->address));
+	mode_t mask = umask(0);
+	int rc = bind(bound->sock, (const struct sockaddr *)&bound->address, sizeof(bound->address));
 	(void)umask(mask);
 	if (rc < 0)
 		return zd_err_errno(err, errno, "%s: binding the socket", path);

@@ -30,14 +30,13 @@ static void on_done(void *arg, const struct zd_completion *completion)
 {
 	struct zd_bridge *bridge = arg;
 	struct zd_completions *arrived = &bridge->arrived;
-	bool first;
 
 	(void)pthread_mutex_lock(&bridge->lock);
 	if (arrived->count == arrived->room) {
 		arrived->room = arrived->room ? 2 * arrived->room : FIRST_ROOM;
 		arrived->items = zd_realloc(arrived->items, arrived->room, sizeof(*arrived->items));
 	}
-	first = arrived->count == 0;
+	bool first = arrived->count == 0;
 	arrived->items[arrived->count++] = *completion;
 	atomic_store(&bridge->narrived, arrived->count); /* must precede the read of `polling` */
 	(void)pthread_mutex_unlock(&bridge->lock);
@@ -70,12 +69,11 @@ static void take_arrived(void *arg)
 	struct zd_bridge *bridge = arg;
 	struct zd_completions *taken = &bridge->taken;
 	bool rest = bridge->nhandled < taken->count;
-	size_t end;
 
 	zd_loop_note_event(bridge->wake.loop);
 	if (!rest)
 		swap_arrived(bridge);
-	end = zd_min_u64(taken->count, bridge->nhandled + MOST_COMPLETIONS);
+	size_t end = zd_min_u64(taken->count, bridge->nhandled + MOST_COMPLETIONS);
 	(void)zd_bridge_tick(bridge);
 	zd_bridge_collect(bridge);
 	zd_engine_pause(bridge->engine);
@@ -264,7 +262,6 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 	        .notice = sink_notice,
 	        .ends = sink_ends,
 	};
-	struct zd_engine *engine;
 
 	if (gethostname(host, sizeof(host) - 1) < 0)
 		host[0] = '\0';
@@ -273,7 +270,7 @@ static struct zd_engine *make_engine(struct zd_bridge *bridge, const struct zd_b
 		devices[i].gather_budget_bytes = config->gather_budget_bytes;
 		devices[i].staging_bytes = config->staging_bytes;
 	}
-	engine = zd_engine_new(&engine_config, &sink);
+	struct zd_engine *engine = zd_engine_new(&engine_config, &sink);
 	free(devices);
 	return engine;
 }
@@ -299,11 +296,10 @@ int zd_bridge_open(struct zd_bridge *bridge, struct zd_loop *loop, const struct 
 	        .done = on_done,
 	        .done_arg = bridge,
 	};
-	int rc;
 
 	*bridge = (struct zd_bridge){.ops = config->backend, .api = api};
 	zd_delegates_init(&bridge->delegates, bridge);
-	rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
+	int rc = uv_async_init(&loop->uv, &bridge->wake, on_wake);
 	if (rc)
 		return zd_loop_error(err, rc, "creating the handle with which executors wake the loop");
 	bridge->wake.data = bridge;

@@ -37,12 +37,11 @@ static void on_ready(uv_poll_t *handle, int status, int events);
 static void update_poll(struct zd_channel *channel)
 {
 	int events = (channel->task.queued ? 0 : UV_READABLE) | (channel->full ? UV_WRITABLE : 0);
-	int rc;
 
 	if (channel->over)
 		return;
-	rc = events ? uv_poll_start(&channel->readiness, events, on_ready)
-	            : uv_poll_stop(&channel->readiness);
+	int rc = events ? uv_poll_start(&channel->readiness, events, on_ready)
+	                : uv_poll_stop(&channel->readiness);
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
@@ -148,12 +147,11 @@ static void take_answer(void *arg)
 int zd_channel_new(struct zd_conns *conns, uid_t uid, const struct zd_channel_ops *ops, void *arg,
                    struct zd_channel **channel, int *client_fd, struct zd_err *err)
 {
-	struct zd_channel *made;
 	int pair[2], rc;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
 		return zd_err_errno(err, errno, "making a work channel");
-	made = zd_calloc(1, sizeof(*made));
+	struct zd_channel *made = zd_calloc(1, sizeof(*made));
 	*made = (struct zd_channel){.conns = conns, .ops = ops, .arg = arg, .client.sock = pair[0]};
 	rc = uv_poll_init(&conns->loop->uv, &made->readiness, made->client.sock);
 	if (rc) {

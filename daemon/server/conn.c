@@ -187,12 +187,10 @@ static void on_ready(uv_poll_t *handle, int status, int events);
 
 static void poll_for(struct zd_conn *conn, int events)
 {
-	int rc;
-
 	if (events == conn->polled)
 		return;
 	conn->polled = events;
-	rc = events ? uv_poll_start(&conn->readiness, events, on_ready) : uv_poll_stop(&conn->readiness);
+	int rc = events ? uv_poll_start(&conn->readiness, events, on_ready) : uv_poll_stop(&conn->readiness);
 	zd_assert(rc == 0); /* fails only for handles that are closing */
 }
 
@@ -229,11 +227,10 @@ static bool fds_fit(struct zd_conn *conn, unsigned nfds)
 /* Returns 0, ZD_FRAME_AGAIN, STALLED, or an error that ends the connection. */
 static int send_packet(struct zd_conn *conn, struct zd_packet *packet, struct zd_err *err)
 {
-	int rc;
-
 	if (packet->nfds > 0 && !fds_fit(conn, packet->nfds))
 		return STALLED;
-	rc = zd_endpoint_send(&conn->client, packet->bytes, packet->nbytes, packet->fds, packet->nfds, err);
+	int rc = zd_endpoint_send(&conn->client, packet->bytes, packet->nbytes, packet->fds, packet->nfds,
+	                          err);
 	if (rc == 0)
 		conn->unread_fds += packet->nfds;
 	return rc;
@@ -330,10 +327,9 @@ void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_
                   unsigned nattachments)
 {
 	size_t spare_bytes = (size_t)nattachments * ZD_PACKET_SEGMENT_BYTES;
-	struct zd_packet *packet;
 
 	zd_assert(conn->state != CLOSING);
-	packet = open_packet(conn);
+	struct zd_packet *packet = open_packet(conn);
 	if (packet->nfds + nattachments > ZD_MAX_PACKET_FDS ||
 	    !zd_packet_add_reply(packet, reply, spare_bytes)) {
 		bool fits;
@@ -349,10 +345,8 @@ void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_
 
 void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachment)
 {
-	struct zd_packet *packet;
-
 	zd_assert(conn->state != CLOSING);
-	packet = open_packet(conn);
+	struct zd_packet *packet = open_packet(conn);
 	if (packet->nfds == ZD_MAX_PACKET_FDS ||
 	    packet->room_bytes - packet->nbytes < ZD_PACKET_SEGMENT_BYTES) {
 		send_open_packet(conn);
@@ -363,13 +357,11 @@ void zd_conn_announce(struct zd_conn *conn, const struct zd_attachment *attachme
 
 void zd_conn_retire(struct zd_conn *conn, uint32_t segment)
 {
-	bool fits;
-
 	zd_assert(conn->state != CLOSING);
 	if (zd_packet_add_retired(open_packet(conn), segment))
 		return;
 	send_open_packet(conn);
-	fits = zd_packet_add_retired(open_packet(conn), segment);
+	bool fits = zd_packet_add_retired(open_packet(conn), segment);
 	zd_assert(fits);
 }
 
@@ -660,7 +652,6 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 {
 	uv_loop_t *uv = &conns->loop->uv;
 	struct zd_conn *c = zd_calloc(1, sizeof(*c));
-	int rc;
 
 	*c = (struct zd_conn){.conns = conns, .ops = ops, .arg = arg, .creds = *creds, .state = OPEN};
 	c->client.sock = sock;
@@ -669,7 +660,7 @@ int zd_conn_new(struct zd_conns *conns, int sock, struct zd_creds *creds, const 
 	c->timer.data = c->readiness.data = c->death.data = c;
 	(void)uv_timer_init(uv, &c->timer);
 	c->open_handles = 1;
-	rc = uv_poll_init(uv, &c->readiness, sock);
+	int rc = uv_poll_init(uv, &c->readiness, sock);
 	c->open_handles += rc == 0;
 	if (rc == 0 && c->creds.pidfd >= 0) {
 		rc = uv_poll_init(uv, &c->death, c->creds.pidfd);

@@ -54,11 +54,10 @@ int zd_creds_get(int sock, struct zd_creds *creds, struct zd_err *err)
 {
 	struct ucred peer;
 	socklen_t bytes = sizeof(peer);
-	int pidfd;
 
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
 		return zd_err_errno(err, errno, "reading the peer's credentials");
-	pidfd = peer_pidfd(sock, peer.pid);
+	int pidfd = peer_pidfd(sock, peer.pid);
 	if (peer.pid > 0 && pidfd < 0 && (errno == ESRCH || errno == EINVAL))
 		return zd_err_set(err, ZEROD_E_DISCONNECTED, "the peer, process %d, has ended",
 		                  (int)peer.pid);

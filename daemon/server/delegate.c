@@ -179,11 +179,9 @@ static int announce(const struct zd_delegate *delegate, const struct zd_reduce_d
 
 bool zd_delegates_submit(struct zd_delegates *delegates, const struct zd_command *command)
 {
-	struct zd_delegate *delegate;
-
 	if (command->kind != ZD_CMD_REDUCE)
 		return false;
-	delegate = find_delegate(delegates, command->u.reduce.session);
+	struct zd_delegate *delegate = find_delegate(delegates, command->u.reduce.session);
 	if (!delegate || !delegate->owner_session.sums || !zd_conn_is_open(delegate->owner_session.conn))
 		return false;
 	if (announce(delegate, &command->u.reduce))
@@ -267,12 +265,11 @@ static size_t pack_sum(const struct zd_delegate_sum *sum, uint32_t slot, struct 
 {
 	Zd__Sum body = sum_message(&sum->command.u.reduce, slot, arena);
 	Zd__Work message = ZD__WORK__INIT;
-	struct zd_envelope envelope;
 
 	message.id = sum->op;
 	message.body_case = ZD__WORK__BODY_SUM;
 	message.sum = &body;
-	envelope = zd_envelope_work(&message);
+	struct zd_envelope envelope = zd_envelope_work(&message);
 	zd_assert(envelope.bytes <= room_bytes);
 	zd_envelope_pack(&envelope, room);
 	return envelope.bytes;
@@ -286,14 +283,12 @@ static int send_packet(struct zd_delegate *delegate, const struct zd_delegate_su
 	static uint8_t bytes[ZD_MAX_PACKET_BYTES];
 	struct zd_arena *arena = &delegate->delegates->messages;
 	Zd__WorkPacket packet = ZD__WORK_PACKET__INIT; /* everything but the sum */
-	size_t nbytes;
-	int rc;
 
 	packet.retired = delegate->nretired > delegate->ntold ? delegate->nretired : 0;
-	nbytes = zd__work_packet__pack(&packet, bytes);
+	size_t nbytes = zd__work_packet__pack(&packet, bytes);
 	if (sum)
 		nbytes += pack_sum(sum, slot, arena, bytes + nbytes, sizeof(bytes) - nbytes);
-	rc = zd_channel_send(delegate->channel, bytes, nbytes, err);
+	int rc = zd_channel_send(delegate->channel, bytes, nbytes, err);
 	if (rc == 0)
 		delegate->ntold = delegate->nretired;
 	zd_arena_reset(arena);

@@ -81,9 +81,8 @@ static int to_engine(struct zd_api_session *session, const Zd__Request *request,
 	struct zd_api *api = session->api;
 	struct zd_call call = {.session = session->id, .request = request->id};
 	struct zd_args args;
-	int rc;
 
-	rc = zd_lift(request, route->kind, &api->requests, &args, err);
+	int rc = zd_lift(request, route->kind, &api->requests, &args, err);
 	if (!rc && args.kind == ZD_REQ_GROUP_JOIN)
 		rc = zd_check_group_join(session, &args, err);
 	if (rc)
@@ -270,7 +269,6 @@ void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 	struct zd_attachment attachments[ZD_ANSWER_SEGMENTS];
 	unsigned nattachments = 0;
 	struct zd_err err;
-	int rc;
 
 	zd_assert(session && session->state == ZD_API_SESSION_OPEN);
 	session->joined = session->joined || (reply->kind == ZD_REQ_GROUP_JOIN && reply->status == 0);
@@ -279,8 +277,8 @@ void zd_api_reply(struct zd_api *api, const struct zd_reply *reply)
 	answer.reply.error = (char *)reply->error;
 	if (reply->status == 0)
 		make_body(reply, &answer);
-	rc = zd_api_session_attach(session, answer.segments, answer.nsegments, announced, attachments,
-	                           &nattachments, &err);
+	int rc = zd_api_session_attach(session, answer.segments, answer.nsegments, announced, attachments,
+	                               &nattachments, &err);
 	if (rc)
 		zd_conn_refuse(session->conn, &err);
 	else

@@ -94,7 +94,6 @@ void zd_ends_begin(struct zd_api *api, uid_t uid)
 void zd_ends_close_session(struct zd_api *api, uid_t uid, uint64_t id, bool clean_exit)
 {
 	struct zd_ends_of_user *ends;
-	struct closing_session *session;
 
 	if (!zd_engine_session_ends(api->bridge.engine, id)) {
 		close_session(api, id, clean_exit);
@@ -102,7 +101,7 @@ void zd_ends_close_session(struct zd_api *api, uid_t uid, uint64_t id, bool clea
 	}
 	HASH_FIND(hh, api->ends, &uid, sizeof(uid), ends);
 	zd_assert(ends); /* sink_ends() has made it */
-	session = zd_calloc(1, sizeof(*session));
+	struct closing_session *session = zd_calloc(1, sizeof(*session));
 	session->id = id;
 	session->clean_exit = clean_exit;
 	SLIST_INSERT_HEAD(&ends->closing, session, link);

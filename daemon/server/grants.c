@@ -33,17 +33,15 @@ static bool has_ended(const struct zd_creds *creds)
 static void read_cgroup(const struct zd_creds *creds, char lines[CGROUP_BYTES])
 {
 	char path[64];
-	ssize_t nbytes;
-	int fd;
 
 	lines[0] = '\0';
 	if (creds->pid <= 0 || creds->pidfd < 0)
 		return;
 	(void)snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)creds->pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	nbytes = read(fd, lines, CGROUP_BYTES - 1);
+	ssize_t nbytes = read(fd, lines, CGROUP_BYTES - 1);
 	(void)close(fd);
 	/* While the process lives, its pid is no other process's. */
 	lines[nbytes > 0 && !has_ended(creds) ? nbytes : 0] = '\0';
@@ -70,12 +68,11 @@ static bool line_is_in(const char *line, size_t line_bytes, const char *path)
 {
 	size_t path_bytes = strlen(path);
 	const char *controllers = memchr(line, ':', line_bytes);
-	const char *found;
 
 	if (!controllers)
 		return false;
 	controllers++;
-	found = memchr(controllers, ':', (size_t)(line + line_bytes - controllers));
+	const char *found = memchr(controllers, ':', (size_t)(line + line_bytes - controllers));
 	if (!found ||
 	    !(memcmp(line, "0::", 3) == 0 || has_word(controllers, (size_t)(found - controllers), "devices")))
 		return false;

@@ -28,8 +28,6 @@ int zd_check_group_join(const struct zd_api_session *session, struct zd_args *ar
 	Zd__GroupJoin *join = &args->u.group_join;
 	size_t nbytes = join->unique_ids.len;
 	struct zd_err why = ZD_ERR_NONE;
-	struct zd_id_facts facts;
-	int rc;
 
 	/* The enum of a received message may have any value. */
 	if (join->collectives != ZD__COLLECTIVES__COPIES && join->collectives != ZD__COLLECTIVES__NCCL)
@@ -40,9 +38,9 @@ int zd_check_group_join(const struct zd_api_session *session, struct zd_args *ar
 		                  nbytes, MOST_IDS_BYTES);
 	if (nbytes == 0)
 		return 0;
-	facts = facts_of(session, join->job, join->group);
-	rc = zd_id_stamp_check(&session->api->id_key, &facts, session->api->limits.id_ttl_s,
-	                       join->unique_ids.data, (uint32_t)nbytes, &args->ids_left_s, &why);
+	struct zd_id_facts facts = facts_of(session, join->job, join->group);
+	int rc = zd_id_stamp_check(&session->api->id_key, &facts, session->api->limits.id_ttl_s,
+	                           join->unique_ids.data, (uint32_t)nbytes, &args->ids_left_s, &why);
 	if (rc)
 		return zd_err_set(err, rc, "group '%s': %s", facts.group, why.text);
 	join->unique_ids.data += ZD_ID_STAMP_BYTES;
@@ -57,11 +55,10 @@ void zd_stamp_ids(const struct zd_reply *reply, struct zd_answer *answer)
 	size_t nbytes = ZD_ID_STAMP_BYTES + ids->len;
 	uint8_t *stamped = zd_arena_alloc(answer->arena, nbytes);
 	struct zd_err err;
-	int rc;
 
 	memcpy(stamped + ZD_ID_STAMP_BYTES, ids->data, ids->len);
-	rc = zd_id_stamp_write(&answer->session->api->id_key, &facts, ids->data,
-	                       (uint32_t)ids->len / ZD_UNIQUE_ID_BYTES, stamped, &err);
+	int rc = zd_id_stamp_write(&answer->session->api->id_key, &facts, ids->data,
+	                           (uint32_t)ids->len / ZD_UNIQUE_ID_BYTES, stamped, &err);
 	answer->reply.unique_ids->ids = (ProtobufCBinaryData){.len = nbytes, .data = stamped};
 	if (rc == 0)
 		return;

@@ -40,8 +40,6 @@ static int check_client(const struct zd_api_session *session, struct zd_err *err
 static int check_hello(const struct zd_api_session *session, const Zd__Hello *hello, char name[NAME_BYTES],
                        struct zd_err *err)
 {
-	int rc;
-
 	if (session->state != ZD_API_SESSION_NEW)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "a second hello");
 	if (hello->version_min > ZD_PROTOCOL_VERSION || hello->version_max < ZD_PROTOCOL_VERSION)
@@ -52,7 +50,7 @@ static int check_hello(const struct zd_api_session *session, const Zd__Hello *he
 	if (session->api->ending)
 		return zd_err_set(err, ZEROD_E_SHUTDOWN,
 		                  "the daemon is draining and accepts no new sessions");
-	rc = check_client(session, err);
+	int rc = check_client(session, err);
 	if (rc == 0 && hello->name[0])
 		rc = zd_name_check(hello->name, ZD_MAX_NAME_BYTES, "client name", err);
 	if (rc)

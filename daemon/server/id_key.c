@@ -99,13 +99,12 @@ static int read_file(const char *path, int more_flags, struct zd_id_key *key, st
 	struct zd_id_key made = {.shared = true};
 	/* A FIFO would block. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | more_flags);
-	int rc;
 
 	if (fd < 0 && errno == ENOENT)
 		return zd_err_set(err, ZEROD_E_NOT_FOUND, "key_file %s: no such file", path);
 	if (fd < 0)
 		return zd_err_errno(err, errno, "key_file %s: opening it", path);
-	rc = check_file(fd, path, err);
+	int rc = check_file(fd, path, err);
 	if (!rc)
 		rc = read_key(fd, path, &made, err);
 	(void)close(fd);
@@ -124,11 +123,10 @@ static int make_alone(struct zd_id_key *key, struct zd_err *err)
 {
 	struct zd_id_key made = {.shared = false};
 	uint8_t bytes[ZD_MAC_BYTES];
-	int rc;
 
 	if (getentropy(bytes, sizeof(bytes)) < 0)
 		return zd_err_errno(err, errno, "random bytes for a key");
-	rc = derive(bytes, sizeof(bytes), &made, err);
+	int rc = derive(bytes, sizeof(bytes), &made, err);
 	explicit_bzero(bytes, sizeof(bytes));
 	if (!rc)
 		*key = made;
@@ -141,7 +139,6 @@ static void make_file(const char *path)
 {
 	uint8_t bytes[2 * ZD_ID_KEY_LEAST_BYTES];
 	char temporary[PATH_MAX];
-	bool is_written;
 	int fd;
 
 	if (snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= (int)sizeof(temporary))
@@ -149,8 +146,8 @@ static void make_file(const char *path)
 	fd = mkostemp(temporary, O_CLOEXEC); /* of mode 0600 */
 	if (fd < 0)
 		return;
-	is_written = getentropy(bytes, sizeof(bytes)) == 0 &&
-	             write(fd, bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes);
+	bool is_written = getentropy(bytes, sizeof(bytes)) == 0 &&
+	                  write(fd, bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes);
 	explicit_bzero(bytes, sizeof(bytes));
 	(void)close(fd);
 	if (is_written)
@@ -163,13 +160,12 @@ int zd_id_key_make(struct zd_id_key *key, struct zd_err *err)
 	const char *folder = getenv("XDG_RUNTIME_DIR");
 	char path[PATH_MAX];
 	struct zd_err why;
-	int rc;
 
 	if (snprintf(path, sizeof(path), "%s/zerod-ids-%u.key", folder && folder[0] == '/' ? folder : "/tmp",
 	             (unsigned)geteuid()) >= (int)sizeof(path))
 		return make_alone(key, err);
 	/* In /tmp others may make a link, to a file of root's that they know the bytes of. */
-	rc = read_file(path, O_NOFOLLOW, key, &why);
+	int rc = read_file(path, O_NOFOLLOW, key, &why);
 	if (rc == ZEROD_E_NOT_FOUND) {
 		make_file(path);
 		rc = read_file(path, O_NOFOLLOW, key, &why);

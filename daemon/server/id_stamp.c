@@ -43,14 +43,13 @@ int zd_id_stamp_write(const struct zd_id_key *key, const struct zd_id_facts *fac
 	                     .made_s = htole64(facts->now_s),
 	                     .uid = htole32(facts->uid),
 	                     .shared = htole32(key->shared)};
-	int rc;
 
 	memcpy(made.magic, magic, sizeof(magic));
 	memcpy(made.key_name, key->name, sizeof(made.key_name));
 	zd_assert(strlen(facts->job) < NAME_BYTES && strlen(facts->group) < NAME_BYTES);
 	memcpy(made.job, facts->job, strlen(facts->job));
 	memcpy(made.group, facts->group, strlen(facts->group));
-	rc = compute_mac(key, &made, ids, (size_t)nids * ZD_UNIQUE_ID_BYTES, made.mac, err);
+	int rc = compute_mac(key, &made, ids, (size_t)nids * ZD_UNIQUE_ID_BYTES, made.mac, err);
 	if (!rc)
 		memcpy(stamp, &made, sizeof(made));
 	return rc;
@@ -118,7 +117,6 @@ int zd_id_stamp_check(const struct zd_id_key *key, const struct zd_id_facts *fac
 {
 	const uint8_t *ids = (const uint8_t *)bytes + ZD_ID_STAMP_BYTES;
 	struct stamp stamp;
-	int rc;
 
 	if (nbytes >= sizeof(stamp))
 		memcpy(&stamp, bytes, sizeof(stamp));
@@ -127,7 +125,7 @@ int zd_id_stamp_check(const struct zd_id_key *key, const struct zd_id_facts *fac
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "%zu bytes that are no unique id of a daemon, or did not arrive whole",
 		                  nbytes);
-	rc = check_key(key, &stamp, err);
+	int rc = check_key(key, &stamp, err);
 	if (!rc)
 		rc = check_mac(key, &stamp, ids, nbytes - sizeof(stamp), err);
 	if (rc)

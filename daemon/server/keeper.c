@@ -42,7 +42,6 @@ struct zd_former {
 uint64_t zd_process_started(pid_t pid)
 {
 	char path[48], line[1024];
-	const char *at;
 	uint64_t started = 0;
 	FILE *file;
 
@@ -52,7 +51,7 @@ uint64_t zd_process_started(pid_t pid)
 	if (!file)
 		return 0;
 	/* proc(5): the second field, in parentheses, may hold anything; `starttime` is the 22nd. */
-	at = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+	const char *at = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
 	for (unsigned field = 2; at && field < 22; field++)
 		at = strchr(at + 1, ' ');
 	if (at)
@@ -127,7 +126,6 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 	struct zd_former *former;
 	uint32_t uid, pid;
 	uint64_t started;
-	int pidfd;
 
 	if (command->kind == ZD_CMD_SEGMENT_DESTROY)
 		return defer_destroy(keeper, command);
@@ -135,7 +133,7 @@ bool zd_keeper_submit(struct zd_keeper *keeper, const struct zd_command *command
 	    !zd_engine_former(keeper->bridge->engine, command->u.watch.session, &uid, &pid, &started))
 		return false;
 	/* A process that the former daemon could not see (pid 0) can only report its end of use itself. */
-	pidfd = pid == 0 ? -1 : open_process((pid_t)pid, started);
+	int pidfd = pid == 0 ? -1 : open_process((pid_t)pid, started);
 	if (pid != 0 && pidfd < 0) {
 		complete(keeper, command->op);
 		return true;
@@ -253,11 +251,10 @@ static int put_registry(struct zd_keeper *keeper, struct zd_err *err)
 static int put_again(struct zd_keeper *keeper, struct zd_err *why)
 {
 	struct zd_err err;
-	int rc;
 
 	if (!keeper->store->renew || keeper->store->renew(keeper->store->arg, &err) != 0)
 		return why->status;
-	rc = put_registry(keeper, why);
+	int rc = put_registry(keeper, why);
 	for (size_t i = 0; i < keeper->nkept && rc == 0; i++) {
 		if (!keeper->kept[i].dropped)
 			rc = put_segment(keeper, keeper->kept[i].id, why);
@@ -379,11 +376,10 @@ void zd_keeper_write(void *arg)
 	struct zd_keeper *keeper = arg;
 	const uint8_t *bytes;
 	struct zd_err err;
-	size_t nbytes;
 
 	if (!keeper->bridge || !keeper->bridge->engine)
 		return;
-	nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
+	size_t nbytes = zd_engine_journal_take(keeper->bridge->engine, &bytes);
 	if (keeper->store)
 		check_store(keeper);
 	/* If the store is gone, the engine continues to record. */
@@ -428,10 +424,9 @@ int zd_keeper_restore_segment(struct zd_keeper *keeper, uint32_t device, uint32_
 {
 	const struct zd_bridge *bridge = keeper->bridge;
 	char name[ZD_STORE_NAME_BYTES];
-	int fd;
 
 	segment_name(segment, name);
-	fd = take_found(keeper->store, name);
+	int fd = take_found(keeper->store, name);
 	if (fd < 0)
 		return zd_err_set(err, ZEROD_E_INVALID, "the store has no descriptor of segment %" PRIu32,
 		                  segment);
@@ -581,8 +576,6 @@ static int open_store(struct zd_keeper *keeper, struct zd_err *err)
 int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd_store *store,
                    struct zd_err *err)
 {
-	int rc;
-
 	*keeper = (struct zd_keeper){.bridge = bridge, .store = store, .registry = {.fd = -1}};
 	LIST_INIT(&keeper->formers);
 	if (!store)
@@ -592,7 +585,7 @@ int zd_keeper_open(struct zd_keeper *keeper, struct zd_bridge *bridge, struct zd
 		qsort(store->found, store->nfound, sizeof(store->found[0]), by_name);
 	if (store->room > 0)
 		zd_engine_set_kept_room(bridge->engine, store->room - 1); /* the registry */
-	rc = open_store(keeper, err);
+	int rc = open_store(keeper, err);
 	if (rc)
 		return rc;
 	drop_rest(store);

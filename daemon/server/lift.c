@@ -175,13 +175,11 @@ static void *new_message(struct zd_arena *arena, const ProtobufCMessageDescripto
 /* Returns NULL for segment 0. */
 static Zd__Location *location(struct zd_answer *answer, const struct zd_location *place)
 {
-	Zd__Location *message;
-
 	if (place->segment == 0)
 		return NULL;
 	zd_assert(answer->nsegments < ZD_ANSWER_SEGMENTS);
 	answer->segments[answer->nsegments++] = place->segment;
-	message = new_message(answer->arena, &zd__location__descriptor, NULL);
+	Zd__Location *message = new_message(answer->arena, &zd__location__descriptor, NULL);
 	message->segment = place->segment;
 	message->offset = place->offset;
 	message->bytes = place->bytes;
@@ -191,11 +189,9 @@ static Zd__Location *location(struct zd_answer *answer, const struct zd_location
 /* Returns NULL if none of its places has a segment. */
 static Zd__Frames *frames(struct zd_answer *answer, const struct zd_location place[3])
 {
-	Zd__Frames *message;
-
 	if (place[0].segment == 0 && place[1].segment == 0 && place[2].segment == 0)
 		return NULL;
-	message = new_message(answer->arena, &zd__frames__descriptor, NULL);
+	Zd__Frames *message = new_message(answer->arena, &zd__frames__descriptor, NULL);
 	message->low = location(answer, &place[0]);
 	message->own = location(answer, &place[1]);
 	message->high = location(answer, &place[2]);
@@ -236,11 +232,10 @@ void zd_lower(const struct zd_reply *reply, struct zd_answer *answer)
 	const struct plan *plan = &plans[reply->kind];
 	const struct zd_fence_list fence = {1, &reply->fence};
 	bool has_fence = reply->fence.value != 0;
-	void *message;
 
 	if (!plan->body || (reply->kind == ZD_REQ_UPDATE_BEGIN && !has_fence))
 		return;
-	message = new_message(answer->arena, plan->body->descriptor, &reply->u);
+	void *message = new_message(answer->arena, plan->body->descriptor, &reply->u);
 	put_places(plan, reply, answer, message);
 	if (has_fence || reply->fences.count > 0)
 		put_fences(plan, has_fence ? &fence : &reply->fences, answer->arena, message);

@@ -110,13 +110,11 @@ static void on_readable(uv_poll_t *handle, int status, int events)
 int zd_listener_open(struct zd_listener *listener, struct zd_loop *loop, int sock,
                      int (*accepted)(void *arg, int sock, struct zd_err *err), void *arg, struct zd_err *err)
 {
-	int rc;
-
 	*listener = (struct zd_listener){.sock = sock, .accepted = accepted, .arg = arg};
 	listener->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (listener->spare < 0)
 		return zd_err_errno(err, errno, "opening /dev/null as a descriptor in reserve");
-	rc = uv_poll_init(&loop->uv, &listener->readiness, sock);
+	int rc = uv_poll_init(&loop->uv, &listener->readiness, sock);
 	if (rc) {
 		(void)close(listener->spare);
 		return zd_loop_error(err, rc, "watching the listening socket");

@@ -78,11 +78,9 @@ static struct zd_log_share *share_of(struct zd_log_limit *limit, uid_t uid)
 
 bool zd_log_limit_admits(struct zd_log_limit *limit, uid_t uid, enum zd_log_level level)
 {
-	struct zd_log_share *share;
-
 	if (!zd_log_has(level))
 		return false;
-	share = share_of(limit, uid);
+	struct zd_log_share *share = share_of(limit, uid);
 	if (!uv_is_active((uv_handle_t *)&limit->window)) {
 		/* libuv counts from its last wake-up. */
 		uv_update_time(limit->window.loop);

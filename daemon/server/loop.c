@@ -179,10 +179,8 @@ static bool spins(struct zd_loop *loop)
 
 bool zd_loop_run_once(struct zd_loop *loop, bool wait)
 {
-	bool alive;
-
 	loop->may_wait = wait && !spins(loop);
-	alive = uv_run(&loop->uv, loop->may_wait ? UV_RUN_ONCE : UV_RUN_NOWAIT) != 0;
+	bool alive = uv_run(&loop->uv, loop->may_wait ? UV_RUN_ONCE : UV_RUN_NOWAIT) != 0;
 	poll_sources_once(loop);
 	return alive;
 }

@@ -28,12 +28,11 @@ int zd_mac(const void *key, size_t key_bytes, const struct zd_mac_part *parts, s
            uint8_t mac[ZD_MAC_BYTES], struct zd_err *err)
 {
 	gcry_md_hd_t hash;
-	gcry_error_t failure;
 	int rc = init(err);
 
 	if (rc)
 		return rc;
-	failure = gcry_md_open(&hash, GCRY_MD_SHA256, GCRY_MD_FLAG_HMAC);
+	gcry_error_t failure = gcry_md_open(&hash, GCRY_MD_SHA256, GCRY_MD_FLAG_HMAC);
 	if (failure)
 		return zd_err_set(err, ZEROD_E_SYSTEM, "HMAC-SHA-256: %s", gcry_strerror(failure));
 	failure = gcry_md_setkey(hash, key, key_bytes);

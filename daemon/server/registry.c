@@ -93,10 +93,8 @@ static void set_version(struct zd_registry_header *header)
 
 int zd_registry_new(struct zd_registry *registry, struct zd_err *err)
 {
-	int rc;
-
 	*registry = (struct zd_registry){.fd = -1};
-	rc = zd_memfd_new("zerod-registry", FILE_BYTES, &registry->fd, err);
+	int rc = zd_memfd_new("zerod-registry", FILE_BYTES, &registry->fd, err);
 	if (rc == 0)
 		rc = zd_memfd_seal(registry->fd, 0, err);
 	if (rc == 0)

@@ -148,14 +148,13 @@ static bool is_admin(int sock, const struct zd_creds *creds, const struct zd_api
 int zd_api_session_new(struct zd_api *api, const struct zd_api_socket *at, int sock, struct zd_err *err)
 {
 	struct zd_creds creds;
-	struct zd_api_session *session;
 	int rc = zd_creds_get(sock, &creds, err);
 
 	if (rc) {
 		(void)close(sock);
 		return rc;
 	}
-	session = zd_calloc(1, sizeof(*session));
+	struct zd_api_session *session = zd_calloc(1, sizeof(*session));
 	if (at && at->has_tenant)
 		zd_creds_set_tenant(&creds, at->tenant_uid);
 	session->api = api;
@@ -198,7 +197,6 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 	                       .denied_devices = session->admin ? 0 : ~devices_of(session),
 	                       .name = name};
 	uint64_t id;
-	int rc;
 
 	peer.denied_devices &= ~zd_engine_host_memory(bridge->engine);
 	if (zd_api_session_count(api) >= zd_api_session_room(&api->limits, session->admin)) {
@@ -214,8 +212,8 @@ int zd_api_session_admit(struct zd_api_session *session, const char *name, const
 		log_full(session, err->text);
 		return ZEROD_E_LIMIT;
 	}
-	rc = bridge->ops->session_open(bridge->backend, id, creds->pid, creds->pidfd, client_page,
-	                               daemon_page, err);
+	int rc = bridge->ops->session_open(bridge->backend, id, creds->pid, creds->pidfd, client_page,
+	                                   daemon_page, err);
 	if (rc) {
 		zd_engine_session_close(bridge->engine, id);
 		return rc;
@@ -320,10 +318,9 @@ static void remember(struct zd_api_session *session, uint32_t segment)
 void zd_api_session_retire(struct zd_api *api, uint64_t id, uint32_t segment)
 {
 	struct zd_api_session *session = zd_api_session_find(api, id);
-	size_t index;
 
 	zd_assert(session);
-	index = given_index(session, segment);
+	size_t index = given_index(session, segment);
 	zd_assert(index < session->ngiven && session->given[index] == segment);
 	session->ngiven--;
 	memmove(session->given + index, session->given + index + 1,

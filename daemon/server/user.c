@@ -272,13 +272,12 @@ void zd_user_dequeue(struct zd_user *user, struct zd_task *task)
 static bool run_task(struct zd_user *user)
 {
 	struct zd_task *task = next_task(user);
-	bool goes_on;
 
 	zd_user_dequeue(user, task);
 	zd_user_begin(user);
 	task->run(task->arg);
 	stop_measuring(user);
-	goes_on = user->listed && turn_goes_on(user, user->used_ns);
+	bool goes_on = user->listed && turn_goes_on(user, user->used_ns);
 	zd_user_put(user);
 	return goes_on;
 }

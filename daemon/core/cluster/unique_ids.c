@@ -27,14 +27,13 @@ static void forget(struct zd_engine *e, struct zd_used_id *used)
 void zd_ids_use(struct zd_engine *e, const struct zd_group *group)
 {
 	const struct zd_cluster *cluster = group->cluster;
-	struct zd_used_id *used;
 	/* The oldest ids are first. Removing at most two in a call limits the work, and the number of expired
 	 * ids that remain. */
 	for (unsigned i = 0; i < 2 && e->used_ids && e->used_ids->until_ns < e->now_ns; i++)
 		forget(e, e->used_ids);
 	if (zd_ids_are_used(e, cluster->ids))
 		return;
-	used = zd_calloc(1, sizeof(*used));
+	struct zd_used_id *used = zd_calloc(1, sizeof(*used));
 	memcpy(used->id, cluster->ids, sizeof(used->id));
 	used->until_ns = cluster->ids_until_ns;
 	used->owner = zd_owner_get(e, group->job->owner->uid);
@@ -71,14 +70,14 @@ static void ids_made(struct zd_engine *e, struct zd_op *op)
 static int ids_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
 {
 	uint32_t count = req->args->u.unique_ids.count;
-	int status;
 	if (!e->collectives)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED, "this daemon's backend has no communicators");
 	if (count == 0 || count > ZD_MAX_UNIQUE_IDS)
 		return zd_err_set(err, ZEROD_E_LIMIT, "%u unique ids in one request; 1 to %u", count,
 		                  ZD_MAX_UNIQUE_IDS);
 	bool for_any = req->args->u.unique_ids.job[0] == '\0' && req->args->u.unique_ids.group[0] == '\0';
-	status = for_any ? 0 : zd_name_check(req->args->u.unique_ids.job, ZD_MAX_NAME_BYTES, "job name", err);
+	int status = for_any ? 0
+	                     : zd_name_check(req->args->u.unique_ids.job, ZD_MAX_NAME_BYTES, "job name", err);
 	if (status == 0 && !for_any)
 		status = zd_name_check(req->args->u.unique_ids.group, ZD_MAX_NAME_BYTES, "group name", err);
 	if (status)

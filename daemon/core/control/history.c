@@ -51,12 +51,11 @@ struct reader {
 
 static const char *find_job(const struct zd_engine *e, uint64_t id)
 {
-	const struct zd_ended_name *ended;
 	struct zd_job *job;
 	HASH_FIND(hh, e->jobs, &id, sizeof(id), job);
 	if (job)
 		return job->name;
-	ended = zd_history_ended(&e->history, id);
+	const struct zd_ended_name *ended = zd_history_ended(&e->history, id);
 	return ended ? ended->name : "";
 }
 
@@ -72,7 +71,6 @@ static const char *job_name(struct reader *reader, uint64_t id)
 /* No two objects have one id. */
 static void find_names(const struct zd_engine *e, uint64_t id, Zd__Event *to)
 {
-	const struct zd_ended_name *ended;
 	const struct zd_unit *unit = zd_unit_find(e, id);
 	struct zd_group *group;
 	struct zd_allocation *allocation;
@@ -91,17 +89,16 @@ static void find_names(const struct zd_engine *e, uint64_t id, Zd__Event *to)
 		to->name = allocation->name;
 		return;
 	}
-	ended = zd_history_ended(&e->history, id);
+	const struct zd_ended_name *ended = zd_history_ended(&e->history, id);
 	to->group = (char *)(ended ? ended->group : "");
 	to->name = (char *)(ended ? ended->name : "");
 }
 
 static void find_session_name(const struct zd_engine *e, uint64_t id, Zd__Event *to)
 {
-	const struct zd_ended_name *ended;
 	struct zd_session *session;
 	HASH_FIND(hh, e->sessions, &id, sizeof(id), session);
-	ended = session ? NULL : zd_history_ended(&e->history, id);
+	const struct zd_ended_name *ended = session ? NULL : zd_history_ended(&e->history, id);
 	to->name = (char *)(session ? session->name : ended ? ended->name : "");
 }
 

@@ -36,10 +36,10 @@ struct zd_group *zd_group_find(const struct zd_job *job, const char *name)
 
 void zd_journal_group(const struct zd_group *group)
 {
-	struct zd_record_group *record;
 	if (!group->job->journal)
 		return;
-	record = zd_journal_add(group->job->journal, ZD_RECORD_GROUP, group->id, 0, sizeof(*record));
+	struct zd_record_group *record = zd_journal_add(group->job->journal, ZD_RECORD_GROUP, group->id, 0,
+	                                                sizeof(*record));
 	record->job = group->job->id;
 	record->world_size = group->world_size;
 	record->local_world_size = group->local_world_size;

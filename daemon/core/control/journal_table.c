@@ -212,11 +212,10 @@ static int compare_object(const struct zd_journal_object *object, uint64_t id, u
 struct zd_journal_object *zd_journal_table_find(struct zd_journal_table *table, uint32_t type, uint64_t id,
                                                 uint32_t index)
 {
-	struct zd_journal_objects *objects;
 	size_t from = 0, to;
 	if (type >= ZD_NRECORDS)
 		return NULL;
-	objects = &table->of[type];
+	struct zd_journal_objects *objects = &table->of[type];
 	to = objects->count;
 	if (to > 0 && compare_object(&objects->at[objects->found], id, index) == 0)
 		return &objects->at[objects->found];

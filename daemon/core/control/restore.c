@@ -127,14 +127,13 @@ static void find_lost(struct restore *restore)
 static int restore_job(struct restore *restore, struct zd_journal_object *kept, struct zd_err *err)
 {
 	const struct zd_record_job *record = (const void *)kept->record;
-	struct zd_job *job;
 	if (is_lost(restore, record->record.id))
 		return 0;
 	if (zd_job_find(restore->e, record->uid, record->name))
 		return zd_journal_bad(&record->record, "another one has its name", err);
 	if (use_id(restore, record->uid, ZD_ID_JOB, &record->record, err) != 0)
 		return ZEROD_E_INVALID;
-	job = zd_job_new(restore->e, record->uid, record->name, true);
+	struct zd_job *job = zd_job_new(restore->e, record->uid, record->name, true);
 	job->had_group = record->had_group;
 	job->began_ns = record->began_ns;
 	zd_job_note_left(restore->e, job);
@@ -211,12 +210,11 @@ static int restore_member(struct restore *restore, struct zd_journal_object *kep
 {
 	const struct zd_record_member *record = (const void *)kept->record;
 	struct zd_group *group = find_made(restore, ZD_RECORD_GROUP, record->record.id);
-	struct zd_member *member;
 	if (!group)
 		return 0;
 	if (record->record.index >= group->local_world_size || record->device >= restore->e->ndevices)
 		return zd_journal_bad(&record->record, "it has no such rank or device", err);
-	member = &group->members[record->record.index];
+	struct zd_member *member = &group->members[record->record.index];
 	member->device = &restore->e->devices[record->device];
 	member->joined_before = record->joined_before;
 	if (member->joined_before)
@@ -241,7 +239,6 @@ static int restore_segment(struct restore *restore, struct zd_journal_object *ke
 	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
 	struct zd_device *device;
-	int status;
 	if (!job)
 		return 0;
 	if (record->device >= e->ndevices || record->purpose >= ZD_NPURPOSES || record->record.id == 0 ||
@@ -254,8 +251,8 @@ static int restore_segment(struct restore *restore, struct zd_journal_object *ke
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "the durable segments of device %u are larger than its arena, %llu bytes",
 		                  device->index, (unsigned long long)device->config.arena_bytes);
-	status = e->sink.segment_restore(e->sink.arg, device->index, (uint32_t)record->record.id,
-	                                 record->bytes, err);
+	int status = e->sink.segment_restore(e->sink.arg, device->index, (uint32_t)record->record.id,
+	                                     record->bytes, err);
 	if (status != 0)
 		return status;
 	kept->made = zd_segment_restore(e, job, (uint32_t)record->record.id, device, record->purpose,
@@ -301,14 +298,12 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 	                           .on_host = record->first_on_host,
 	                           .copied = record->copied,
 	                           .unsaved = record->unsaved};
-	Zd__View *views;
 	struct zd_unit *unit = NULL;
-	int status;
 	if (!group || !unit_has_parts(restore, record, group))
 		return 0;
 	if (record->first_rank >= group->local_world_size)
 		return zd_journal_bad(&record->record, "it has no such rank", err);
-	views = zd_calloc(record->nviews + 1, sizeof(*views));
+	Zd__View *views = zd_calloc(record->nviews + 1, sizeof(*views));
 	wanted.views = zd_calloc(record->nviews + 1, sizeof(Zd__View *));
 	for (uint32_t i = 0; i < record->nviews; i++) {
 		const struct zd_record_view *from = &record->views[i];
@@ -319,7 +314,7 @@ static int restore_unit(struct restore *restore, struct zd_journal_object *kept,
 		wanted.views[i] = &views[i];
 	}
 	unit = zd_unit_find_name(group, record->name, false);
-	status = zd_unit_check_description(restore->e, group, &wanted, &wrong);
+	int status = zd_unit_check_description(restore->e, group, &wanted, &wrong);
 	if (unit || status != 0)
 		status = zd_journal_bad(&record->record, unit ? "another one has its name" : wrong.text, err);
 	else
@@ -364,7 +359,6 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 	const struct zd_record_part_state *state = changed ? (const void *)changed->record : NULL;
 	const struct zd_part_changes *now = state ? &state->now : &record->now;
 	struct zd_unit *unit = find_made(restore, ZD_RECORD_UNIT, record->record.id);
-	struct zd_part *part;
 	if (!unit)
 		return 0;
 	if (record->record.index >= unit->group->local_world_size ||
@@ -372,7 +366,7 @@ static int restore_part(struct restore *restore, struct zd_journal_object *kept,
 	    record->shard.bytes != zd_align_up(zd_unit_part_bytes(unit), ZD_BLOCK_MIN_ALIGN) ||
 	    !may_have_shadow(unit, now) || now->uncommitted > now->version)
 		return zd_journal_bad(&record->record, "it does not fit its unit", err);
-	part = &unit->parts[record->record.index];
+	struct zd_part *part = &unit->parts[record->record.index];
 	part->state = ZD_PART_DETACHED;
 	if (now->written && unit->group->shadow)
 		part->state = ZD_PART_UPDATING; /* until roll_back() */
@@ -400,14 +394,13 @@ static int restore_allocation(struct restore *restore, struct zd_journal_object 
 	const struct zd_record_allocation *record = (const void *)kept->record;
 	struct zd_job *job = find_job(restore, kept, record->job);
 	struct zd_engine *e = restore->e;
-	struct zd_allocation *allocation;
 	if (!job)
 		return 0;
 	if (record->device >= e->ndevices)
 		return zd_journal_bad(&record->record, "it has no such device", err);
 	if (use_id(restore, job->owner->uid, ZD_ID_ALLOCATION, &record->record, err) != 0)
 		return ZEROD_E_INVALID;
-	allocation = zd_calloc(1, sizeof(*allocation));
+	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
 	zd_job_ref(job);
 	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	allocation->id = zd_next_id(e, job->owner->ids, ZD_ID_ALLOCATION);
@@ -723,9 +716,8 @@ int zd_engine_restore(struct zd_engine *e, const uint8_t *bytes, size_t nbytes, 
 {
 	struct restore restore = {.e = e};
 	struct zd_group *group;
-	int status;
 	zd_assert(!e->jobs && !e->sessions);
-	status = zd_journal_table_init(&restore.table, bytes, nbytes, err);
+	int status = zd_journal_table_init(&restore.table, bytes, nbytes, err);
 	if (status == 0)
 		status = restore_all(&restore, err);
 	if (status == 0)

@@ -171,8 +171,7 @@ bool zd_engine_session_ends(const struct zd_engine *e, uint64_t id)
 struct zd_session *zd_session_new_former(struct zd_engine *e, const struct zd_record_session *record)
 {
 	struct zd_peer peer = {.uid = record->uid, .pid = record->pid, .started = record->started};
-	struct zd_session *session;
-	session = session_new(e, &peer);
+	struct zd_session *session = session_new(e, &peer);
 	session->former = true;
 	zd_deferred_teardowns_begin(e, session);
 	return session;

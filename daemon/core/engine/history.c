@@ -66,10 +66,9 @@ const struct zd_event *zd_history_find(const struct zd_history *history, uint64_
 
 void zd_history_keep_name(struct zd_history *history, uint64_t id, const char *name, const char *group)
 {
-	struct zd_ended_name *kept;
 	if (!history->on || (!name[0] && !group[0]))
 		return;
-	kept = &history->names[history->next_name];
+	struct zd_ended_name *kept = &history->names[history->next_name];
 	history->next_name = (history->next_name + 1) % history->nnames;
 	if (kept->id)
 		HASH_DELETE(hh, history->by_id, kept);

@@ -12,14 +12,13 @@
 void *zd_journal_add(struct zd_journal *journal, enum zd_record_type type, uint64_t id, uint32_t index,
                      size_t bytes)
 {
-	struct zd_record *record;
 	bytes = zd_align_up(bytes, 8);
 	if (journal->used + bytes > journal->room) {
 		while (journal->used + bytes > journal->room)
 			journal->room = journal->room ? 2 * journal->room : FIRST_ROOM;
 		journal->bytes = zd_realloc(journal->bytes, journal->room, 1);
 	}
-	record = (struct zd_record *)(void *)(journal->bytes + journal->used);
+	struct zd_record *record = (struct zd_record *)(void *)(journal->bytes + journal->used);
 	memset(record, 0, bytes);
 	*record = (struct zd_record){
 	        .type = (uint16_t)type, .bytes = (uint32_t)bytes, .id = id, .index = index};
@@ -42,10 +41,10 @@ void zd_journal_device(struct zd_engine *e, uint32_t index)
 
 void zd_journal_job(const struct zd_job *job)
 {
-	struct zd_record_job *record;
 	if (!job->journal)
 		return;
-	record = zd_journal_add(job->journal, ZD_RECORD_JOB, job->id, 0, sizeof(*record));
+	struct zd_record_job *record = zd_journal_add(job->journal, ZD_RECORD_JOB, job->id, 0,
+	                                              sizeof(*record));
 	record->uid = job->owner->uid;
 	record->had_group = job->had_group;
 	record->began_ns = job->began_ns;
@@ -54,10 +53,10 @@ void zd_journal_job(const struct zd_job *job)
 
 void zd_journal_group_state(const struct zd_group *group)
 {
-	struct zd_record_group_state *record;
 	if (!group->job->journal)
 		return;
-	record = zd_journal_add(group->job->journal, ZD_RECORD_GROUP_STATE, group->id, 0, sizeof(*record));
+	struct zd_record_group_state *record = zd_journal_add(group->job->journal, ZD_RECORD_GROUP_STATE,
+	                                                      group->id, 0, sizeof(*record));
 	record->committed_step = group->committed_step;
 	record->voted_step = group->voted_step;
 	record->torn = group->torn;
@@ -73,11 +72,10 @@ struct zd_record_session zd_journal_session(const struct zd_session *session)
 
 void zd_journal_member(const struct zd_member *member)
 {
-	struct zd_record_member *record;
 	if (!member->group->job->journal)
 		return;
-	record = zd_journal_add(member->group->job->journal, ZD_RECORD_MEMBER, member->group->id,
-	                        member->rank, sizeof(*record));
+	struct zd_record_member *record = zd_journal_add(member->group->job->journal, ZD_RECORD_MEMBER,
+	                                                 member->group->id, member->rank, sizeof(*record));
 	record->session = zd_journal_session(member->session);
 	record->device = member->device->index;
 	record->joined_before = member->joined_before ||
@@ -86,9 +84,9 @@ void zd_journal_member(const struct zd_member *member)
 
 void zd_journal_commit(const struct zd_group *group)
 {
-	struct zd_record_commit *record;
 	if (!group->job->journal)
 		return;
-	record = zd_journal_add(group->job->journal, ZD_RECORD_COMMIT, group->id, 0, sizeof(*record));
+	struct zd_record_commit *record = zd_journal_add(group->job->journal, ZD_RECORD_COMMIT, group->id, 0,
+	                                                 sizeof(*record));
 	record->step = group->committed_step;
 }

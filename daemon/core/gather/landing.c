@@ -179,11 +179,10 @@ static bool take_block(struct zd_engine *e, const struct zd_unit *unit, struct z
 static struct zd_landing *landing_new(struct zd_engine *e, const struct zd_buffer *buffer,
                                       struct zd_part *part, struct zd_device *device)
 {
-	struct zd_landing *landing;
 	struct zd_extent extent;
 	if (!take_block(e, part->unit, device, &extent))
 		return NULL;
-	landing = zd_calloc(1, sizeof(*landing));
+	struct zd_landing *landing = zd_calloc(1, sizeof(*landing));
 	landing->part = part;
 	landing->version = buffer->version;
 	landing->era = buffer->era;

@@ -182,7 +182,6 @@ static void set_fences(struct zd_buffer *buffer)
 void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t version)
 {
 	const struct zd_group *group = buffer->unit->group;
-	const struct zd_gather_planner *planner;
 	struct zd_session *session = zd_part_member(buffer->part)->session;
 	zd_assert(buffer->plan.left == 0 && buffer->watches == 0);
 	if (buffer->state == ZD_BUFFER_AVAILABLE)
@@ -191,7 +190,7 @@ void zd_buffer_transfer(struct zd_engine *e, struct zd_buffer *buffer, uint64_t 
 	buffer->stale = false;
 	buffer->era = buffer->unit->era;
 	zd_sm_move(&zd_sm_transfer, &buffer->phase, first_phase(buffer, session));
-	planner = zd_gather_planner_of(buffer);
+	const struct zd_gather_planner *planner = zd_gather_planner_of(buffer);
 	buffer->device->gathers++;
 	buffer->device->gathered_bytes += zd_buffer_bytes(buffer);
 	zd_count(e, ZD_COUNT_GATHERS_TRANSFERRED, 1);

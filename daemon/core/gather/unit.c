@@ -262,10 +262,10 @@ static struct zd_part_changes part_now(const struct zd_part *part)
 void zd_journal_part(const struct zd_part *part)
 {
 	struct zd_journal *journal = part->unit->group->job->journal;
-	struct zd_record_part *record;
 	if (!journal || recorded_as(part) == NOT_RECORDED)
 		return;
-	record = zd_journal_add(journal, ZD_RECORD_PART, part->unit->id, part->rank, sizeof(*record));
+	struct zd_record_part *record = zd_journal_add(journal, ZD_RECORD_PART, part->unit->id, part->rank,
+	                                               sizeof(*record));
 	record->group = part->unit->group->id;
 	record->first = part->first;
 	record->shard = zd_journal_extent(&part->shard);
@@ -275,10 +275,10 @@ void zd_journal_part(const struct zd_part *part)
 void zd_journal_part_state(const struct zd_part *part)
 {
 	struct zd_journal *journal = part->unit->group->job->journal;
-	struct zd_record_part_state *record;
 	if (!journal || recorded_as(part) == NOT_RECORDED)
 		return;
-	record = zd_journal_add(journal, ZD_RECORD_PART_STATE, part->unit->id, part->rank, sizeof(*record));
+	struct zd_record_part_state *record = zd_journal_add(journal, ZD_RECORD_PART_STATE, part->unit->id,
+	                                                     part->rank, sizeof(*record));
 	record->now = part_now(part);
 }
 
@@ -528,7 +528,6 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, struct zd
 {
 	const Zd__UnitRegister *wanted = &req->args->u.unit_register;
 	struct zd_member *member;
-	struct zd_unit *unit;
 	int status = zd_member_find(e, req->session, wanted->group, &member, err);
 	if (status == 0)
 		status = zd_unit_check_description(e, member->group, wanted, err);
@@ -538,7 +537,7 @@ static int register_begin(struct zd_engine *e, struct zd_request *req, struct zd
 		status = zd_unit_check_place(member, wanted->name, wanted->on_host, err);
 	if (status != 0)
 		return status;
-	unit = zd_unit_find_name(member->group, wanted->name, false);
+	struct zd_unit *unit = zd_unit_find_name(member->group, wanted->name, false);
 	if (unit && !description_equal(unit, wanted) && zd_unit_is_left(unit)) {
 		unit_make_former(unit);
 		unit = NULL;

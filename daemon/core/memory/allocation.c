@@ -10,12 +10,11 @@
 
 void zd_journal_allocation(const struct zd_allocation *allocation)
 {
-	struct zd_record_allocation *record;
 	if (!allocation->job->journal || !allocation->durable || allocation->filling ||
 	    !allocation->extent.block)
 		return;
-	record = zd_journal_add(allocation->job->journal, ZD_RECORD_ALLOCATION, allocation->id, 0,
-	                        sizeof(*record));
+	struct zd_record_allocation *record = zd_journal_add(allocation->job->journal, ZD_RECORD_ALLOCATION,
+	                                                     allocation->id, 0, sizeof(*record));
 	record->job = allocation->job->id;
 	record->session = zd_journal_session(allocation->session);
 	record->extent = zd_journal_extent(&allocation->extent);

@@ -59,8 +59,6 @@ struct header_chunk {
 
 static struct zd_block *header_new(struct zd_block_range *range)
 {
-	struct zd_block *header;
-
 	if (!range->spare) {
 		struct header_chunk *chunk = zd_calloc(1, sizeof(*chunk));
 
@@ -72,7 +70,7 @@ static struct zd_block *header_new(struct zd_block_range *range)
 			range->spare = &chunk->headers[i];
 		}
 	}
-	header = range->spare;
+	struct zd_block *header = range->spare;
 	range->spare = header->bin_next;
 	*header = (struct zd_block){0};
 	return header;
@@ -91,11 +89,10 @@ static void header_free(struct zd_block_range *range, struct zd_block *header)
 static unsigned bin_of(uint64_t bytes)
 {
 	uint64_t granules = bytes / ZD_BLOCK_MIN_ALIGN;
-	unsigned top;
 
 	if (granules < ZD_BLOCK_BINS)
 		return (unsigned)granules;
-	top = 63u - (unsigned)__builtin_clzll(granules);
+	unsigned top = 63u - (unsigned)__builtin_clzll(granules);
 	return (top - SUB_BITS + 1) * ZD_BLOCK_BINS +
 	       (unsigned)(granules >> (top - SUB_BITS)) % ZD_BLOCK_BINS;
 }
@@ -282,7 +279,6 @@ static struct zd_block *carve(struct zd_block_range *range, struct zd_block *blo
 struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, uint64_t align)
 {
 	struct request request;
-	struct zd_block *block;
 
 	zd_assert(bytes > 0);
 	zd_assert(align >= ZD_BLOCK_MIN_ALIGN && align <= ZD_BLOCK_MAX_ALIGN && (align & (align - 1)) == 0);
@@ -293,7 +289,7 @@ struct zd_block *zd_block_alloc(struct zd_block_range *range, uint64_t bytes, ui
 	        .align = align,
 	        .slack = align - ZD_BLOCK_MIN_ALIGN,
 	};
-	block = find_block(range, &request);
+	struct zd_block *block = find_block(range, &request);
 	if (!block)
 		return NULL;
 	return carve(range, block, place_of(range, block, &request) - block->offset, request.bytes);
@@ -348,10 +344,9 @@ struct zd_block_range *zd_block_range_new(uint64_t bytes)
 {
 	struct zd_block_range *range;
 	uint64_t stride_bytes, nstrides;
-	unsigned nrows;
 
 	zd_assert(bytes > 0 && bytes <= MAX_RANGE_BYTES && bytes % ZD_BLOCK_MIN_ALIGN == 0);
-	nrows = bin_of(bytes) / ZD_BLOCK_BINS + 1;
+	unsigned nrows = bin_of(bytes) / ZD_BLOCK_BINS + 1;
 	stride_bytes = zd_max_u64(LEAST_STRIDE, (bytes + MOST_STRIDES - 1) / MOST_STRIDES);
 	nstrides = (bytes + stride_bytes - 1) / stride_bytes;
 	range = zd_calloc(1, sizeof(*range) + nrows * sizeof(range->rows[0]));
@@ -395,11 +390,10 @@ uint64_t zd_block_used_bytes(const struct zd_block_range *range)
 uint64_t zd_block_largest_free(const struct zd_block_range *range)
 {
 	uint64_t largest = 0;
-	const struct zd_block_bins *row;
 
 	if (!range->filled_rows)
 		return 0;
-	row = &range->rows[63u - (unsigned)__builtin_clzll(range->filled_rows)];
+	const struct zd_block_bins *row = &range->rows[63u - (unsigned)__builtin_clzll(range->filled_rows)];
 	for (const struct zd_block *block = row->bins[31u - (unsigned)__builtin_clz(row->filled)]; block;
 	     block = block->bin_next)
 		largest = zd_max_u64(largest, block->bytes);

@@ -281,13 +281,13 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
  * again. */
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment)
 {
-	struct zd_record_segment *record;
 	if (!segment->job->journal || segment->state != ZD_SEGMENT_READY || !is_kept(segment->purpose))
 		return;
 	if (!segment->recorded && e->sink.segment_kept)
 		e->sink.segment_kept(e->sink.arg, segment->id, true);
 	segment->recorded = true;
-	record = zd_journal_add(segment->job->journal, ZD_RECORD_SEGMENT, segment->id, 0, sizeof(*record));
+	struct zd_record_segment *record = zd_journal_add(segment->job->journal, ZD_RECORD_SEGMENT,
+	                                                  segment->id, 0, sizeof(*record));
 	record->job = segment->job->id;
 	record->bytes = segment->bytes;
 	record->device = segment->device->index;

@@ -133,7 +133,6 @@ static int init_nccl_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 	struct zd_nccl_config config = ZD_NCCL_CONFIG;
 	struct zd_cuda_device *device = comm->home.device;
 	const struct zd_nccl *nccl = comm->home.nccl;
-	int result;
 	int rc = zd_cuda_device_err(
 	        device, device->cuda->streamCreateWithPriority(&comm->stream, ZD_CU_STREAM_NON_BLOCKING, 0),
 	        err, "a communicator's stream");
@@ -143,8 +142,8 @@ static int init_nccl_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 		return rc;
 	config.blocking = 0;
 	config.max_ctas = (int)zd_cuda_comm_blocks(device);
-	result = nccl->commInitRankConfig(&comm->handle, (int)comm->self.nranks, comm->self.id,
-	                                  (int)comm->self.rank, &config);
+	int result = nccl->commInitRankConfig(&comm->handle, (int)comm->self.nranks, comm->self.id,
+	                                      (int)comm->self.rank, &config);
 	if (result != ZD_NCCL_IN_PROGRESS)
 		rc = zd_nccl_err(nccl, result, err, "group '%s': a communicator for rank %" PRIu32,
 		                 comm->self.group, zd_cuda_comm_world_rank(&comm->self, comm->self.rank));
@@ -153,9 +152,8 @@ static int init_nccl_comm(struct zd_cuda_comm *comm, struct zd_err *err)
 
 static enum zd_cuda_comm_leaving leaving(struct zd_cuda_comm *comm)
 {
-	enum zd_cuda_comm_leaving now;
 	pthread_mutex_lock(&comm->lock);
-	now = comm->leaving;
+	enum zd_cuda_comm_leaving now = comm->leaving;
 	pthread_mutex_unlock(&comm->lock);
 	return now;
 }
@@ -324,12 +322,11 @@ static void unmake(struct zd_cuda_comm *comm)
 int zd_cuda_comm_new(const struct zd_cuda_comm_home *home, const struct zd_cuda_comm_config *config,
                      struct zd_cuda_comm **comm, struct zd_err *err)
 {
-	struct zd_cuda_comm *made;
 	char name[24];
 	int rc = check_config(config, err);
 	if (rc)
 		return rc;
-	made = make(home, config);
+	struct zd_cuda_comm *made = make(home, config);
 	rc = zd_cuda_comm_local_ranks_add(home->local_ranks, &made->self, err);
 	if (rc) {
 		unmake(made);
@@ -450,12 +447,10 @@ static void meet(struct zd_cuda_comm *comm)
 
 static void connect_further(struct zd_cuda_comm *comm)
 {
-	struct zd_err err;
 	bool opened;
-	int result;
 	pthread_mutex_lock(&comm->lock);
 	opened = comm->opened;
-	err = comm->opening;
+	struct zd_err err = comm->opening;
 	pthread_mutex_unlock(&comm->lock);
 	if (!opened)
 		return;
@@ -463,7 +458,7 @@ static void connect_further(struct zd_cuda_comm *comm)
 		zd_cuda_comm_fail(comm, &err);
 		return;
 	}
-	result = zd_cuda_comm_query(comm);
+	int result = zd_cuda_comm_query(comm);
 	if (result == ZD_NCCL_IN_PROGRESS)
 		return;
 	if (zd_nccl_err(comm->home.nccl, result, &err,
@@ -476,11 +471,10 @@ static void connect_further(struct zd_cuda_comm *comm)
 
 static void end_further(struct zd_cuda_comm *comm)
 {
-	struct zd_err err;
 	bool over;
 	pthread_mutex_lock(&comm->lock);
 	over = comm->over;
-	err = comm->ending;
+	struct zd_err err = comm->ending;
 	pthread_mutex_unlock(&comm->lock);
 	if (!over)
 		return;

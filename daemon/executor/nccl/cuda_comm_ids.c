@@ -126,7 +126,6 @@ static int spawn(const struct pipes *pipes, char *const argv[], pid_t *pid)
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attributes;
 	sigset_t none, all;
-	int rc;
 	(void)sigemptyset(&none);
 	(void)sigfillset(&all);
 	(void)posix_spawn_file_actions_init(&actions);
@@ -136,7 +135,7 @@ static int spawn(const struct pipes *pipes, char *const argv[], pid_t *pid)
 	(void)posix_spawnattr_setsigmask(&attributes, &none);
 	(void)posix_spawnattr_setsigdefault(&attributes, &all);
 	(void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	rc = posix_spawn(pid, THIS_PROGRAM, &actions, &attributes, argv, environ);
+	int rc = posix_spawn(pid, THIS_PROGRAM, &actions, &attributes, argv, environ);
 	(void)posix_spawnattr_destroy(&attributes);
 	(void)posix_spawn_file_actions_destroy(&actions);
 	return rc;
@@ -303,9 +302,8 @@ static bool write_all(int to, const void *bytes, size_t count)
  * pipe for the ids, or -1. */
 static int take_output(void)
 {
-	int to;
 	(void)syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0);
-	to = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	int to = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	(void)setvbuf(stdout, NULL, _IOLBF, 0); /* the process may be killed at any time */
 	return to >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? to : -1;
 }
@@ -337,15 +335,14 @@ int zd_cuda_ids_main(int argc, char **argv)
 	struct zd_err err = ZD_ERR_NONE;
 	unsigned long count = argc > 0 ? strtoul(argv[0], NULL, 10) : 0;
 	int to = take_output();
-	status_word status;
 	pthread_t watcher;
-	bool good;
 	if (count == 0 || count > ZD_MAX_UNIQUE_IDS || to < 0 ||
 	    pthread_create(&watcher, NULL, end_with_input, NULL))
 		return EXIT_FAILURE;
-	status = make((uint32_t)count, argc > 1 ? argv[1] : NULL, ids, &err);
-	good = write_all(to, &status, sizeof(status)) && (status ? write_all(to, err.text, strlen(err.text))
-	                                                         : write_all(to, ids, count * sizeof(*ids)));
+	status_word status = make((uint32_t)count, argc > 1 ? argv[1] : NULL, ids, &err);
+	bool good = write_all(to, &status, sizeof(status)) &&
+	            (status ? write_all(to, err.text, strlen(err.text))
+	                    : write_all(to, ids, count * sizeof(*ids)));
 	if (status || !good)
 		return EXIT_FAILURE;
 	(void)pthread_join(watcher, NULL); /* never returns: the watcher calls _exit() */

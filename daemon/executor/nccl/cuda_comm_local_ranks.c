@@ -202,11 +202,10 @@ const char *zd_cuda_comm_ranks_text(const struct zd_cuda_comm_rank *self,
                                     char text[ZD_CUDA_COMM_RANKS_TEXT])
 {
 	uint32_t nranks = self->nranks, count = 0, named = 0;
-	size_t used;
 	for (uint32_t rank = 0; rank < nranks; rank++)
 		count += is(arg, rank);
-	used = (size_t)snprintf(text, ZD_CUDA_COMM_RANKS_TEXT, "%s",
-	                        count == 0 ? "" : (count == 1 ? "rank " : "ranks "));
+	size_t used = (size_t)snprintf(text, ZD_CUDA_COMM_RANKS_TEXT, "%s",
+	                               count == 0 ? "" : (count == 1 ? "rank " : "ranks "));
 	for (uint32_t rank = 0; rank < nranks && named < MOST_NAMED; rank++) {
 		if (!is(arg, rank))
 			continue;

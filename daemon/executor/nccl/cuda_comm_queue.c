@@ -31,13 +31,12 @@ int zd_cuda_comm_queue_add(struct zd_cuda_comm_queue *queue, const struct zd_cud
                            struct zd_cuda_comm **comm, struct zd_err *err)
 {
 	struct zd_cuda_comm *made;
-	int rc;
 	if (zd_cuda_comm_queue_is_full(queue))
 		return zd_err_set(err, ZEROD_E_LIMIT,
 		                  "group '%s': %s has room for the kernels of %" PRIu32
 		                  " communicators at once, and all are in use",
 		                  config->group, queue->home.device->name, queue->room);
-	rc = zd_cuda_comm_new(&queue->home, config, &made, err);
+	int rc = zd_cuda_comm_new(&queue->home, config, &made, err);
 	if (rc)
 		return rc;
 	LIST_INSERT_HEAD(&queue->comms, made, link);

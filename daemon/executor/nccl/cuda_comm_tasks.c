@@ -164,10 +164,9 @@ static int need_nccl(struct zd_cuda_comms *comms, struct zd_err *err)
 	const char *path = comms->settings->nccl_path;
 	struct zd_cuda_comm_home home = {.device = comms->device,
 	                                 .local_ranks = comms->settings->local_ranks};
-	int rc;
 	if (comms->nccl)
 		return 0;
-	rc = zd_nccl_load(path && *path ? path : NULL, &home.nccl, err);
+	int rc = zd_nccl_load(path && *path ? path : NULL, &home.nccl, err);
 	if (rc)
 		return rc;
 	for (int i = 0; i < ZD_NCOMM_ROLES; i++)
@@ -196,13 +195,12 @@ static int make_ids(struct zd_cuda_comms *comms, struct zd_cuda_task *task, stru
 static void tell_made(struct zd_cuda_comms *comms, struct zd_cuda_ids *made)
 {
 	struct zd_cuda_task *task = made->arg;
-	unsigned char *bytes;
 	made->arg = NULL;
 	if (made->err.status) {
 		fail_task(comms, task, &made->err);
 		return;
 	}
-	bytes = zd_calloc(made->count, ZD_UNIQUE_ID_BYTES);
+	unsigned char *bytes = zd_calloc(made->count, ZD_UNIQUE_ID_BYTES);
 	for (uint32_t i = 0; i < made->count; i++)
 		memcpy(bytes + (size_t)i * ZD_UNIQUE_ID_BYTES, &made->ids[i].id, ZD_UNIQUE_ID_BYTES);
 	task->completion.result.values = bytes;
@@ -256,17 +254,15 @@ static int open_task_comm(struct zd_cuda_comms *comms, struct zd_cuda_task *task
 	        .checking = comms->settings->checking,
 	        .deadline_ns = deadline_ns,
 	};
-	struct zd_cuda_open_comm *open;
 	struct zd_cuda_comm *comm;
-	int rc;
 	zd_assert(!find_open_comm(comms, desc->comm));
 	memcpy(&config.id, desc->id, sizeof(config.id));
 	if (zd_cuda_device_failed(comms->device))
 		return zd_cuda_device_failure(comms->device, err);
-	rc = zd_cuda_comm_queue_add(&comms->queues[desc->role], &config, &comm, err);
+	int rc = zd_cuda_comm_queue_add(&comms->queues[desc->role], &config, &comm, err);
 	if (rc)
 		return rc;
-	open = zd_calloc(1, sizeof(*open));
+	struct zd_cuda_open_comm *open = zd_calloc(1, sizeof(*open));
 	open->id = desc->comm;
 	open->queue = &comms->queues[desc->role];
 	open->comm = comm;

@@ -153,9 +153,8 @@ void zd_cuda_comm_thread_deinit(struct zd_cuda_comm_thread *thread)
 static int start_thread(struct zd_cuda_comm_thread *thread, struct zd_err *err)
 {
 	char name[24];
-	int rc;
 	(void)snprintf(name, sizeof(name), "zd-gpu%u-nccl", thread->device->index);
-	rc = zd_thread_start(&thread->thread, name, comm_thread_main, thread, err);
+	int rc = zd_thread_start(&thread->thread, name, comm_thread_main, thread, err);
 	thread->started = rc == 0;
 	return rc;
 }

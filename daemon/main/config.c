@@ -77,14 +77,19 @@ static int read_bytes(const char *text, uint64_t *bytes)
 	return 0;
 }
 
-static int set_socket(struct zd_config *config, const char *text)
+int zd_config_read_text(const char *text, size_t least, size_t room, char *out)
 {
 	size_t bytes = strlen(text);
 
-	if (bytes == 0 || bytes >= sizeof(config->socket_path))
+	if (bytes < least || bytes >= room)
 		return -1;
-	memcpy(config->socket_path, text, bytes + 1);
+	memcpy(out, text, bytes + 1);
 	return 0;
+}
+
+static int set_socket(struct zd_config *config, const char *text)
+{
+	return zd_config_read_text(text, 1, sizeof(config->socket_path), config->socket_path);
 }
 
 static int set_socket_mode(struct zd_config *config, const char *text)
@@ -132,13 +137,12 @@ static int read_groups(const char *text, struct zd_creds_groups *groups)
 
 	for (text += strspn(text, between); *text; text += strspn(text, between)) {
 		size_t bytes = strcspn(text, between);
-		const struct group *group;
 
 		if (bytes >= sizeof(name) || found.count == ZD_CREDS_GROUPS)
 			return -1;
 		memcpy(name, text, bytes);
 		name[bytes] = '\0';
-		group = getgrnam(name);
+		const struct group *group = getgrnam(name);
 		if (!group)
 			return -1;
 		found.gids[found.count++] = group->gr_gid;
@@ -150,20 +154,11 @@ static int read_groups(const char *text, struct zd_creds_groups *groups)
 
 static int set_log_level(struct zd_config *config, const char *text)
 {
-	static const struct {
-		const char *name;
-		enum zd_log_level level;
-	} levels[] = {{"error", ZD_LOG_ERROR},
-	              {"warning", ZD_LOG_WARNING},
-	              {"notice", ZD_LOG_NOTICE},
-	              {"info", ZD_LOG_INFO},
-	              {"debug", ZD_LOG_DEBUG}};
-
-	for (size_t i = 0; i < ZD_ARRAY_LEN(levels); i++) {
-		if (strcmp(text, levels[i].name) == 0) {
-			config->log_level = levels[i].level;
-			return 0;
-		}
+	for (enum zd_log_level level = ZD_LOG_ERROR; level <= ZD_LOG_DEBUG; level++) {
+		if (strcmp(text, zd_log_level_name(level)) != 0)
+			continue;
+		config->log_level = level;
+		return 0;
 	}
 	return -1;
 }
@@ -234,16 +229,6 @@ static int set_gpus(struct zd_config *config, const char *text)
 	return 0;
 }
 
-static int read_path(const char *text, char path[ZD_CONFIG_PATH_BYTES])
-{
-	size_t bytes = strlen(text);
-
-	if (bytes >= ZD_CONFIG_PATH_BYTES)
-		return -1;
-	memcpy(path, text, bytes + 1);
-	return 0;
-}
-
 /* "90", "90s", "30m", "12h", "7d". */
 static int read_time(const char *text, uint32_t least_s, uint32_t most_s, uint32_t *seconds)
 {
@@ -275,13 +260,17 @@ static int read_time(const char *text, uint32_t least_s, uint32_t most_s, uint32
 #define GROUPS_EXPECTED "names of at most 32 groups on this machine"
 #define SIZE_EXPECTED   "a size such as 64G, at most 1024T"
 
-#define AT(field)                  offsetof(struct zd_config, field)
-#define BYTES(field)               KEY_BYTES, AT(field), 0, 0, NULL
-#define NUMBER(field, least, most) KEY_NUMBER, AT(field), least, most, NULL
-#define TIME(field, least, most)   KEY_TIME, AT(field), least, most, NULL
-#define YES(field)                 KEY_YES, AT(field), 0, 0, NULL
-#define PATH(field)                KEY_PATH, AT(field), 0, 0, NULL
-#define GROUPS(field)              KEY_GROUPS, AT(field), 0, 0, NULL
+/* The offset of the field, which must have the type that set_key() stores. */
+#define AT(field, type)                                                                                      \
+	(offsetof(struct zd_config, field) *                                                                 \
+	 sizeof(char[__builtin_types_compatible_p(__typeof__(((struct zd_config *)0)->field), type) ? 1      \
+	                                                                                            : -1]))
+#define BYTES(field)               KEY_BYTES, AT(field, uint64_t), 0, 0, NULL
+#define NUMBER(field, least, most) KEY_NUMBER, AT(field, uint32_t), least, most, NULL
+#define TIME(field, least, most)   KEY_TIME, AT(field, uint32_t), least, most, NULL
+#define YES(field)                 KEY_YES, AT(field, bool), 0, 0, NULL
+#define PATH(field)                KEY_PATH, AT(field, char[ZD_CONFIG_PATH_BYTES]), 0, 0, NULL
+#define GROUPS(field)              KEY_GROUPS, AT(field, struct zd_creds_groups), 0, 0, NULL
 #define OTHER(set)                 KEY_OTHER, 0, 0, 0, set
 
 static const struct key {
@@ -357,7 +346,7 @@ static int set_key(struct zd_config *config, const struct key *key, const char *
 	case KEY_YES:
 		return read_yes(text, at);
 	case KEY_PATH:
-		return read_path(text, at);
+		return zd_config_read_text(text, 0, ZD_CONFIG_PATH_BYTES, at);
 	case KEY_GROUPS:
 		return read_groups(text, at);
 	case KEY_OTHER:

@@ -110,6 +110,8 @@ int zd_config_set(struct zd_config *config, const char *section, const char *key
 /* Returns 0, or -1 if the text is no number from `least` to `most`. */
 int zd_config_read_number(const char *text, int base, unsigned long least, unsigned long most,
                           unsigned long *number);
+/* Copies a text of at least `least` bytes and fewer than `room`. Otherwise returns -1. */
+int zd_config_read_text(const char *text, size_t least, size_t room, char *out);
 
 /* Checks settings against each other. */
 int zd_config_check(const struct zd_config *config, struct zd_err *err) __attribute__((warn_unused_result));

@@ -77,12 +77,7 @@ static int read_devices(const char *text, uint64_t *devices)
 
 static int set_path(struct zd_config_socket *at, const char *text)
 {
-	size_t bytes = strlen(text);
-
-	if (bytes == 0 || bytes >= sizeof(at->path))
-		return -1;
-	memcpy(at->path, text, bytes + 1);
-	return 0;
+	return zd_config_read_text(text, 1, sizeof(at->path), at->path);
 }
 
 static int set_mode(struct zd_config_socket *at, const char *text)

@@ -78,11 +78,9 @@ static int send_now(struct zd_outbox *box, const void *bytes, size_t nbytes, int
 		header.msg_namelen = box->address_bytes;
 	}
 	if (fd >= 0) {
-		struct cmsghdr *rights;
-
 		header.msg_control = control.bytes;
 		header.msg_controllen = sizeof(control.bytes);
-		rights = CMSG_FIRSTHDR(&header);
+		struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
 		rights->cmsg_level = SOL_SOCKET;
 		rights->cmsg_type = SCM_RIGHTS;
 		rights->cmsg_len = CMSG_LEN(sizeof(int));

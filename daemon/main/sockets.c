@@ -55,13 +55,12 @@ int zd_sockets_listen(struct zd_sockets *sockets, struct zd_loop *loop, struct z
 {
 	for (unsigned i = 0; i < sockets->count; i++) {
 		struct zd_served_socket *served = &sockets->all[i];
-		int rc;
 
 		served->at.api = api;
-		rc = i == 0 ? zd_listener_open(&served->listener, loop, served->bound.sock, zd_api_accept,
-		                               api, err)
-		            : zd_listener_open(&served->listener, loop, served->bound.sock, zd_api_accept_at,
-		                               &served->at, err);
+		int rc = i == 0 ? zd_listener_open(&served->listener, loop, served->bound.sock, zd_api_accept,
+		                                   api, err)
+		                : zd_listener_open(&served->listener, loop, served->bound.sock,
+		                                   zd_api_accept_at, &served->at, err);
 		if (rc)
 			return rc;
 		served->listening = true;

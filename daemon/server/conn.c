@@ -332,11 +332,9 @@ void zd_conn_send(struct zd_conn *conn, const Zd__Reply *reply, const struct zd_
 	struct zd_packet *packet = open_packet(conn);
 	if (packet->nfds + nattachments > ZD_MAX_PACKET_FDS ||
 	    !zd_packet_add_reply(packet, reply, spare_bytes)) {
-		bool fits;
-
 		send_open_packet(conn);
 		packet = open_packet(conn);
-		fits = zd_packet_add_reply(packet, reply, spare_bytes);
+		bool fits = zd_packet_add_reply(packet, reply, spare_bytes);
 		zd_assert(fits);
 	}
 	for (unsigned i = 0; i < nattachments; i++)

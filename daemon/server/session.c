@@ -361,12 +361,10 @@ int zd_api_session_attach(struct zd_api_session *session, const uint32_t *segmen
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < count; i++) {
-		int rc;
-
 		if (segments[i] == 0 || is_given(session, segments[i]))
 			continue;
 		announced[n] = (Zd__Segment)ZD__SEGMENT__INIT;
-		rc = open_segment(session, segments[i], &announced[n], &attachments[n].fd, err);
+		int rc = open_segment(session, segments[i], &announced[n], &attachments[n].fd, err);
 		if (rc) {
 			while (n-- > 0)
 				(void)close(attachments[n].fd);

@@ -127,12 +127,11 @@ int zd_collective_check_followers(struct zd_request *req)
 		return 0;
 	TAILQ_FOREACH (buffer, &req->device->buffers, device_link) {
 		const struct zd_group *group = buffer->unit->group;
-		const struct zd_member *follower;
 		if (buffer->state != ZD_BUFFER_QUARANTINED ||
 		    zd_part_member(buffer->part)->session != req->session ||
 		    !zd_gathers_are_collective(group) || group->state != ZD_GROUP_READY)
 			continue;
-		follower = find_follower(buffer);
+		const struct zd_member *follower = find_follower(buffer);
 		if (follower)
 			return zd_wait_for_unit(req, buffer->unit, ZD_WAIT_FOLLOW, 0, zd_world_rank(follower),
 			                        0);

@@ -184,4 +184,17 @@ struct zerod_client {
 	uint64_t timeline_value[ZEROD_MAX_STREAMS]; /* last used; the next stream continues from there */
 };
 
+/* Holds the mutex until the end of the block. */
+#define ZC_LOCKED(mutex) pthread_mutex_t *locked __attribute__((cleanup(zc_unlock), unused)) = zc_lock(mutex)
+static inline pthread_mutex_t *zc_lock(pthread_mutex_t *mutex)
+{
+	pthread_mutex_lock(mutex);
+	return mutex;
+}
+
+static inline void zc_unlock(pthread_mutex_t *const *mutex)
+{
+	pthread_mutex_unlock(*mutex);
+}
+
 #endif

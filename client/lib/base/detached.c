@@ -45,7 +45,7 @@ int zc_detached_report(struct zerod_client *client, struct zd_err *err)
 
 	if (!atomic_load_explicit(&client->detached_failed, memory_order_relaxed))
 		return 0;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	if (detached->nfailures > 1)
 		(void)zd_err_set(err, detached->first.status, "%s, and %llu more requests failed",
 		                 detached->first.text, (unsigned long long)detached->nfailures - 1);
@@ -55,6 +55,5 @@ int zc_detached_report(struct zerod_client *client, struct zd_err *err)
 		err->status = 0;
 	detached->nfailures = 0;
 	client->detached_failed = false;
-	pthread_mutex_unlock(&client->lock);
 	return err->status;
 }

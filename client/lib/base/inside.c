@@ -21,9 +21,8 @@ static void count_out(struct zerod_client *client)
 {
 	if (atomic_fetch_sub(&client->ninside, 1) > 1 || !client->closed)
 		return;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	(void)pthread_cond_broadcast(&client->reopened);
-	pthread_mutex_unlock(&client->lock);
 }
 
 struct zc_inside zc_inside_begin(struct zerod_client *client)
@@ -69,8 +68,7 @@ void zc_inside_open(struct zerod_client *client, const struct zerod_client *befo
 {
 	inside_of = before;
 	zc_ask_never(false);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	client->closed = false;
 	(void)pthread_cond_broadcast(&client->reopened);
-	pthread_mutex_unlock(&client->lock);
 }

@@ -27,12 +27,11 @@ static int take_allocation(const Zd__Reply *reply, void *object, struct zd_err *
 	int rc;
 
 	allocation->buffer->id = reply->alloc->allocation;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	rc = zc_location_take(client, reply->alloc->location, allocation->bytes, 1, &allocation->location,
 	                      err);
 	if (!rc)
 		rc = zc_location_map(client, &allocation->location, &allocation->data, err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 

@@ -147,11 +147,10 @@ static int post_gather(struct zerod_client *client, struct zc_op *op,
 /* Returns the room and the op. */
 static void abandon_gather(struct zerod_client *client, struct zc_op *op)
 {
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_outstanding_return(client, 1);
 	if (op)
 		zc_ticket_unref(client, op);
-	pthread_mutex_unlock(&client->lock);
 }
 
 /* With room for one request. */

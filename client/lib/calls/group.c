@@ -161,8 +161,7 @@ int zerod_group_leave(zerod_group *group, const struct zerod_wait_options *optio
 	 * repeated. */
 	if (rc == ZEROD_E_FORKED || rc == ZEROD_E_DEADLINE || rc == ZEROD_E_INTERRUPTED)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_group_free(group);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

@@ -234,10 +234,8 @@ static int take_one(struct updates *updates, const struct zerod_optimizer_part *
 		rc = zc_enter_group(zc_unit_group(part.unit), &err);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&updates->client->lock);
-	rc = take_part(updates, &part, like, stream, err);
-	pthread_mutex_unlock(&updates->client->lock);
-	return rc;
+	ZC_LOCKED(&updates->client->lock);
+	return take_part(updates, &part, like, stream, err);
 }
 
 /* A GPU that accesses unregistered memory of the CPU loses its context. A CPU reaches no memory of a GPU. */

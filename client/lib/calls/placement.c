@@ -35,12 +35,9 @@ static int take_place(const struct placement *placement, const Zd__UnitPlaceRepl
 static int take_reply(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	const struct placement *placement = object;
-	int rc;
+	ZC_LOCKED(&placement->client->lock);
 
-	pthread_mutex_lock(&placement->client->lock);
-	rc = take_place(placement, reply->unit_place, err);
-	pthread_mutex_unlock(&placement->client->lock);
-	return rc;
+	return take_place(placement, reply->unit_place, err);
 }
 
 static int call(struct placement *placement, uint64_t deadline_ns)

@@ -112,8 +112,8 @@ static int take_all(struct zerod_client *client, const struct zerod_source *give
                     struct sources *sources, struct zd_err *err)
 {
 	int rc = 0;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < sources->count && !rc; i++) {
 		struct zerod_source source;
 
@@ -121,7 +121,6 @@ static int take_all(struct zerod_client *client, const struct zerod_source *give
 		if (!rc)
 			rc = take_one(client, &source, from, &sources->each[i], err);
 	}
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -180,12 +179,11 @@ static int enqueue_own(struct zerod_client *client, const struct source *source,
 
 	if (conversion->from_dtype != conversion->to_dtype)
 		copy.conversion = conversion;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	copy.segment = zc_segment_find(client, source->at.segment);
 	rc = copy.segment->is_file ? zc_cuda_segment_register(client, copy.segment, err) : 0;
 	if (!rc)
 		rc = zc_cuda_copy(client, &copy, 1, err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -208,11 +206,10 @@ static int check_stream(struct zerod_client *client, const struct sources *sourc
 	if (!stream->ops->convert)
 		return zd_err_set(err, ZEROD_E_INVALID,
 		                  "the shards are on a GPU, the stream is a host stream");
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (uint32_t i = 0; i < sources->count && !rc; i++)
 		if (sources->each[i].conversion.numel > 0)
 			rc = check_stream_for(client, &sources->each[i], stream, err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 

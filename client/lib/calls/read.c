@@ -240,7 +240,6 @@ static int take_place(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	struct place *place = object;
 	struct zerod_mapped *mapped = place->mapped;
-	int rc;
 
 	place->bytes = reply->unit_read->mapped_bytes;
 	if (place->bytes == 0)
@@ -253,10 +252,8 @@ static int take_place(const Zd__Reply *reply, void *object, struct zd_err *err)
 		return 0;
 	mapped->request.map_bytes = place->bytes;
 	mapped->request.mapped = reply->unit_read->mapped;
-	pthread_mutex_lock(&mapped->client->lock);
-	rc = map_place(reply->unit_read->place, place, err);
-	pthread_mutex_unlock(&mapped->client->lock);
-	return rc;
+	ZC_LOCKED(&mapped->client->lock);
+	return map_place(reply->unit_read->place, place, err);
 }
 
 static int mapped_new(struct zerod_client *client, const struct zerod_unit_map_options *options,

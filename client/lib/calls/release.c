@@ -41,11 +41,10 @@ static int check_arguments(const struct releasing *releasing, struct zd_err *err
 
 static void drop_ops(struct releasing *releasing, uint32_t count)
 {
-	pthread_mutex_lock(&releasing->client->lock);
+	ZC_LOCKED(&releasing->client->lock);
 	zc_outstanding_return(releasing->client, releasing->count);
 	for (uint32_t i = 0; i < count; i++)
 		zc_ticket_unref(releasing->client, releasing->ops[i]);
-	pthread_mutex_unlock(&releasing->client->lock);
 }
 
 static int make_ops(struct releasing *releasing, struct zd_err *err)
@@ -95,15 +94,14 @@ static int end_leases(struct releasing *releasing, zerod_stream *const *streams,
 	struct zc_hold_list holds = LIST_HEAD_INITIALIZER(holds);
 	struct zerod_client *client = releasing->client;
 	int rc;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	rc = collect_holds(releasing, &holds, err);
 	if (!rc)
 		rc = zc_streams_fence_holding(client, streams, nstreams, &holds, &releasing->fences, err);
 	for (uint32_t i = 0; i < releasing->count && !rc; i++)
 		zc_lease_release(client, releasing->units[i]->shared, releasing->tag);
 	zc_holds_drop(client, &holds);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 

@@ -64,11 +64,10 @@ static int take_resumed(const Zd__Reply *reply, void *object, struct zd_err *err
 		return zd_err_set(err, ZEROD_E_PROTOCOL,
 		                  "the daemon's reply does not have all of %zu units that were resumed",
 		                  resumption->count);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (size_t i = 0; i < resumption->count && !rc; i++)
 		if (resumed->segments[i] != 0)
 			rc = place(resumption, resumed, i, err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -154,12 +153,9 @@ static int take_again(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	const struct zerod_unit *unit = object;
 	struct zerod_client *client = unit->group->client;
-	int rc;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
-	rc = zc_unit_place(unit->group, unit->shared, reply->unit_register, err);
-	pthread_mutex_unlock(&client->lock);
-	return rc;
+	return zc_unit_place(unit->group, unit->shared, reply->unit_register, err);
 }
 
 static void explain_registration(const void *object, struct zd_err *err)

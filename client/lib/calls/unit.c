@@ -88,11 +88,10 @@ static int naming_begin(struct zc_naming *naming, const struct zerod_group *grou
 static void naming_end(struct zc_naming *naming)
 {
 	struct zerod_client *client = naming->group->client;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	LIST_REMOVE(naming, link);
 	(void)pthread_cond_broadcast(&client->named);
-	pthread_mutex_unlock(&client->lock);
 }
 
 /* ---- Registration -------------------------------------------------------------------------------------- */
@@ -294,12 +293,9 @@ static int take_registration(const Zd__Reply *reply, void *object, struct zd_err
 {
 	struct registration *registration = object;
 	struct zerod_client *client = registration->group->client;
-	int rc;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
-	rc = adopt_unit(registration, reply->unit_register, err);
-	pthread_mutex_unlock(&client->lock);
-	return rc;
+	return adopt_unit(registration, reply->unit_register, err);
 }
 
 static int send_registration(struct registration *registration)
@@ -448,7 +444,7 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 		rc = zc_result_check(shard, "shard", err);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	rc = zc_location_map(client, &unit->shared->shard, &data, err);
 	if (!rc)
 		zc_result_fill(shard,
@@ -463,7 +459,6 @@ int zerod_shard_get(zerod_unit *unit, struct zerod_shard *shard)
 		                       .flags = unit->shared->on_host ? ZEROD_UNIT_ON_HOST : 0,
 		               },
 		               sizeof(*shard));
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -491,10 +486,9 @@ static int set_persistent(zerod_unit *unit, bool persistent, struct zd_err *err)
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc == ZEROD_E_FORKED || (rc ? was_persistent || !persistent : persistent))
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	unit->shared->persistent = false;
 	zc_holds_drop(client, &unit->shared->kept);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -520,10 +514,9 @@ static int set_slot(zerod_unit *unit, uint32_t slot)
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock); /* a persistent copy is no longer in its former place */
+	ZC_LOCKED(&client->lock); /* a persistent copy is no longer in its former place */
 	zc_holds_drop(client, &unit->shared->kept);
 	unit->shared->slot = slot;
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 
@@ -555,11 +548,10 @@ static int take_frozen(const Zd__Reply *reply, void *object, struct zd_err *err)
 	if (freezing->untargeted && !reply->set_frozen->no_target)
 		return zd_err_set(err, ZEROD_E_UNSUPPORTED,
 		                  "the daemon is older than sums without a place in the target");
-	pthread_mutex_lock(&freezing->client->lock);
+	ZC_LOCKED(&freezing->client->lock);
 	freezing->unit->frozen = freezing->frozen;
 	freezing->unit->untargeted = reply->set_frozen->no_target;
 	freezing->unit->target_offset_numel = reply->set_frozen->target_offset_numel;
-	pthread_mutex_unlock(&freezing->client->lock);
 	return 0;
 }
 

@@ -39,7 +39,7 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 		                  ZD_MAX_UNITS_PER_REQUEST);
 	list->client = client;
 	list->count = count;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	client->nlists++;
 	for (uint32_t i = 0; i < count && !rc; i++) {
 		if (zc_unit_client(units[i]) == client)
@@ -47,7 +47,6 @@ int zc_units_take(zerod_unit *const *units, uint32_t count, struct zc_unit_list 
 		else
 			rc = zd_err_set(*err, ZEROD_E_INVALID, "units[%u] is NULL or of another client", i);
 	}
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -68,10 +67,9 @@ static void set_one(struct zc_unit *unit, bool updating)
 
 static void set_updating(struct zerod_client *client, zerod_unit *const *units, size_t count, bool updating)
 {
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (size_t i = 0; i < count; i++)
 		set_one(units[i]->shared, updating);
-	pthread_mutex_unlock(&client->lock);
 }
 
 void zc_updates_reset(struct zerod_client *client)
@@ -91,11 +89,10 @@ static void leave_granted_out(struct zc_unit_list *list, zerod_unit *const *unit
 	uint32_t count = list->count;
 
 	list->count = 0;
-	pthread_mutex_lock(&list->client->lock);
+	ZC_LOCKED(&list->client->lock);
 	for (uint32_t i = 0; i < count; i++)
 		if (!units[i]->shared->granted)
 			list->ids[list->count++] = list->ids[i];
-	pthread_mutex_unlock(&list->client->lock);
 }
 
 /* ---- The units of a ticket ----------------------------------------------------------------------------- */
@@ -120,12 +117,11 @@ static struct ticket_units *units_new(struct zerod_client *client, zerod_unit *c
 	list->count = count;
 	list->writers = (struct zc_fences){.count = 0};
 	list->shadow = units[0]->group->shadow;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (uint32_t i = 0; i < count; i++) {
 		list->each[i] = units[i]->shared;
 		list->each[i]->refs++;
 	}
-	pthread_mutex_unlock(&client->lock);
 	return list;
 }
 
@@ -189,7 +185,7 @@ static int await_group(zerod_group *group, uint64_t deadline_ns, struct zd_err *
 	int rc = 0;
 
 	zc_flush(client);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	do {
 		LIST_FOREACH (unit, &group->units, link)
 			if (unit->shared->publishing)
@@ -197,7 +193,6 @@ static int await_group(zerod_group *group, uint64_t deadline_ns, struct zd_err *
 		if (unit)
 			rc = await_publish(client, unit->shared, deadline_ns, err);
 	} while (unit && !rc); /* the list may have changed meanwhile */
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -250,11 +245,10 @@ static int update_settle(struct zerod_client *client, struct zc_op *op, zerod_st
 	(void)stream;
 	(void)copied;
 	(void)err;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (uint32_t i = 0; i < units->count; i++)
 		if (units->each[i]->unawaited)
 			set_one(units->each[i], true);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 
@@ -430,12 +424,11 @@ static int publish_now(struct zc_unit_list *list, zerod_unit *const *units, Zd__
 		set_updating(list->client, units, list->count, false); /* undone: no longer ours to write */
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&list->client->lock);
+	ZC_LOCKED(&list->client->lock);
 	for (uint32_t i = 0; i < list->count; i++) {
 		units[i]->shared->version++;
 		set_one(units[i]->shared, false);
 	}
-	pthread_mutex_unlock(&list->client->lock);
 	return 0;
 }
 
@@ -444,14 +437,13 @@ static int check_awaited(struct zerod_client *client, zerod_unit *const *units, 
                          struct zd_err *err)
 {
 	int rc = 0;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	for (size_t i = 0; i < count && !rc; i++)
 		if (units[i]->shared->unawaited)
 			rc = zd_err_set(err, ZEROD_E_STATE,
 			                "unit '%s': call zerod_wait() on the ticket of its update first",
 			                units[i]->shared->name);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -528,9 +520,8 @@ int zerod_commit(zerod_group *group, uint64_t step, const struct zerod_wait_opti
 	rc = zc_call(client, &request, zc_left_ms(deadline_ns), NULL, NULL);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	group->committed_step = step;
 	group->torn = false;
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }

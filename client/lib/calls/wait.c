@@ -234,7 +234,6 @@ static bool waits_for_writers(const struct waiting *waiting, const struct zc_op 
                               struct zc_fence_merge *copied)
 {
 	const struct zc_location *shard;
-	bool known;
 
 	if (!waiting->stream || !waiting->stream->ops->convert || op->kind != ZC_OP_GATHER ||
 	    op->fences.count == 0)
@@ -242,10 +241,8 @@ static bool waits_for_writers(const struct waiting *waiting, const struct zc_op 
 	shard = &op->unit->shard;
 	if (op->buffer.segment != shard->segment || op->buffer.offset != shard->offset)
 		return false;
-	pthread_mutex_lock(&waiting->client->lock);
-	known = zc_publish_writers(op->unit, copied);
-	pthread_mutex_unlock(&waiting->client->lock);
-	return known;
+	ZC_LOCKED(&waiting->client->lock);
+	return zc_publish_writers(op->unit, copied);
 }
 
 /* Without the lock. */
@@ -290,10 +287,9 @@ static int complete_tickets(struct waiting *waiting, const zerod_ticket *tickets
 		rc = await_bytes(waiting, err);
 	for (uint32_t i = 0; i < waiting->count && data && !rc; i++)
 		data[i] = waiting->data[i];
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (uint32_t i = 0; i < waiting->count; i++)
 		zc_ticket_unref(client, waiting->ops[i]);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -344,8 +340,8 @@ int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, 
 {
 	struct zd_err each;
 	int failed = 0;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < count; i++) {
 		struct zc_op *op;
 		int rc = find_ticket(client, tickets[i], false, &op, &each);
@@ -361,6 +357,5 @@ int zc_releases_await(struct zerod_client *client, const zerod_ticket *tickets, 
 			failed = rc;
 		}
 	}
-	pthread_mutex_unlock(&client->lock);
 	return failed;
 }

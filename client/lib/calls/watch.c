@@ -120,10 +120,9 @@ static int post(struct zerod_watch *watch, Zd__CommitWait *wait, uint32_t deadli
 		return rc;
 	watch->id = ticket.id;
 	zc_flush(client);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	LIST_INSERT_HEAD(&client->watches, watch, link);
 	zc_drain(client);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 

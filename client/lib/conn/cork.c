@@ -22,11 +22,10 @@ struct zc_batch *zc_batch_find(struct zerod_client *client)
 
 	if (atomic_load_explicit(&client->ncorked, memory_order_relaxed) == 0)
 		return NULL;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	LIST_FOREACH (batch, &client->batches, link)
 		if (batch->thread == thread)
 			break;
-	pthread_mutex_unlock(&client->lock);
 	return batch;
 }
 

@@ -25,9 +25,8 @@ static inline void relax(void)
 
 static void check_connection(struct zerod_client *client)
 {
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_drain(client);
-	pthread_mutex_unlock(&client->lock);
 }
 
 /* Returns 0, ABORTED, DEADLINE, INTERRUPTED, or the status with which the connection broke, without a

@@ -25,8 +25,8 @@ int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase bo
 	unsigned limit = outstanding_limit(body);
 	uint64_t ask_ns = deadline_ns ? zc_ask_from(client) : UINT64_MAX;
 	bool in_time = true, given_up = false;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	if (client->outstanding + count > limit)
 		zc_drain(client);
 	while (!client->broken_status && in_time && !given_up && client->outstanding + count > limit) {
@@ -46,7 +46,6 @@ int zc_outstanding_reserve(struct zerod_client *client, Zd__Request__BodyCase bo
 		err->status = 0;
 	if (!err->status)
 		client->outstanding += count;
-	pthread_mutex_unlock(&client->lock);
 	return err->status;
 }
 

@@ -42,7 +42,7 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 			                 zc_default_ns(client), err);
 		free(packed.large);
 	}
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	if (rc) {
 		if (!op->answered) {
 			zc_outstanding_return(client, 1);
@@ -54,7 +54,6 @@ int zc_post(struct zerod_client *client, struct zc_op *op, Zd__Request *request,
 	if (!batch) /* until zerod_uncork() sends the batch, the daemon has no request to answer */
 		zc_outstanding_drain(client, 0);
 	zc_ticket_unref(client, op);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -91,10 +90,9 @@ static int send_call(struct zerod_client *client, struct zc_op *op, Zd__Request 
 		free(packed.large);
 		return rc;
 	}
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_outstanding_return(client, 1);
 	zc_op_remove(op);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 

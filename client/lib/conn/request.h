@@ -158,13 +158,8 @@ void zc_op_remove(struct zc_op *op);
 /* Handles the daemon's answer to a ticket. PROTOCOL: the answer is invalid. */
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                      struct zd_err *err) __attribute__((warn_unused_result));
-/* Fails a ticket that was rejected, or that the daemon will not answer. op->status has the reason. */
-void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error);
 /* Removes a ticket that is not needed any more from the table, at once or when it is answered. */
 void zc_ticket_drop(struct zerod_client *client, struct zc_op *op);
-/* Decides whether an answered ticket remains in the table for its lease, moves to the list of finished
- * tickets, or is removed. */
-void zc_ticket_settle(struct zerod_client *client, struct zc_op *op);
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op);
 void zc_tickets_free(struct zerod_client *client);
 /* Answers the op with a failure of this process: the request could not be sent, or the connection broke. */
@@ -180,9 +175,6 @@ void zc_wake(struct zerod_client *client, const struct zc_op *op);
 void zc_hand_over(struct zerod_client *client);
 /* Initializes a condition with deadlines of zc_now_ns()'s clock. */
 void zc_cond_init(pthread_cond_t *wake);
-/* Waits on the condition of zc_cond_init() until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0
- * as pthread_cond_wait(). */
-int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns);
 /* As zc_ask(), with the lock, which is released in between. */
 bool zc_ask_locked(struct zerod_client *client, uint64_t *due_ns);
 /* Waits on the condition, with the lock, and asks the program. Returns 0, DEADLINE or INTERRUPTED, without a

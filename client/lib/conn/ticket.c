@@ -53,8 +53,8 @@ struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struc
                         uint32_t deadline_ms, struct zd_err *err)
 {
 	struct zc_op *op;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	op = LIST_FIRST(&client->spare_tickets);
 	if (op) {
 		LIST_REMOVE(op, in_table);
@@ -73,7 +73,6 @@ struct zc_op *zc_op_new(struct zerod_client *client, enum zc_op_kind kind, struc
 	} else {
 		(void)zd_err_errno(err, ENOMEM, "making a ticket");
 	}
-	pthread_mutex_unlock(&client->lock);
 	return op;
 }
 
@@ -97,9 +96,8 @@ void zc_ticket_free_data(struct zerod_client *client, struct zc_op *op)
 
 void zc_ticket_withdraw(struct zerod_client *client, struct zc_op *op)
 {
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_ticket_unref(client, op);
-	pthread_mutex_unlock(&client->lock);
 }
 
 void zc_ticket_unref(struct zerod_client *client, struct zc_op *op)
@@ -147,7 +145,9 @@ void zc_ticket_drop(struct zerod_client *client, struct zc_op *op)
 	zc_ticket_unref(client, op);
 }
 
-void zc_ticket_settle(struct zerod_client *client, struct zc_op *op)
+/* Decides whether an answered ticket remains in the table for its lease, moves to the list of finished
+ * tickets, or is removed. */
+static void settle(struct zerod_client *client, struct zc_op *op)
 {
 	if (op->stale) {
 		zc_ticket_drop(client, op);
@@ -160,12 +160,13 @@ void zc_ticket_settle(struct zerod_client *client, struct zc_op *op)
 	}
 }
 
-void zc_ticket_fail(struct zerod_client *client, struct zc_op *op, const char *error)
+/* Fails a ticket that was rejected, or that the daemon will not answer. op->status has the reason. */
+static void fail(struct zerod_client *client, struct zc_op *op, const char *error)
 {
 	op->error = strdup(error);
 	if (op->type && op->type->failed)
 		op->type->failed(client, op);
-	zc_ticket_settle(client, op);
+	settle(client, op);
 }
 
 int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
@@ -178,7 +179,7 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 
 		if (what || (op->kind == ZC_OP_GATHER && op->stale && op->status == ZEROD_E_PEER_LOST))
 			zc_detached_fail(client, op->status, what, op->unit, reply->error);
-		zc_ticket_fail(client, op, reply->error);
+		fail(client, op, reply->error);
 		return 0;
 	}
 	if (op->type && op->type->answered) {
@@ -187,9 +188,9 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 	}
 	if (rc) { /* the connection ends, and the ticket has the reason */
 		op->status = rc;
-		zc_ticket_fail(client, op, err->text);
+		fail(client, op, err->text);
 	} else {
-		zc_ticket_settle(client, op);
+		settle(client, op);
 	}
 	return rc;
 }
@@ -197,13 +198,12 @@ int zc_ticket_answer(struct zerod_client *client, struct zc_op *op, const Zd__Re
 uint64_t zc_op_done(struct zerod_client *client, struct zc_op *op)
 {
 	uint64_t id;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	id = op->id = ++client->next_id;
 	op->answered = true;
 	LIST_INSERT_HEAD(chain(client, id), op, in_table);
-	zc_ticket_settle(client, op);
-	pthread_mutex_unlock(&client->lock);
+	settle(client, op);
 	return id;
 }
 
@@ -215,5 +215,5 @@ void zc_op_fail(struct zerod_client *client, struct zc_op *op, const struct zd_e
 	if (op->kind == ZC_OP_CALL)
 		zc_op_remove(op);
 	else
-		zc_ticket_fail(client, op, err->text);
+		fail(client, op, err->text);
 }

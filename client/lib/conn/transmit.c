@@ -182,10 +182,9 @@ void zc_transmit_cancel(struct zerod_client *client, uint64_t id)
 	pthread_mutex_unlock(&client->send_lock);
 	if (!rc)
 		return;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	client->abandoned--;
 	zc_outstanding_return(client, 1);
-	pthread_mutex_unlock(&client->lock);
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -204,9 +203,8 @@ int zc_transmit(struct zerod_client *client, const uint8_t *bytes, size_t nbytes
 	zc_transmit_unmapped(client);
 	if (!rc)
 		return 0;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	fail_unsent(client, ids, nids, err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }

@@ -42,7 +42,9 @@ void zc_cond_init(pthread_cond_t *wake)
 	pthread_condattr_destroy(&monotonic);
 }
 
-int zc_cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns)
+/* Waits on the condition of zc_cond_init() until the deadline; UINT64_MAX: for ever. Returns ETIMEDOUT, or 0
+ * as pthread_cond_wait(). */
+static int cond_wait(pthread_cond_t *wake, pthread_mutex_t *lock, uint64_t deadline_ns)
 {
 	struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
 	                         .tv_nsec = (long)(deadline_ns % NS_PER_S)};
@@ -60,7 +62,7 @@ void zc_waiter_sleep(struct zerod_client *client, const struct zc_op *op, uint64
 	if (client->interrupted && deadline_ns > zc_now_ns() + ZC_ASK_NS)
 		deadline_ns = zc_now_ns() + ZC_ASK_NS;
 	TAILQ_INSERT_TAIL(&client->waiters, &waiter, link);
-	(void)zc_cond_wait(&waiter.wake, &client->lock, deadline_ns); /* the caller checks the clock itself */
+	(void)cond_wait(&waiter.wake, &client->lock, deadline_ns); /* the caller checks the clock itself */
 	TAILQ_REMOVE(&client->waiters, &waiter, link);
 	pthread_cond_destroy(&waiter.wake);
 }
@@ -82,7 +84,7 @@ int zc_cond_await(struct zerod_client *client, pthread_cond_t *wake, uint64_t de
 {
 	uint64_t until_ns = *due_ns < deadline_ns ? *due_ns : deadline_ns;
 
-	if (zc_cond_wait(wake, &client->lock, until_ns) && until_ns == deadline_ns)
+	if (cond_wait(wake, &client->lock, until_ns) && until_ns == deadline_ns)
 		return ZEROD_E_DEADLINE;
 	return zc_ask_locked(client, due_ns) ? ZEROD_E_INTERRUPTED : 0;
 }

@@ -34,7 +34,8 @@ static int open_stream(const struct zd_cuda *driver, struct zc_gpu *gpu, struct 
 	return rc;
 }
 
-void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence)
+/* Records that the fence follows a copy. With the client's lock. */
+static void copied_note(struct zc_cuda *cuda, struct zc_fence fence)
 {
 	atomic_store(&cuda->copied[fence.timeline], fence.value);
 	atomic_fetch_or(&cuda->has_copied[fence.timeline / MASK_BITS], 1ull << fence.timeline % MASK_BITS);
@@ -136,7 +137,7 @@ static int copy_on(struct zerod_client *client, struct zc_gpu *gpu, struct zc_co
 		return rc;
 	for (unsigned i = 0; i < count; i++)
 		copies[i].copied = (struct zc_fence){gpu->timeline, gpu->copied};
-	zc_copied_note(cuda, copies[0].copied);
+	copied_note(cuda, copies[0].copied);
 	return 0;
 }
 

@@ -238,7 +238,7 @@ static bool all_written(const struct zerod_client *client, const struct zc_cuda 
 }
 
 /* A lost context returns the error that caused the loss, for every call. */
-bool zc_cuda_alive(const struct zc_cuda *cuda)
+static bool is_alive(const struct zc_cuda *cuda)
 {
 	bool alive = true;
 
@@ -261,7 +261,7 @@ static bool drain(struct zerod_client *client, const struct zc_cuda *cuda)
 	uint64_t deadline_ns = zc_now_ns() + DRAIN_NS;
 
 	for (unsigned polls = 1; !all_written(client, cuda); polls++) {
-		if (polls % CHECK_EVERY == 0 && !zc_cuda_alive(cuda))
+		if (polls % CHECK_EVERY == 0 && !is_alive(cuda))
 			return true; /* the work in its streams is dropped */
 		if (zc_now_ns() >= deadline_ns)
 			return false;

@@ -14,13 +14,8 @@ int zc_cuda_load(struct zerod_client *client, struct zc_cuda **cuda, struct zd_e
 /* Retains the device's primary context until the client's end. Without a lock. */
 int zc_gpu_open(struct zerod_client *client, struct zc_cuda *cuda, int device, struct zc_gpu **gpu,
                 struct zd_err *err) __attribute__((warn_unused_result));
-/* Whether every GPU's context works. A lost context writes no counter any more. */
-bool zc_cuda_alive(const struct zc_cuda *cuda);
 
 /* ---- cuda_copy.c --------------------------------------------------------------------------------------- */
-
-/* Records that the fence follows a copy. With the client's lock. */
-void zc_copied_note(struct zc_cuda *cuda, struct zc_fence fence);
 
 /* ---- cuda_strict.c ------------------------------------------------------------------------------------- */
 

@@ -8,12 +8,9 @@
 
 static bool is_joined(struct zerod_client *client, uint32_t index)
 {
-	bool found;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
-	found = zc_gpu_find(client->cuda, index) != NULL;
-	pthread_mutex_unlock(&client->lock);
-	return found;
+	return zc_gpu_find(client->cuda, index) != NULL;
 }
 
 /* Opens the daemon's device for this process. NOT_FOUND if this process does not see that GPU (the text lists
@@ -38,21 +35,16 @@ static int join(struct zerod_client *client, uint32_t index, struct zd_err *err)
 		rc = zc_gpu_open(client, cuda, device, &gpu, err);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	gpu->index = index;
 	gpu->joined = true;
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 
 int zc_device_join(struct zerod_client *client, uint32_t index, struct zd_err *err)
 {
-	int rc;
-
 	if (client->on_gpus)
 		return join(client, index, err);
-	pthread_mutex_lock(&client->cuda_lock);
-	rc = zc_worker_start(client, err);
-	pthread_mutex_unlock(&client->cuda_lock);
-	return rc;
+	ZC_LOCKED(&client->cuda_lock);
+	return zc_worker_start(client, err);
 }

@@ -103,10 +103,9 @@ void zc_forwarded_fence_enqueue(struct zerod_client *client, struct zc_forwarded
 		return;
 	}
 	forwarded->fence = fence;
-	pthread_mutex_lock(&cuda->forwarder.lock);
+	ZC_LOCKED(&cuda->forwarder.lock);
 	TAILQ_INSERT_TAIL(&cuda->forwarder.queue, forwarded, link);
 	pthread_cond_broadcast(&cuda->forwarder.changed);
-	pthread_mutex_unlock(&cuda->forwarder.lock);
 }
 
 /* Finds the first queued value that its GPU has written; of one timeline, the lowest. With the forwarder's

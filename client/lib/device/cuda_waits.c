@@ -44,12 +44,11 @@ void zc_open_waits_reset(struct zc_open_waits *waits)
 void zc_open_waits_leave(struct zerod_client *client, const struct zc_open_waits *open)
 {
 	struct zc_cuda *cuda = client->cuda;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	for (uint32_t i = 0; i < client->ntimelines; i++)
 		if (open->mask[i / MASK_BITS] & 1ull << i % MASK_BITS)
 			zc_open_waits_add(&cuda->left, i, open->value[i]);
-	pthread_mutex_unlock(&client->lock);
 }
 
 bool zc_cuda_left_aborted(struct zerod_client *client)

@@ -239,13 +239,12 @@ static int take_sum(struct zerod_client *client, const Zd__Sum *from, struct zc_
 	sum->overwrite = from->overwrite;
 	sum->slot = from->slot;
 	sum->ninputs = (uint32_t)from->n_input_segments;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	rc = take_place(client, from->target_segment, from->target_offset, sum->numel, sum->target_dtype,
 	                &sum->target, err);
 	for (uint32_t i = 0; i < sum->ninputs && !rc; i++)
 		rc = take_place(client, from->input_segments[i], from->input_offsets[i], sum->numel,
 		                sum->input_dtype, &sum->inputs[i], err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -350,9 +349,8 @@ static void serve_channel(struct worker_context *context)
 	 * no error. */
 	if (rc >= 0 || rc == ZEROD_E_DISCONNECTED || is_stopped(&client->worker))
 		return;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_break(client, &err);
-	pthread_mutex_unlock(&client->lock);
 }
 
 static void free_context(struct worker_context *context)

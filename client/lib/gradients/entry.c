@@ -110,12 +110,11 @@ static struct zc_op *request_new(struct reserving *reserving)
 	reserved->op = op;
 	reserved->claimed = true;
 	reserving->reserved = reserved;
-	pthread_mutex_lock(&reserving->client->lock);
+	ZC_LOCKED(&reserving->client->lock);
 	op->refs++; /* ours */
 	reserved->unit->refs++;
 	reserved->made = reserving->client->next_id;
 	LIST_INSERT_HEAD(&reserving->bucket->reserved, reserved, link);
-	pthread_mutex_unlock(&reserving->client->lock);
 	return op;
 }
 
@@ -219,11 +218,10 @@ static int ask_for_room(struct reserving *reserving)
 	op = request_new(reserving);
 	if (op)
 		post_request(reserving, &request, op);
-	pthread_mutex_lock(&reserving->client->lock);
+	ZC_LOCKED(&reserving->client->lock);
 	if (!op)
 		zc_outstanding_return(reserving->client, 1);
 	rc = !op ? ZEROD_E_SYSTEM : await_request(reserving, op);
-	pthread_mutex_unlock(&reserving->client->lock);
 	return rc;
 }
 
@@ -305,12 +303,11 @@ static int reserve_room(struct reserving *reserving)
 	pthread_mutex_unlock(&client->lock);
 	if (!rc)
 		rc = await_room(reserving);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	if (!rc)
 		rc = hand_over_room(reserving);
 	if (rc)
 		reserve_undo(reserving);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -390,13 +387,12 @@ static struct zc_reserved *ref_given(struct zerod_client *client, struct zerod_b
                                      uint64_t entry_id, struct zc_unit **unit)
 {
 	struct zc_reserved *given;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	given = find_given(bucket, entry_id);
 	*unit = given ? given->unit : NULL;
 	if (given)
 		given->unit->refs++;
-	pthread_mutex_unlock(&client->lock);
 	return given;
 }
 
@@ -405,14 +401,13 @@ static void given_end(struct zerod_client *client, struct zerod_bucket *bucket, 
                       struct zc_unit *unit, bool submitted)
 {
 	struct zc_reserved *given;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	given = submitted ? find_given(bucket, entry_id) : NULL;
 	if (given)
 		zc_reserved_free(given);
 	if (unit)
 		zc_unit_unref(unit);
-	pthread_mutex_unlock(&client->lock);
 }
 
 static int check_detached(bool detached, const zerod_ticket *ticket, struct zd_err *err)
@@ -538,11 +533,10 @@ static int check_stream(struct zerod_client *client, const zerod_unit *unit, con
 		return zd_err_set(err, ZEROD_E_INVALID, "the buckets are %s, the stream is %s",
 		                  client->on_gpus ? "on a GPU" : "in host memory",
 		                  client->on_gpus ? "a host stream" : "a GPU's");
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	segment = zc_segment_find(client, unit->shared->shard.segment);
 	if (segment && !segment->is_file && stream->ops->reach)
 		rc = stream->ops->reach(stream, segment, err);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -592,12 +586,11 @@ static int copy_and_submit(struct reserving *reserving, const void *data,
 	if (!rc)
 		rc = zc_entry_submit(client, reserving->bucket, reserved->entry, &fences, options, sending,
 		                     reserving->err);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	if (rc && !client->broken_status)
 		reserve_undo(reserving);
 	else
 		zc_reserved_free(reserved);
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 

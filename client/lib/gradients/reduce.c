@@ -33,9 +33,8 @@ static int take_backward(const Zd__Reply *reply, void *object, struct zd_err *er
 	struct zerod_group *group = object;
 
 	(void)err;
-	pthread_mutex_lock(&group->client->lock);
+	ZC_LOCKED(&group->client->lock);
 	begun(group, reply->backward_begin, UINT64_MAX);
-	pthread_mutex_unlock(&group->client->lock);
 	return 0;
 }
 
@@ -131,9 +130,8 @@ int zerod_backward_end(zerod_group *group, const struct zerod_backward_end_optio
 		return rc == ZEROD_E_STATE && zc_detached_report(client, err) ? err->status : rc;
 	}
 	rc = zc_post_other(client, &end_type, NULL, NULL, &request, options.deadline_ms, ticket, err);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	group->backward_ending = rc ? 0 : ticket->id;
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -165,9 +163,8 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 	rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_buckets_forget(group, UINT64_MAX);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 
@@ -262,9 +259,8 @@ int zerod_bucket_destroy(zerod_bucket *bucket)
 	rc = zc_call(client, &request, 0, NULL, NULL);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_bucket_free(bucket);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 

@@ -176,8 +176,8 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 	struct zerod_client *client = group->client;
 	const struct zc_op *op;
 	int rc = 0;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	if (group->backward_ending)
 		zc_drain(client); /* the answer can have arrived */
 	op = group->backward_ending ? zc_op_find(client, group->backward_ending) : NULL;
@@ -185,7 +185,6 @@ int zc_backward_report(struct zerod_group *group, struct zd_err *err)
 		rc = zd_err_set(err, op->status, "%s", op->error ? op->error : "a rank is gone");
 		group->backward_ending = 0;
 	}
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 
@@ -392,9 +391,8 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 		rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	group->target_bound = false;
 	zc_targets_forget(group);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }

@@ -86,13 +86,12 @@ static int return_places(struct zerod_client *client, struct zc_unit *const *uni
 	rc = zc_post_detached(client, units[0], "return of the target", &request, err);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	for (uint32_t i = 0; i < count; i++) {
 		client->nlent -= units[i]->target_lent;
 		units[i]->target_lent = false;
 	}
 	unmark_readers(client);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 
@@ -120,8 +119,8 @@ static uint32_t find_lent(struct zerod_client *client, const struct zerod_group 
 	const struct zerod_group *group;
 	const struct zerod_unit *unit;
 	uint32_t count = 0;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	LIST_FOREACH (group, &client->groups, link) {
 		if (client->nlent == 0 || (only && group != only))
 			continue;
@@ -131,7 +130,6 @@ static uint32_t find_lent(struct zerod_client *client, const struct zerod_group 
 				units[count++] = unit->shared;
 		}
 	}
-	pthread_mutex_unlock(&client->lock);
 	return count;
 }
 
@@ -259,11 +257,10 @@ static int take_loan(const Zd__Reply *reply, void *object, struct zd_err *err)
 	if (each == 0)
 		return zd_err_set(err, ZEROD_E_PROTOCOL, "the daemon's target has dtype %u",
 		                  from->target_dtype);
-	pthread_mutex_lock(&lending->client->lock);
+	ZC_LOCKED(&lending->client->lock);
 	rc = lending->wants_terms ? take_terms(lending, from, each) : take_sum(lending, from, each);
 	if (!rc || lending->wants_terms) /* after an error terms can still be returned */
 		note_loan(lending);
-	pthread_mutex_unlock(&lending->client->lock);
 	return rc;
 }
 
@@ -303,15 +300,14 @@ static int map_terms(struct lending *lending)
 static int map_loan(struct lending *lending)
 {
 	int rc;
+	ZC_LOCKED(&lending->client->lock);
 
-	pthread_mutex_lock(&lending->client->lock);
 	if (lending->unit->group->target_in_doubt)
 		rc = in_doubt(lending->err);
 	else if (lending->wants_terms)
 		rc = map_terms(lending);
 	else
 		rc = map_one(lending, &lending->place, &lending->target.data);
-	pthread_mutex_unlock(&lending->client->lock);
 	return rc;
 }
 
@@ -437,7 +433,7 @@ int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
 		rc = zc_result_check(target, "target", err);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	rc = find_slice(unit->group, unit->shared, &slice, err);
 	if (!rc)
 		rc = zc_location_map(client, &slice, &data, err);
@@ -451,7 +447,6 @@ int zerod_target_get(zerod_unit *unit, struct zerod_target *target)
 		                                                          : unit->group->target_dtype,
 		               },
 		               sizeof(*target));
-	pthread_mutex_unlock(&client->lock);
 	return rc;
 }
 

@@ -451,9 +451,8 @@ static int take_reset(const Zd__Reply *reply, void *object, struct zd_err *err)
 	bool says = reply->body_case == ZD__REPLY__BODY_SESSION_RESET; /* older daemons do not */
 
 	(void)err;
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_targets_settle(client, says ? reply->session_reset : NULL);
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }
 

@@ -94,8 +94,8 @@ static void forget_objects(struct zerod_client *client)
 	struct zerod_allocation *allocation;
 	struct zerod_group *group;
 	zerod_stream *stream;
+	ZC_LOCKED(&client->lock);
 
-	pthread_mutex_lock(&client->lock);
 	LIST_FOREACH (group, &client->groups, link)
 		forget_group(group);
 	HASH_CLEAR(hh, client->units); /* the handles have them */
@@ -106,7 +106,6 @@ static void forget_objects(struct zerod_client *client)
 	client->nlent = 0;
 	forget_tickets(client);
 	zc_streams_reset(client);
-	pthread_mutex_unlock(&client->lock);
 }
 
 /* Frees the memory and descriptors of the connection, which must not be in use any more. */
@@ -252,8 +251,8 @@ static int reconnect(struct zerod_client *client, struct zd_err *err)
 {
 	const struct zerod_client *before;
 	int rc = 0;
+	ZC_LOCKED(&client->reconnect_lock);
 
-	pthread_mutex_lock(&client->reconnect_lock);
 	if (client->broken_status) {
 		before = zc_inside_close(client);
 		if (client->broken_status != ZEROD_E_RESTARTED)
@@ -264,7 +263,6 @@ static int reconnect(struct zerod_client *client, struct zd_err *err)
 			rc = connect_again(client, err);
 		zc_inside_open(client, before);
 	}
-	pthread_mutex_unlock(&client->reconnect_lock);
 	return rc;
 }
 
@@ -285,10 +283,9 @@ static bool has_joined(const struct zerod_client *client)
 static int leave_draining(struct zerod_client *client, struct zd_err *err)
 {
 	zc_loss_explain(client, err);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	if (!has_joined(client))
 		zc_break(client, err);
-	pthread_mutex_unlock(&client->lock);
 	return err->status;
 }
 
@@ -388,11 +385,10 @@ int zerod_group_get(zerod_group *group, struct zerod_group_info *info)
 	if (rc)
 		return rc;
 	ZC_INSIDE(client);
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	zc_result_fill(
 	        info,
 	        &(struct zerod_group_info){.committed_step = group->committed_step, .torn = group->torn},
 	        sizeof(*info));
-	pthread_mutex_unlock(&client->lock);
 	return 0;
 }

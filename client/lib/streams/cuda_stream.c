@@ -308,12 +308,9 @@ static int gpu_update(zerod_stream *base, const struct zc_update *update, struct
 static bool gpu_aborted(zerod_stream *base)
 {
 	struct gpu_stream *stream = gpu_of(base);
-	bool aborted;
+	ZC_LOCKED(&stream->lock);
 
-	pthread_mutex_lock(&stream->lock);
-	aborted = zc_open_waits_aborted(&stream->open, base->client);
-	pthread_mutex_unlock(&stream->lock);
-	return aborted;
+	return zc_open_waits_aborted(&stream->open, base->client);
 }
 
 static int gpu_synchronize(zerod_stream *base, struct zd_err *err)
@@ -349,10 +346,9 @@ static int gpu_reach(const zerod_stream *base, struct zc_segment *segment, struc
 static void gpu_reset(zerod_stream *base)
 {
 	struct gpu_stream *stream = gpu_of(base);
+	ZC_LOCKED(&stream->lock);
 
-	pthread_mutex_lock(&stream->lock);
 	zc_open_waits_reset(&stream->open);
-	pthread_mutex_unlock(&stream->lock);
 }
 
 /* In the stream's context. */

@@ -76,10 +76,9 @@ static void run_wait(struct host_stream *stream, const struct work *work)
 
 	if (!zc_fences_wait(stream->base.client, &work->u.wait, UINT64_MAX, "gathered bytes", &err))
 		return;
-	pthread_mutex_lock(&stream->lock);
+	ZC_LOCKED(&stream->lock);
 	if (work->epoch == stream->epoch && !stream->failure.status)
 		stream->failure = err;
-	pthread_mutex_unlock(&stream->lock);
 }
 
 static void free_work(struct host_stream *stream, struct work *work)
@@ -202,9 +201,8 @@ static int host_wait(zerod_stream *base, const struct zc_stream_wait *wait, stru
 		}
 		memcpy(work->u.wait.many, fences->many, many_bytes);
 	}
-	pthread_mutex_lock(&stream->lock);
+	ZC_LOCKED(&stream->lock);
 	append(stream, work);
-	pthread_mutex_unlock(&stream->lock);
 	return 0;
 }
 
@@ -281,13 +279,12 @@ static int host_synchronize(zerod_stream *base, struct zd_err *err)
 static void host_reset(zerod_stream *base)
 {
 	struct host_stream *stream = host_of(base);
+	ZC_LOCKED(&stream->lock);
 
-	pthread_mutex_lock(&stream->lock);
 	if (stream->failure.status) {
 		stream->failure = (struct zd_err)ZD_ERR_NONE;
 		stream->epoch++;
 	}
-	pthread_mutex_unlock(&stream->lock);
 }
 
 static void free_stream(struct host_stream *stream)

@@ -41,10 +41,9 @@ int zc_timeline_take(struct zerod_client *client, uint32_t *timeline, uint64_t *
 
 void zc_timeline_give(struct zerod_client *client, uint32_t timeline, uint64_t value)
 {
-	pthread_mutex_lock(&client->lock);
+	ZC_LOCKED(&client->lock);
 	client->timeline_used[timeline] = false;
 	client->timeline_value[timeline] = value;
-	pthread_mutex_unlock(&client->lock);
 }
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
@@ -58,9 +57,8 @@ int zc_stream_check(const struct zerod_client *client, const zerod_stream *strea
 
 void zc_stream_add(zerod_stream *stream)
 {
-	pthread_mutex_lock(&stream->client->lock);
+	ZC_LOCKED(&stream->client->lock);
 	LIST_INSERT_HEAD(&stream->client->streams, stream, link);
-	pthread_mutex_unlock(&stream->client->lock);
 }
 
 int zc_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err)

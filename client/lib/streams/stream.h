@@ -113,9 +113,6 @@ int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *s
         __attribute__((warn_unused_result));
 int zc_streams_fence(struct zerod_client *client, zerod_stream *const *streams, uint32_t nstreams,
                      struct zc_fence_args *args, struct zd_err *err) __attribute__((warn_unused_result));
-/* Whether an abort has freed a wait of a GPU's stream, which does not report the abort. With the client's
- * lock. */
-bool zc_streams_aborted(struct zerod_client *client);
 /* Lets streams whose wait was aborted accept work again. With the client's lock. */
 void zc_streams_reset(struct zerod_client *client);
 /* Returns POISONED if an abort has ended a wait of this session, and the connection's status if the

@@ -39,7 +39,9 @@ int zc_streams_fence_holding(struct zerod_client *client, zerod_stream *const *s
 	return rc ? rc : zc_cuda_copies_fence(client, args, err);
 }
 
-bool zc_streams_aborted(struct zerod_client *client)
+/* Whether an abort has freed a wait of a GPU's stream, which does not report the abort. With the client's
+ * lock. */
+static bool are_aborted(struct zerod_client *client)
 {
 	bool aborted = zc_cuda_left_aborted(client);
 	zerod_stream *stream;
@@ -63,7 +65,7 @@ int zc_streams_check_poison(struct zerod_client *client, struct zd_err *err)
 {
 	if (client->on_gpus && !client->poisoned) {
 		pthread_mutex_lock(&client->lock);
-		client->poisoned = client->poisoned || zc_streams_aborted(client);
+		client->poisoned = client->poisoned || are_aborted(client);
 		pthread_mutex_unlock(&client->lock);
 	}
 	if (!client->poisoned)

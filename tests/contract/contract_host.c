@@ -74,7 +74,7 @@ struct copy {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the list below */
 static LIST_HEAD(, copy) copies = LIST_HEAD_INITIALIZER(copies);
 
-/* One access after the other: what orders them is often the daemon, which the thread sanitizer does not see. */
+/* One access after the other. The daemon often orders them, which the thread sanitizer does not see. */
 static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 
 static void copy_bytes(void *to, const void *from, size_t bytes)

@@ -7,6 +7,7 @@ import os
 import time
 from ctypes import byref, c_uint64, c_void_p
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
 from . import private as private_daemon
@@ -38,14 +39,15 @@ class Stream(Handle):
         super().__init__(handle)
         self.client = client
         self.array = (c_void_p * 1)(handle)
-        self._functions: dict[int, Any] = {}  # that can still run, by their ids
+        self._functions: dict[int, Any] = {}  # that can still run, by their numbers
+        self._numbers = count()
         client.streams.add(self)
 
     def launch(self, function: Callable[[], None]) -> None:
         """Appends function() to a stream of the CPU. It must not raise: its exception is only printed."""
         handle = self.handle
         made = _LAUNCHED(lambda _: function())
-        self._functions[id(made)] = made
+        self._functions[next(self._numbers)] = made
         self.client.check(calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None))
 
     def synchronize(self) -> None:

@@ -74,7 +74,7 @@ static void pass(struct zd_engine *e, struct zd_group *group)
 static void answered(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_group *group = op->owner;
-	/* The agreement carries no values. */
+	/* The result does not matter: the agreement carries no values. */
 	if (zd_cluster_answered(e, op, &group->cluster->barrier))
 		pass(e, group);
 }

@@ -400,7 +400,7 @@ int zd_wait_for_unit(struct zd_request *req, const struct zd_unit *unit, enum zd
 void *zd_request_own(struct zd_request *req, void *memory, size_t bytes)
 {
 	size_t place = 0;
-	while (req->owned[place])
+	while (place < ZD_ARRAY_LEN(req->owned) && req->owned[place])
 		place++;
 	zd_assert(place < ZD_ARRAY_LEN(req->owned));
 	req->owned[place] = memory;

@@ -120,8 +120,8 @@ struct zd_request {
 	/* set by attempt() with ZD_WAIT: it has completed a part of long work, and is called for the next
 	 * part in another event */
 	bool goes_on;
-	/* for begin(); after its ZD_WAIT a copy, owned, with which it will be called again. NULL: it has
-	 * succeeded */
+	/* of begin(): the caller's, or, after its ZD_WAIT, an owned copy with which it will be called again.
+	 * Otherwise NULL */
 	const struct zd_args *args;
 	struct zd_fence_list fences; /* of the client's streams, by zd_request_keep_fences() */
 	void *owned[3];              /* freed with the request */
@@ -294,7 +294,8 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 
 /* Makes the request end with this error at its next attempt. The first error wins. */
 void zd_request_fail(struct zd_request *req, int status, const char *text);
-/* Makes the request own the memory, which was allocated, and returns it. */
+/* Gives the request allocated memory, which is freed with it: at most three times. `bytes` are charged while
+ * the request waits. Returns the memory. */
 void *zd_request_own(struct zd_request *req, void *memory, size_t bytes);
 /* Copies the fences of the arguments, for the request's attempts. */
 void zd_request_keep_fences(struct zd_request *req, const struct zd_fence_list *fences);

@@ -159,7 +159,7 @@ static void buffer_free(struct zd_engine *e, struct zd_buffer *buffer)
 static void fill_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct zd_buffer *buffer = op->owner;
-	/* A failed fill only means that a stale reader sees old bytes. */
+	/* The status does not matter: after a failed fill a stale reader sees old bytes. */
 	zd_sm_move(&zd_sm_poison, &buffer->poison, ZD_POISON_NONE);
 	zd_buffer_op_over(e, buffer);
 }
@@ -198,7 +198,7 @@ void zd_buffer_op_over(struct zd_engine *e, struct zd_buffer *buffer)
 
 static void watch_done(struct zd_engine *e, struct zd_op *op)
 {
-	/* A watch is aborted when the session, and with it its streams, has ended. */
+	/* The status does not matter: a failed watch means that the session and its streams have ended. */
 	zd_buffer_unwatch(e, op->owner);
 }
 

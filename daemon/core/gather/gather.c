@@ -98,6 +98,8 @@ static int ended_check(const struct zd_unit *unit, uint64_t want, struct zd_err 
 	return 0;
 }
 
+/* In a group that spans daemons all ranks must choose the same version: the last that the rank has published,
+ * or is about to publish. */
 uint64_t zd_gather_version(const struct zd_part *part)
 {
 	if (!zd_gathers_are_collective(part->unit->group))

@@ -114,7 +114,7 @@ struct scope_watch {
 static void scope_watch_done(struct zd_engine *e, struct zd_op *op)
 {
 	struct scope_watch *watch = op->owner;
-	/* A watch is aborted when the session, and with it its streams, has ended. */
+	/* The status does not matter: a failed watch means that the session and its streams have ended. */
 	for (uint32_t i = 0; i < watch->nbuffers; i++)
 		zd_buffer_unwatch(e, watch->buffers[i]);
 	free(watch);

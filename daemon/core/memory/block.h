@@ -49,9 +49,9 @@ struct zd_block {
 	uint64_t object;
 };
 
-/* The bins of the blocks whose sizes have the same highest bit; see block.c. */
 #define ZD_BLOCK_BINS 32u
 
+/* The bins of a row: see block.c. */
 struct zd_block_bins {
 	uint32_t filled; /* bit i: bins[i] is not empty */
 	struct zd_block *bins[ZD_BLOCK_BINS];

@@ -277,8 +277,6 @@ void zd_segment_free(struct zd_engine *e, struct zd_segment *segment)
 	free(segment);
 }
 
-/* Fails the requests that wait for this segment with the device's error, so that they do not request it
- * again. */
 void zd_journal_segment(struct zd_engine *e, struct zd_segment *segment)
 {
 	if (!segment->job->journal || segment->state != ZD_SEGMENT_READY || !is_kept(segment->purpose))
@@ -323,6 +321,7 @@ static void segment_created(struct zd_engine *e, struct zd_op *op)
 		zd_journal_segment(e, segment);
 		return;
 	}
+	/* The requests that wait for it get the device's error, so that they do not ask for it again. */
 	struct zd_hash_node *node = zd_hash_first(&e->segment_waits, zd_hash_id(segment->id));
 	for (; node; node = zd_hash_next(node))
 		zd_request_fail(ZD_CONTAINER_OF(node, struct zd_request, awaits), op->status, op->error);

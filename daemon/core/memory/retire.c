@@ -31,7 +31,7 @@ static void destroyed(struct zd_engine *e, struct zd_op *op)
 	struct zd_segment *segment = op->owner;
 	struct zd_device *device = segment->device;
 	struct zd_request *req;
-	/* The executor has freed all that can be freed. */
+	/* The status does not matter: the executor has freed all that can be freed. */
 	TAILQ_FOREACH (req, &device->queue, device_link) {
 		if (trim_waits_for(req, segment))
 			req->u.trim.freed_bytes += segment->bytes;

@@ -294,7 +294,7 @@ static void access_end(struct zd_engine *e, struct access *access)
 static void passed(struct zd_engine *e, struct zd_op *op)
 {
 	struct access *access = op->owner;
-	/* A failed watch means that the session and its streams have ended. */
+	/* The status does not matter: a failed watch means that the session and its streams have ended. */
 	access->part->target_accesses--;
 	zd_dirty_group(e, access->part->unit->group); /* slices can wait for this access */
 	zd_storage_unuse(e, access->target);

@@ -589,7 +589,7 @@ static int get_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 
 static void target_unused(struct zd_engine *e, struct zd_op *op)
 {
-	/* A failed watch means that the session and its streams have ended. */
+	/* The status does not matter: a failed watch means that the session and its streams have ended. */
 	zd_storage_unuse(e, op->owner);
 }
 

@@ -98,7 +98,7 @@ void zd_failure_copy(struct zd_failure *failure, const struct zd_failure *from);
 
 /* Returns the rank's window with that number, or NULL if the rank has closed or not started it. */
 struct zd_window *zd_window_find(const struct zd_member_reduce *mr, uint64_t number);
-/* The same, of a rank that can have left the group: NULL. */
+/* The same for a rank of the group. Returns NULL also if the rank has left the group. */
 struct zd_window *zd_window_of_rank(const struct zd_group *group, uint32_t rank, uint64_t number);
 /* Returns the window for which the request was made (u.reduce.window), or NULL if the rank has closed it. */
 struct zd_window *zd_window_of(const struct zd_request *req);

@@ -91,7 +91,7 @@ MAIN_SRC    := $(wildcard daemon/main/*.c)
 # The rooms of the library, each above the next.
 CLIENT_ROOMS := life calls gradients streams device conn segments compute base
 CLIENT_SRC  := $(foreach room,$(CLIENT_ROOMS),$(wildcard client/lib/$(room)/*.c))
-CTL_SRC     := $(wildcard client/zeroctl/*.c)
+CTL_SRC     := $(wildcard client/zeroctl/*.c) client/zerobench/cuda_gpu.c
 BENCH_SRC   := $(wildcard client/zerobench/*.c)
 EXAMPLE_SRC := $(wildcard client/examples/*.c)
 UNIT_SRC    := $(wildcard tests/unit/*/test_*.c)
@@ -104,12 +104,12 @@ SIMBACKEND_SRC := $(wildcard tests/simbackend/*.c) tests/sim/rng.c
 DOUBLE_SRC  := $(wildcard tests/double/*.c)
 SEVERAL_SRC := $(wildcard tests/several/*.c)
 GPU_KERNELS_SRC := $(addprefix tests/gpu/,kernels.c kernels_cast.c kernels_reduce.c kernels_update.c kernels_measure.c) \
-	daemon/executor/host/host_kernels.c $(addprefix client/zerobench/,cuda_gpu.c team.c)
+	daemon/executor/host/host_kernels.c client/zerobench/cuda_gpu.c
 STRESS_SRC  := $(filter-out $(addprefix tests/gpu/,strict.c comm.c comm_backend.c) $(GPU_KERNELS_SRC),$(wildcard tests/gpu/*.c)) \
-	$(addprefix client/zerobench/,cuda_gpu.c cuda_gemm.c cuda_library.c team.c)
+	$(addprefix client/zerobench/,cuda_gpu.c cuda_gpu_list.c cuda_gemm.c cuda_library.c team.c)
 GPU_STRICT_SRC := $(addprefix tests/gpu/,strict.c stress_kernels.c kernels_double.c) \
-	$(addprefix client/zerobench/,cuda_gpu.c team.c)
-GPU_COMM_SRC := $(addprefix tests/gpu/,comm.c comm_backend.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_library.c team.c)
+	client/zerobench/cuda_gpu.c
+GPU_COMM_SRC := $(addprefix tests/gpu/,comm.c comm_backend.c) $(addprefix client/zerobench/,cuda_gpu.c cuda_gpu_list.c cuda_library.c team.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/fuzz_*.c)
 LIFETIMES_SRC := tests/bench/bench_lifetimes.c
 STATE_BENCH_SRC := $(addprefix tests/bench/bench_,journal.c latency.c restart.c)

@@ -7,7 +7,6 @@
  */
 #include "ctl.h"
 #include "explain.h"
-#include "self_test.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -16,7 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <zerod_cuda.h>
+
+#include "base/err.h"
 #include "base/mem.h"
+#include "client/zerobench/cuda_gpu.h"
 
 #define WORLD       2
 #define NUMEL       1000u
@@ -38,167 +41,141 @@ struct rank {
 	zerod_client *client;
 	zerod_group *group;
 	zerod_unit *unit;
-	struct zd_ctl_gpu gpu;
-	struct zd_err err; /* of the last step */
+	struct zd_gpu gpu;    /* zeroed on an emulated device, as is: */
+	zerod_stream *stream; /* the GPU's, wrapped */
+	struct zd_err err;    /* the first failure */
 };
 
 /* ---- A rank's part ------------------------------------------------------------------------------------- */
 
-static int check(struct rank *rank, int status, const char *call)
+static void check(struct rank *rank, int status, const char *call)
 {
 	if (status)
 		(void)zd_err_set(&rank->err, status, "rank %u: %s: %s", rank->number, call,
 		                 zerod_last_error(rank->client));
-	return status;
 }
+
+/* Calls the function unless the rank has failed before. */
+#define CALL(rank, call, function, ...)                                                                      \
+	do {                                                                                                 \
+		if (!(rank)->err.status)                                                                     \
+			check(rank, function(__VA_ARGS__), call);                                            \
+	} while (0)
+
+/* The rank's streams: its GPU's, or none. */
+#define STREAMS(rank) &(rank)->stream, (rank)->stream ? 1u : 0u
 
 static bool is_gpu(const struct rank *rank)
 {
 	return strncmp(rank->test->device_name, "GPU-", 4) == 0;
 }
 
-/* The streams of the rank's calls: its GPU's, or none. */
-static uint32_t nstreams(const struct rank *rank)
-{
-	return rank->gpu.stream ? 1 : 0;
-}
-
-static int write_values(struct rank *rank, float *at, uint64_t first, uint64_t numel, float factor)
+static void write_values(struct rank *rank, float *at, uint64_t first, uint64_t numel, float factor)
 {
 	float values[NUMEL];
+	if (rank->err.status)
+		return;
 	for (uint64_t i = 0; i < numel; i++)
 		values[i] = factor * (float)(first + i);
-	if (is_gpu(rank))
-		return zd_ctl_gpu_write(&rank->gpu, at, values, numel * sizeof(float), &rank->err);
-	memcpy(at, values, numel * sizeof(float));
-	return 0;
+	if (!is_gpu(rank))
+		memcpy(at, values, numel * sizeof(float));
+	else if (zd_gpu_enter(&rank->gpu, &rank->err) ||
+	         zd_gpu_write(&rank->gpu, (zd_cu_ptr)(uintptr_t)at, values, numel * sizeof(float),
+	                      &rank->err))
+		return;
 }
 
-static int compare_values(struct rank *rank, const float *at, uint64_t first, uint64_t numel, float factor)
+static void compare_values(struct rank *rank, const float *at, uint64_t first, uint64_t numel, float factor)
 {
 	float values[NUMEL];
-	if (is_gpu(rank)) {
-		int status = zd_ctl_gpu_read(&rank->gpu, values, at, numel * sizeof(float), &rank->err);
-		if (status)
-			return status;
-	} else {
+	if (rank->err.status)
+		return;
+	if (!is_gpu(rank))
 		memcpy(values, at, numel * sizeof(float));
-	}
-	for (uint64_t i = 0; i < numel; i++)
+	else if (zd_gpu_enter(&rank->gpu, &rank->err) ||
+	         zd_gpu_read(&rank->gpu, values, (zd_cu_ptr)(uintptr_t)at, numel * sizeof(float), &rank->err))
+		return;
+	for (uint64_t i = 0; i < numel && !rank->err.status; i++)
 		if (values[i] != factor * (float)(first + i))
-			return zd_err_set(&rank->err, ZEROD_E_DEVICE,
-			                  "rank %u: element %" PRIu64 " is %g, not %g", rank->number,
-			                  first + i, (double)values[i],
-			                  (double)(factor * (float)(first + i)));
-	return 0;
+			(void)zd_err_set(&rank->err, ZEROD_E_DEVICE,
+			                 "rank %u: element %" PRIu64 " is %g, not %g", rank->number,
+			                 first + i, (double)values[i], (double)(factor * (float)(first + i)));
 }
 
-static int join(struct rank *rank)
+static void join(struct rank *rank)
 {
 	struct zerod_options options = ZEROD_INIT(options);
 	struct zerod_group_options place = ZEROD_INIT(place);
 	options.socket_path = rank->test->ctl->socket_path;
 	options.name = "zeroctl self-test";
 	options.deadline_ms = DEADLINE_MS;
-	int status = zerod_connect(&options, &rank->client);
-	if (status)
-		return check(rank, status, "connect");
+	CALL(rank, "connect", zerod_connect, &options, &rank->client);
 	place.job = rank->test->job;
 	place.world_size = WORLD;
 	place.rank = rank->number;
 	place.device = rank->test->device;
-	status = check(rank, zerod_group_join(rank->client, &place, &rank->group), "join");
-	if (!status && is_gpu(rank))
-		status = zd_ctl_gpu_open(&rank->gpu, rank->client, rank->test->device_name, &rank->err);
-	return status;
+	CALL(rank, "join", zerod_group_join, rank->client, &place, &rank->group);
+	if (!rank->err.status && is_gpu(rank) &&
+	    !zd_gpu_open(&rank->gpu, rank->test->device_name, &rank->err))
+		CALL(rank, "stream", zerod_cuda_stream_wrap, rank->client, rank->gpu.stream, &rank->stream);
 }
 
-static int publish(struct rank *rank)
+static void publish(struct rank *rank)
 {
 	struct zerod_unit_options options = ZEROD_INIT(options);
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	options.name = "unit";
 	options.dtype = ZEROD_FLOAT32;
 	options.numel = NUMEL;
-	int status = check(rank, zerod_unit_register(rank->group, &options, &rank->unit), "register");
-	if (!status)
-		status = check(rank, zerod_shard_get(rank->unit, &shard), "shard");
-	if (!status)
-		status = check(rank, zerod_update_begin(&rank->unit, 1, NULL, NULL), "update");
-	if (!status)
-		status = write_values(rank, shard.data, shard.offset_numel, shard.true_numel, 1);
-	if (!status)
-		status = check(rank,
-		               zerod_publish(&rank->unit, 1, &rank->gpu.stream, nstreams(rank), NULL, NULL),
-		               "publish");
-	return status;
+	CALL(rank, "register", zerod_unit_register, rank->group, &options, &rank->unit);
+	CALL(rank, "shard", zerod_shard_get, rank->unit, &shard);
+	CALL(rank, "update", zerod_update_begin, &rank->unit, 1, NULL, NULL);
+	write_values(rank, shard.data, shard.offset_numel, shard.true_numel, 1);
+	CALL(rank, "publish", zerod_publish, &rank->unit, 1, STREAMS(rank), NULL, NULL);
 }
 
-static int gather(struct rank *rank)
+static void gather(struct rank *rank)
 {
-	void *whole;
-	int status = check(rank, zerod_gather(rank->unit, NULL, rank->gpu.stream, &whole), "gather");
-	if (!status)
-		status = compare_values(rank, whole, 0, NUMEL, 1);
-	if (!status)
-		status = check(rank, zerod_release(rank->unit, &rank->gpu.stream, nstreams(rank), NULL, NULL),
-		               "release");
-	return status;
+	void *whole = NULL;
+	CALL(rank, "gather", zerod_gather, rank->unit, NULL, rank->stream, &whole);
+	compare_values(rank, whole, 0, NUMEL, 1);
+	CALL(rank, "release", zerod_release, rank->unit, STREAMS(rank), NULL, NULL);
 }
 
 /* The gradient of rank r is (r + 1) times the elements' indices. */
-static int submit(struct rank *rank)
+static void submit(struct rank *rank)
 {
 	struct zerod_bucket_options options = ZEROD_INIT(options);
 	struct zerod_reserve_options reserve = ZEROD_INIT(reserve);
 	struct zerod_entry entry = ZEROD_INIT(entry);
-	zerod_bucket *bucket;
+	zerod_bucket *bucket = NULL;
 	options.dtype = ZEROD_FLOAT32;
 	options.slot_bytes = NUMEL * sizeof(float);
-	reserve.stream = rank->gpu.stream;
-	int status = check(rank, zerod_bucket_create(rank->group, &options, &bucket), "bucket");
-	if (!status)
-		status = check(rank, zerod_bucket_reserve(bucket, rank->unit, &reserve, &entry), "reserve");
-	if (!status)
-		status = write_values(rank, entry.data, 0, NUMEL, (float)(rank->number + 1));
-	if (!status)
-		status = check(
-		        rank,
-		        zerod_bucket_submit(bucket, entry.id, &rank->gpu.stream, nstreams(rank), NULL, NULL),
-		        "submit");
-	return status;
+	reserve.stream = rank->stream;
+	CALL(rank, "bucket", zerod_bucket_create, rank->group, &options, &bucket);
+	CALL(rank, "reserve", zerod_bucket_reserve, bucket, rank->unit, &reserve, &entry);
+	write_values(rank, entry.data, 0, NUMEL, (float)(rank->number + 1));
+	CALL(rank, "submit", zerod_bucket_submit, bucket, entry.id, STREAMS(rank), NULL, NULL);
 }
 
-static int reduce(struct rank *rank)
+static void reduce(struct rank *rank)
 {
 	struct zerod_shard shard = ZEROD_INIT(shard);
 	struct zerod_target target = ZEROD_INIT(target);
 	struct zerod_step_info step = ZEROD_INIT(step);
-	int status = check(rank, zerod_backward_begin(rank->group, NULL), "backward");
-	if (!status)
-		status = submit(rank);
-	if (!status)
-		status = check(rank, zerod_backward_end(rank->group, NULL, NULL), "end of the backward");
-	if (!status)
-		status = check(rank, zerod_step_begin(rank->group, NULL, &step, NULL), "step");
-	if (!status)
-		status = check(rank, zerod_target_get(rank->unit, &target), "target");
-	if (!status)
-		status = check(rank, zerod_shard_get(rank->unit, &shard), "shard");
-	if (!status)
-		status = compare_values(rank, target.data, shard.offset_numel, target.true_numel, SUM);
-	if (!status)
-		status = check(rank, zerod_step_end(rank->group, &rank->gpu.stream, nstreams(rank), NULL),
-		               "end of the step");
-	return status;
+	CALL(rank, "backward", zerod_backward_begin, rank->group, NULL);
+	submit(rank);
+	CALL(rank, "end of the backward", zerod_backward_end, rank->group, NULL, NULL);
+	CALL(rank, "step", zerod_step_begin, rank->group, NULL, &step, NULL);
+	CALL(rank, "target", zerod_target_get, rank->unit, &target);
+	CALL(rank, "shard", zerod_shard_get, rank->unit, &shard);
+	compare_values(rank, target.data, shard.offset_numel, target.true_numel, SUM);
+	CALL(rank, "end of the step", zerod_step_end, rank->group, STREAMS(rank), NULL);
 }
 
-static int leave(struct rank *rank)
+static void leave(struct rank *rank)
 {
-	int status = check(rank, zerod_group_leave(rank->group, NULL), "leave");
-	if (!status)
-		rank->group = NULL;
-	return status;
+	CALL(rank, "leave", zerod_group_leave, rank->group, NULL);
 }
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -219,26 +196,24 @@ static int note(struct self_test *test, const char *step, uint64_t begin_ns, int
 
 struct part {
 	struct rank *rank;
-	int (*run)(struct rank *rank);
-	int status;
+	void (*run)(struct rank *rank);
 };
 
 static void *run_part(void *arg)
 {
-	struct part *part = arg;
-	part->status = part->run(part->rank);
+	const struct part *part = arg;
+	part->run(part->rank);
 	return NULL;
 }
 
 /* Both ranks make the step at the same time. If both fail, the lower rank's failure is reported. */
 static int run_step(struct self_test *test, struct rank *ranks, const char *step,
-                    int (*run)(struct rank *rank), const char *detail)
+                    void (*run)(struct rank *rank), const char *detail)
 {
 	const uint64_t begin_ns = zd_ctl_now_ns();
 	struct part parts[WORLD];
 	pthread_t threads[WORLD];
 	unsigned begun = 0;
-	int status = 0;
 	for (unsigned i = 0; i < WORLD; i++)
 		parts[i] = (struct part){.rank = &ranks[i], .run = run};
 	while (begun < WORLD && pthread_create(&threads[begun], NULL, run_part, &parts[begun]) == 0)
@@ -247,11 +222,10 @@ static int run_step(struct self_test *test, struct rank *ranks, const char *step
 		(void)pthread_join(threads[i], NULL);
 	if (begun < WORLD)
 		return note(test, step, begin_ns, ZEROD_E_SYSTEM, "cannot start a thread");
-	for (unsigned i = 0; i < WORLD && !status; i++) {
-		status = parts[i].status;
-		detail = status ? ranks[i].err.text : detail;
-	}
-	return note(test, step, begin_ns, status, detail);
+	for (unsigned i = 0; i < WORLD; i++)
+		if (ranks[i].err.status)
+			return note(test, step, begin_ns, ranks[i].err.status, ranks[i].err.text);
+	return note(test, step, begin_ns, 0, detail);
 }
 
 /* Whether this user can allocate on the device. Ranks cannot join on host memory of GPUs. */
@@ -326,7 +300,7 @@ static int run_steps(struct self_test *test, struct rank *ranks)
 {
 	static const struct {
 		const char *name;
-		int (*run)(struct rank *rank);
+		void (*run)(struct rank *rank);
 		const char *detail;
 	} steps[] = {
 	        {"join", join, "2 ranks"},
@@ -345,7 +319,10 @@ static int run_steps(struct self_test *test, struct rank *ranks)
 	for (size_t i = 0; i < ZD_ARRAY_LEN(steps) && !status; i++)
 		status = run_step(test, ranks, steps[i].name, steps[i].run, steps[i].detail);
 	for (unsigned i = 0; i < WORLD; i++) {
-		zd_ctl_gpu_close(&ranks[i].gpu);
+		struct zd_err err;
+		zerod_stream_destroy(ranks[i].stream);
+		if (ranks[i].gpu.context && !zd_gpu_enter(&ranks[i].gpu, &err))
+			zd_gpu_close(&ranks[i].gpu);
 		zerod_close(ranks[i].client);
 	}
 	return status ? status : check_freed(test);
@@ -354,7 +331,8 @@ static int run_steps(struct self_test *test, struct rank *ranks)
 int zd_ctl_self_test(struct zd_ctl *ctl)
 {
 	struct self_test test = {.ctl = ctl, .rows = json_array()};
-	struct rank ranks[WORLD] = {{.test = &test}, {.test = &test, .number = 1}};
+	struct rank ranks[WORLD] = {{.test = &test, .err = ZD_ERR_NONE},
+	                            {.test = &test, .number = 1, .err = ZD_ERR_NONE}};
 	(void)snprintf(test.job, sizeof(test.job), "self-test-%ld", (long)getpid());
 	ctl->deadline_ms = DEADLINE_MS;
 	int status = run_steps(&test, ranks);

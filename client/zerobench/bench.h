@@ -63,6 +63,7 @@ struct zd_bench {
 	const char *socket_paths[ZD_BENCH_MAX_NODES];
 	char daemon[96]; /* "zerod 0.1.0 on host devices" */
 	uint32_t devices;
+	int daemon_pid;   /* 0: it is of another pid namespace */
 	bool on_gpus;     /* the daemon's devices are */
 	bool one_cpu;     /* all processes are bound to one */
 	uint64_t wrong;   /* elements, in all results */
@@ -191,8 +192,8 @@ int zd_bench_connect(const char *socket_path, zerod_client **client, struct zd_e
 /* The daemon's own status. */
 struct zd_bench_status {
 	char daemon[48], backend[16];
-	uint32_t devices;
-	uint64_t resident_bytes; /* outside segments */
+	uint32_t devices, pid, client_pid; /* as the daemon sees them */
+	uint64_t resident_bytes;           /* outside segments */
 };
 
 int zd_bench_status(zerod_client *client, struct zd_bench_status *status) __attribute__((warn_unused_result));
@@ -259,11 +260,14 @@ void zd_report_bandwidth(struct zd_bench *bench, const struct zd_bandwidth_row *
 void zd_report_latency(const struct zd_bench *bench, const struct zd_latency_row *row);
 /* Prints a single figure with its unit. */
 void zd_report_figure(const struct zd_bench *bench, const char *what, double value, const char *unit);
+/* Prints three figures: p50, min and max. `ns_each`: ns of the unit. */
+void zd_report_stats(const struct zd_bench *bench, const struct zd_stats *stats, const char *what,
+                     double ns_each, const char *unit);
 /* Prints that a figure does not exist, and why. */
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why);
-/* Prints a figure that zerod promises. */
 /* Adds a row's bandwidth to the average. */
 void zd_report_busbw(struct zd_bench *bench, double gb_s);
+/* Prints a figure that zerod promises. */
 void zd_report_target(const struct zd_bench *bench, const char *what, double measured, bool at_most,
                       double bound);
 /* Returns whether a target was missed. */

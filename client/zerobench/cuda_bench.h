@@ -111,7 +111,6 @@ struct zd_cuda_run {
 	uint32_t ranks, devices; /* devices: those of the ranks */
 	uint32_t node_ranks;     /* of one daemon */
 	char names[ZD_CUDA_MAX_RANKS][64];
-	pid_t daemon_pid; /* 0: not known */
 	uint64_t nsamples;
 	struct zd_cuda_shared *shared;
 	struct zd_step_samples *steps; /* of steps; NULL in other measurements */

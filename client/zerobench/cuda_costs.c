@@ -34,41 +34,13 @@ static uint64_t clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Reads the 14th and 15th field of /proc/PID/stat: user and system time in ticks. */
-static bool proc_cpu_ns(pid_t pid, uint64_t *ns)
-{
-	char path[64], line[1024];
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	FILE *file = fopen(path, "re");
-	if (!file)
-		return false;
-	const bool read = fgets(line, sizeof(line), file) != NULL;
-	fclose(file);
-	const char *field = read ? strrchr(line, ')')
-	                         : NULL; /* the second field's end; a name may hold blanks */
-	for (int i = 2; field && i < 14; i++) {
-		field = strchr(field, ' ');
-		field = field ? field + 1 : NULL;
-	}
-	if (!field)
-		return false;
-	char *rest;
-	const unsigned long long user = strtoull(field, &rest, 10), system = strtoull(rest, NULL, 10);
-	*ns = (user + system) * 1000000000u / (unsigned long long)sysconf(_SC_CLK_TCK);
-	return true;
-}
-
 static bool daemon_cpu_ns(const struct zd_cuda_run *run, uint64_t *ns)
 {
 	clockid_t clock;
-	struct timespec now;
-	if (!run->daemon_pid)
+	if (!run->bench->daemon_pid || clock_getcpuclockid(run->bench->daemon_pid, &clock))
 		return false;
-	if (clock_getcpuclockid(run->daemon_pid, &clock) == 0 && clock_gettime(clock, &now) == 0) {
-		*ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-		return true;
-	}
-	return proc_cpu_ns(run->daemon_pid, ns);
+	*ns = clock_ns(clock);
+	return true;
 }
 
 /* ---- Gathers of several units -------------------------------------------------------------------------- */

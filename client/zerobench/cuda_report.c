@@ -309,19 +309,6 @@ static void report_slowdown(struct zd_bench *bench, const struct zd_cuda_run *ru
 		zd_report_target(bench, what, zerod - nccl, true, 0);
 }
 
-/* `ns_each`: ns of the unit. */
-static void report_spread(const struct zd_bench *bench, const struct zd_stats *stats, const char *what,
-                          double ns_each, const char *unit)
-{
-	char line[80];
-	snprintf(line, sizeof(line), "%s, p50", what);
-	zd_report_figure(bench, line, (double)stats->p50 / ns_each, unit);
-	snprintf(line, sizeof(line), "%s, min", what);
-	zd_report_figure(bench, line, (double)stats->min / ns_each, unit);
-	snprintf(line, sizeof(line), "%s, max", what);
-	zd_report_figure(bench, line, (double)stats->max / ns_each, unit);
-}
-
 static void report_skew(struct zd_bench *bench, const struct zd_cuda_run *run)
 {
 	const struct zd_cuda_costs *costs = &run->shared->costs;
@@ -329,10 +316,10 @@ static void report_skew(struct zd_bench *bench, const struct zd_cuda_run *run)
 	bench->wrong += atomic_load(&costs->skew_wrong);
 	if (!skew[ZD_CUDA_LATE].p50)
 		return;
-	report_spread(bench, &skew[ZD_CUDA_ON_TIME], "rank 0's gather, all on time", 1e3, "us");
-	report_spread(bench, &skew[ZD_CUDA_LATE], "rank 0's gather, the last rank 5 ms late", 1e3, "us");
+	zd_report_stats(bench, &skew[ZD_CUDA_ON_TIME], "rank 0's gather, all on time", 1e3, "us");
+	zd_report_stats(bench, &skew[ZD_CUDA_LATE], "rank 0's gather, the last rank 5 ms late", 1e3, "us");
 	if (has(run, ZD_CUDA_NCCL))
-		report_spread(bench, &skew[ZD_CUDA_LATE_NCCL], "the same by NCCL", 1e3, "us");
+		zd_report_stats(bench, &skew[ZD_CUDA_LATE_NCCL], "the same by NCCL", 1e3, "us");
 	zd_report_target(bench, "rank 0's gather: a rank 5 ms late / all on time",
 	                 ratio(skew[ZD_CUDA_LATE].p50, skew[ZD_CUDA_ON_TIME].p50), true, 1.1);
 }
@@ -346,11 +333,11 @@ static void report_backward(struct zd_bench *bench, const struct zd_cuda_run *ru
 	bench->wrong += costs->backward_wrong;
 	zd_report_figure(bench, "a backward's gradients", (double)costs->backward_bytes / (1u << 20), "MiB");
 	zd_report_figure(bench, "its buckets", costs->backward_buckets, "");
-	report_spread(bench, &parts[ZD_CUDA_BACKWARD_ZEROD], "backward by zerod", 1e6, "ms");
-	report_spread(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "backward_begin", 1e6, "ms");
+	zd_report_stats(bench, &parts[ZD_CUDA_BACKWARD_ZEROD], "backward by zerod", 1e6, "ms");
+	zd_report_stats(bench, &parts[ZD_CUDA_BACKWARD_BEGIN], "backward_begin", 1e6, "ms");
 	if (!has(run, ZD_CUDA_NCCL))
 		return;
-	report_spread(bench, &parts[ZD_CUDA_BACKWARD_NCCL], "backward by NCCL", 1e6, "ms");
+	zd_report_stats(bench, &parts[ZD_CUDA_BACKWARD_NCCL], "backward by NCCL", 1e6, "ms");
 	zd_report_target(bench, "a backward: speed / NCCL's",
 	                 ratio(parts[ZD_CUDA_BACKWARD_NCCL].p50, parts[ZD_CUDA_BACKWARD_ZEROD].p50), false,
 	                 1 / 0.7);

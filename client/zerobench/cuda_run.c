@@ -6,9 +6,6 @@
 #include "client/zerobench/cuda_bench.h"
 
 #include <stdio.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -19,24 +16,6 @@ int zd_bench_count_gpus(uint32_t *count, struct zd_err *err)
 	if (!status)
 		*count = list.count;
 	return status;
-}
-
-/* The pid of the process that listens on the socket: the daemon, or the process that started it by socket
- * activation. 0: unknown. */
-static pid_t listener_pid(const char *socket_path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct ucred peer = {0};
-	socklen_t bytes = sizeof(peer);
-	const int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (sock < 0)
-		return 0;
-	snprintf(address.sun_path, sizeof(address.sun_path), "%s", socket_path);
-	if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) ||
-	    getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
-		peer.pid = 0;
-	close(sock);
-	return peer.pid > 1 ? peer.pid : 0;
 }
 
 /* Reads the names of one daemon's devices. All daemons have the same number of devices. */
@@ -99,7 +78,6 @@ int zd_bench_cuda(struct zd_bench *bench, struct zd_err *err)
 		status = learn_devices(&run, node, err);
 	if (status)
 		return status;
-	run.daemon_pid = listener_pid(bench->socket_path);
 	run.nsamples = (uint64_t)(ZD_CUDA_CALLS + 1) * bench->options.iters * run.ranks;
 	const size_t shared_bytes = sizeof(*run.shared) + run.nsamples * sizeof(run.shared->samples[0]);
 	run.shared = zd_shared_new(shared_bytes, err);

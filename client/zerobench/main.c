@@ -406,6 +406,7 @@ static int ask_daemon(struct zd_bench *bench, struct zd_err *err)
 	snprintf(bench->daemon, sizeof(bench->daemon), "zerod %s on %s devices", daemon.daemon,
 	         daemon.backend);
 	bench->devices = daemon.devices * bench->options.nodes;
+	bench->daemon_pid = (pid_t)daemon.client_pid == getpid() ? (int)daemon.pid : 0;
 	bench->on_gpus = strcmp(daemon.backend, "cuda") == 0;
 	set_defaults(bench);
 	return check_backend(bench, err);

@@ -143,6 +143,8 @@ static int take_status(const Zd__Reply *reply, void *arg)
 	snprintf(status->daemon, sizeof(status->daemon), "%s", reply->daemon_status->daemon);
 	snprintf(status->backend, sizeof(status->backend), "%s", reply->daemon_status->backend);
 	status->devices = reply->daemon_status->devices;
+	status->pid = reply->daemon_status->pid;
+	status->client_pid = reply->daemon_status->client_pid;
 	status->resident_bytes = reply->daemon_status->resident_bytes;
 	return 0;
 }

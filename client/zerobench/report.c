@@ -12,6 +12,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/mem.h"
+
 static void machine_cpu(char *cpu, size_t cpu_bytes)
 {
 	snprintf(cpu, cpu_bytes, "unknown");
@@ -180,6 +182,20 @@ void zd_report_figure(const struct zd_bench *bench, const char *what, double val
 		printf("# %-40s %12.1f %s\n", what, value, unit);
 	else /* a count */
 		printf("# %-40s %12.0f\n", what, value);
+}
+
+void zd_report_stats(const struct zd_bench *bench, const struct zd_stats *stats, const char *what,
+                     double ns_each, const char *unit)
+{
+	const struct {
+		const char *name;
+		uint64_t ns;
+	} parts[] = {{"p50", stats->p50}, {"min", stats->min}, {"max", stats->max}};
+	for (size_t i = 0; i < ZD_ARRAY_LEN(parts); i++) {
+		char text[96];
+		snprintf(text, sizeof(text), "%s, %s", what, parts[i].name);
+		zd_report_figure(bench, text, (double)parts[i].ns / ns_each, unit);
+	}
 }
 
 void zd_report_note(const struct zd_bench *bench, const char *what, const char *why)

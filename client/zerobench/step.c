@@ -364,18 +364,6 @@ static struct zd_stats stats_of(const struct zd_bench *bench, const struct zd_st
 	return stats;
 }
 
-static void figure(const struct zd_bench *bench, const char *what, const struct zd_stats *stats, double scale,
-                   const char *unit)
-{
-	char text[96];
-	snprintf(text, sizeof(text), "%s, median", what);
-	zd_report_figure(bench, text, (double)stats->p50 / scale, unit);
-	snprintf(text, sizeof(text), "%s, least", what);
-	zd_report_figure(bench, text, (double)stats->min / scale, unit);
-	snprintf(text, sizeof(text), "%s, most", what);
-	zd_report_figure(bench, text, (double)stats->max / scale, unit);
-}
-
 static const char *longest_call(const struct zd_bench *bench, const struct zd_step_samples *samples)
 {
 	uint32_t slowest = 0;
@@ -393,7 +381,7 @@ static double report_device(struct zd_bench *bench, const struct zd_step_samples
 	double ns[ZD_STEP_NKINDS];
 	for (unsigned kind = 0; kind < ZD_STEP_NKINDS; kind++) {
 		const struct zd_stats stats = stats_of(bench, samples, ZD_STEP_DEVICE + kind, 1);
-		figure(bench, whats[kind], &stats, 1e3, "us");
+		zd_report_stats(bench, &stats, whats[kind], 1e3, "us");
 		ns[kind] = (double)stats.p50;
 	}
 	const double gathers_percent = 100 * (ns[ZD_STEP_WHOLE] / ns[ZD_STEP_NO_GATHERS] - 1);
@@ -416,10 +404,10 @@ void zd_step_report(struct zd_bench *bench, struct zd_step_samples *samples)
 	const struct zd_stats packets = stats_of(bench, samples, ZD_STEP_PACKETS, ZD_STEP_UPDATE);
 	double step_ns;
 	const double gathers_percent = report_device(bench, samples, &step_ns);
-	figure(bench, "longest call", &longest, 1e3, "us");
+	zd_report_stats(bench, &longest, "longest call", 1e3, "us");
 	zd_report_note(bench, "the longest call of all", longest_call(bench, samples));
-	figure(bench, "blocked in calls", &blocked, 1e3, "us");
-	figure(bench, "library's CPU time a unit", &cpu, 1e3 * units, "us");
+	zd_report_stats(bench, &blocked, "blocked in calls", 1e3, "us");
+	zd_report_stats(bench, &cpu, "library's CPU time a unit", 1e3 * units, "us");
 	for (unsigned phase = 0; phase < ZD_STEP_NPHASES; phase++) {
 		const struct zd_stats part = stats_of(bench, samples, ZD_STEP_CPU + phase, 1);
 		const struct zd_stats sent = stats_of(bench, samples, ZD_STEP_PACKETS + phase, 1);

@@ -139,100 +139,86 @@ static bool is_left_to_nccl(const struct zd_bench *bench)
 	return bench->options.nodes > 1 || bench->options.collectives == ZEROD_COLLECTIVES_NCCL;
 }
 
-/* Targets on idle GPUs, for any transport that NCCL uses. */
-static void nccl_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
-{
-	const char *name = bench->options.op == ZD_BENCH_REDUCE ? "reduction" : "gather";
-	char what[64];
-	snprintf(what, sizeof(what), "%s of %llu MiB: speed / NCCL's", name,
-	         (unsigned long long)(row->bytes >> 20));
-	if (is_left_to_nccl(bench) && has(run, ZD_CUDA_NCCL) && !bench->options.load_side &&
-	    row->bytes >= 1u << 20)
-		zd_report_target(bench, what,
-		                 ratio(row->ways[ZD_CUDA_NCCL].each.p50, row->ways[ZD_CUDA_ZEROD].each.p50),
-		                 false, 0.95);
-}
+enum measure { MICROSECONDS, SPEEDUP, BUSBW };
 
-static void reduce_targets(struct zd_bench *bench, const struct zd_cuda_run *run,
-                           const struct zd_cuda_row *row)
-{
-	const double speedup = ratio(row->ways[ZD_CUDA_NCCL].each.p50, row->ways[ZD_CUDA_ZEROD].each.p50);
-	const uint64_t mib = row->bytes >> 20;
-	const bool loaded = bench->options.load_side == 8192;
-	const double wanted = mib == 64 ? (loaded ? 1 : 1.05) : loaded ? 1.25 : 1.15;
-	char what[64];
-	if (run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench) ||
-	    bench->options.all_reduce)
-		return;
-	if (!bench->options.load_side && row->bytes >= 64u << 10 && row->bytes <= 1u << 20) {
-		snprintf(what, sizeof(what), "reduction of %llu KiB, us",
-		         (unsigned long long)(row->bytes >> 10));
-		zd_report_target(bench, what, us(row->ways[ZD_CUDA_ZEROD].each.p50), true, 40);
-	}
-	snprintf(what, sizeof(what), "reduction of %llu MiB%s: speed / NCCL's", (unsigned long long)mib,
-	         loaded ? " under load" : "");
-	if (has(run, ZD_CUDA_NCCL) && (mib == 64 || mib == 1024) && (loaded || !bench->options.load_side))
-		zd_report_target(bench, what, speedup, false, wanted);
-}
+/* The promises for sizes from `least` to `most`, on idle GPUs or during products. */
+static const struct promise {
+	enum zd_bench_op op;
+	uint64_t least, most;
+	bool loaded, over_copy_engines;
+	enum measure measure;
+	double bound;
+} promises[] = {
+        {ZD_BENCH_GATHER, 64u << 10, 1u << 20, false, false, MICROSECONDS, 30},
+        {ZD_BENCH_GATHER, 64u << 10, 1u << 20, false, true, MICROSECONDS, 30},
+        {ZD_BENCH_GATHER, 16u << 20, 16u << 20, false, false, SPEEDUP, 1.2},
+        {ZD_BENCH_GATHER, 64u << 20, 64u << 20, false, false, SPEEDUP, 1.25},
+        {ZD_BENCH_GATHER, 1u << 30, 1u << 30, false, false, SPEEDUP, 1.15},
+        {ZD_BENCH_GATHER, 64u << 20, 64u << 20, false, true, SPEEDUP, 1.05},
+        {ZD_BENCH_GATHER, 256u << 20, 256u << 20, false, true, SPEEDUP, 1},
+        {ZD_BENCH_GATHER, 1u << 30, 1u << 30, false, true, SPEEDUP, 0.99},
+        {ZD_BENCH_GATHER, 1u << 30, 1u << 30, false, false, BUSBW, 380},
+        {ZD_BENCH_GATHER, 1u << 30, 1u << 30, false, true, BUSBW, 380},
+        {ZD_BENCH_GATHER, 1u << 20, 1u << 20, true, false, SPEEDUP, 8},
+        {ZD_BENCH_GATHER, 16u << 20, 16u << 20, true, false, SPEEDUP, 8},
+        {ZD_BENCH_GATHER, 64u << 20, 64u << 20, true, false, SPEEDUP, 8},
+        {ZD_BENCH_GATHER, 8u << 20, 8u << 20, true, true, SPEEDUP, 0.9},
+        {ZD_BENCH_GATHER, 64u << 20, 64u << 20, true, true, SPEEDUP, 1.1},
+        {ZD_BENCH_REDUCE, 64u << 10, 1u << 20, false, false, MICROSECONDS, 40},
+        {ZD_BENCH_REDUCE, 64u << 20, 64u << 20, false, false, SPEEDUP, 1.05},
+        {ZD_BENCH_REDUCE, 1u << 30, 1u << 30, false, false, SPEEDUP, 1.15},
+        {ZD_BENCH_REDUCE, 64u << 20, 64u << 20, true, false, SPEEDUP, 1},
+        {ZD_BENCH_REDUCE, 1u << 30, 1u << 30, true, false, SPEEDUP, 1.25},
+};
 
-/* Returns the promised ratio of a gather's speed to NCCL's for its size and this load; 0: no promise. */
-static double promised_speedup(const struct zd_bench_options *options, uint64_t bytes)
+static void report_promise(struct zd_bench *bench, const struct zd_cuda_run *run,
+                           const struct zd_cuda_row *row, enum measure measure, double bound)
 {
-	static const struct {
-		uint64_t bytes;
-		bool beside_products, over_copy_engines;
-		double speedup;
-	} promised[] = {
-	        {16u << 20, false, false, 1.2}, {64u << 20, false, false, 1.25},
-	        {1u << 30, false, false, 1.15}, {64u << 20, false, true, 1.05},
-	        {256u << 20, false, true, 1},   {1u << 30, false, true, 0.99},
-	        {1u << 20, true, false, 8},     {16u << 20, true, false, 8},
-	        {64u << 20, true, false, 8},    {8u << 20, true, true, 0.9},
-	        {64u << 20, true, true, 1.1},
-	};
-	for (size_t i = 0; i < ZD_ARRAY_LEN(promised); i++)
-		if (promised[i].bytes == bytes && promised[i].over_copy_engines == options->copy_engines &&
-		    promised[i].beside_products == (options->load_side > 0))
-			return promised[i].speedup;
-	return 0;
+	const uint64_t zerod_ns = row->ways[ZD_CUDA_ZEROD].each.p50;
+	const uint64_t nccl_ns = row->ways[ZD_CUDA_NCCL].each.p50;
+	const double measured = measure == MICROSECONDS ? us(zerod_ns)
+	                        : measure == SPEEDUP    ? ratio(nccl_ns, zerod_ns)
+	                                                : busbw(run, row->bytes, zerod_ns);
+	const bool small = row->bytes < 1u << 20 || measure == MICROSECONDS;
+	char what[64];
+	snprintf(what, sizeof(what), "%s of %llu %s%s%s",
+	         bench->options.op == ZD_BENCH_REDUCE ? "reduction" : "gather",
+	         (unsigned long long)(row->bytes >> (small ? 10 : 20)), small ? "KiB" : "MiB",
+	         bench->options.load_side ? " under load" : "",
+	         measure == MICROSECONDS ? ", us"
+	         : measure == SPEEDUP    ? ": speed / NCCL's"
+	                                 : ": busbw, GB/s");
+	if (measure != SPEEDUP || has(run, ZD_CUDA_NCCL))
+		zd_report_target(bench, what, measured, measure == MICROSECONDS, bound);
 }
 
 static void size_targets(struct zd_bench *bench, const struct zd_cuda_run *run, const struct zd_cuda_row *row)
 {
-	const double promised = promised_speedup(&bench->options, row->bytes);
-	const uint64_t zerod_ns = row->ways[ZD_CUDA_ZEROD].each.p50;
-	const uint64_t nccl_ns = row->ways[ZD_CUDA_NCCL].each.p50;
-	const uint64_t mib = row->bytes >> 20;
-	const bool has_nccl = has(run, ZD_CUDA_NCCL);
+	const struct zd_bench_options *options = &bench->options;
 	char what[64];
-	if (bench->options.on_host) {
+	if (options->on_host) {
 		snprintf(what, sizeof(what), "gather of %llu MiB: pulls without zerod / zerod's",
-		         (unsigned long long)mib);
-		if (mib >= 64)
-			zd_report_target(bench, what, ratio(row->ways[ZD_CUDA_PUSHES].each.p50, zerod_ns),
-			                 false, 0.9);
+		         (unsigned long long)(row->bytes >> 20));
+		if (row->bytes >= 64u << 20)
+			zd_report_target(
+			        bench, what,
+			        ratio(row->ways[ZD_CUDA_PUSHES].each.p50, row->ways[ZD_CUDA_ZEROD].each.p50),
+			        false, 0.9);
 		return;
 	}
-	if (bench->options.alone || run->ranks == 1 || run->ranks > run->devices || is_left_to_nccl(bench))
+	/* On idle GPUs, for any transport that NCCL uses. */
+	if (is_left_to_nccl(bench) && !options->load_side && row->bytes >= 1u << 20)
+		report_promise(bench, run, row, SPEEDUP, 0.95);
+	if (options->alone || options->all_reduce || run->ranks == 1 || run->ranks > run->devices ||
+	    is_left_to_nccl(bench) || (options->load_side && options->load_side != 8192))
 		return; /* without promised figures */
-	if (bench->options.load_side) {
-		snprintf(what, sizeof(what), "gather of %llu MiB under load: NCCL's / zerod's",
-		         (unsigned long long)mib);
-		if (has_nccl && bench->options.load_side == 8192 && promised > 0)
-			zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, promised);
-		return;
+	for (size_t i = 0; i < ZD_ARRAY_LEN(promises); i++) {
+		const struct promise *promise = &promises[i];
+		if (promise->op == options->op && row->bytes >= promise->least &&
+		    row->bytes <= promise->most && promise->loaded == (options->load_side > 0) &&
+		    promise->over_copy_engines == options->copy_engines)
+			report_promise(bench, run, row, promise->measure, promise->bound);
 	}
-	if (row->bytes >= 64u << 10 && row->bytes <= 1u << 20) {
-		snprintf(what, sizeof(what), "gather of %llu KiB, us",
-		         (unsigned long long)(row->bytes >> 10));
-		zd_report_target(bench, what, us(zerod_ns), true, 30);
-	}
-	snprintf(what, sizeof(what), "gather of %llu MiB: speed / NCCL's", (unsigned long long)mib);
-	if (has_nccl && promised > 0)
-		zd_report_target(bench, what, ratio(nccl_ns, zerod_ns), false, promised);
-	if (mib == 1024)
-		zd_report_target(bench, "gather of 1024 MiB: busbw, GB/s", busbw(run, row->bytes, zerod_ns),
-		                 false, 380);
 }
 
 static void report_costs(struct zd_bench *bench, const struct zd_cuda_run *run)
@@ -356,11 +342,7 @@ void zd_cuda_report(struct zd_bench *bench, const struct zd_cuda_run *run)
 			json_array_append_new(bench->results, row_json(bench, run, row));
 		else
 			print_row(bench, run, row);
-		if (bench->options.op == ZD_BENCH_REDUCE)
-			reduce_targets(bench, run, row);
-		else
-			size_targets(bench, run, row);
-		nccl_targets(bench, run, row);
+		size_targets(bench, run, row);
 	}
 	report_skew(bench, run);
 	report_costs(bench, run);

@@ -25,8 +25,7 @@
 #define ZD_CTL_SCHEMA      1     /* of --json; raised when a key changes its meaning or is removed */
 #define ZD_CTL_DEADLINE_MS 10000 /* for each request: a daemon that answers no sooner is in trouble */
 /* Wrong usage of the command line: between the statuses of zerod.h, which reserves it. */
-#define ZD_CTL_USAGE       (-2)
-#define ZD_CTL_TRACE_MAX_S 3600
+#define ZD_CTL_USAGE (-2)
 
 /* Jansson's integers are signed. Every count and byte figure of the protocol is far below 2^63. */
 #define ZD_CTL_INT(value) ((json_int_t)(value))

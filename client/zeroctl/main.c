@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <getopt.h>
 #include <locale.h>
 #include <math.h>
@@ -211,42 +212,50 @@ static const struct verb *find_verb(const char *name)
 	return NULL;
 }
 
-static int parse_interval(struct zd_ctl *ctl, const char *option, const char *text)
+/* ---- Values of options: each parser prints its failure ------------------------------------------------- */
+
+static int fail_value(const char *option, const char *expected, const char *text)
+{
+	return zd_ctl_fail(ZD_CTL_USAGE, "--%s: expected %s, found '%s'", option, expected, text);
+}
+
+static int parse_seconds(const char *option, const char *text, double least, double most,
+                         const char *expected, double *out)
 {
 	char *end;
-	double seconds = strtod(text, &end);
-	if (end == text || *end || !isfinite(seconds) || seconds < 0.05 || seconds > 86400)
-		return zd_ctl_fail(ZD_CTL_USAGE, "--%s: expected 0.05 to 86400 seconds, found '%s'", option,
-		                   text);
-	ctl->interval_s = seconds;
+	const double seconds = strtod(text, &end);
+	if (end == text || *end || !isfinite(seconds) || seconds < least || seconds > most)
+		return fail_value(option, expected, text);
+	*out = seconds;
 	return 0;
 }
 
-static bool is_number(const char *text, unsigned long long *number)
+static int parse_number(const char *option, const char *text, uint64_t least, uint64_t most,
+                        const char *expected, uint64_t *out)
 {
 	char *end;
 	errno = 0;
-	*number = strtoull(text, &end, 10);
-	return isdigit((unsigned char)*text) && !*end && !errno;
+	const unsigned long long number = strtoull(text, &end, 10);
+	if (!isdigit((unsigned char)*text) || *end || errno || number < least || number > most)
+		return fail_value(option, expected, text);
+	*out = number;
+	return 0;
 }
 
-static int parse_count(struct zd_ctl *ctl, const char *text)
+static int parse_text(const char *option, const char *text, const char *expected, const char **out)
 {
-	unsigned long long count;
-	if (!is_number(text, &count) || count == 0)
-		return zd_ctl_fail(ZD_CTL_USAGE, "--count: expected a number from 1, found '%s'", text);
-	ctl->count = count;
-	return 0;
+	*out = text;
+	return *text ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--%s: expected %s", option, expected);
 }
 
 static int parse_device(struct zd_ctl *ctl, const char *text)
 {
-	unsigned long long device;
-	if (!is_number(text, &device) || device >= ZD_MAX_DEVICES)
-		return zd_ctl_fail(ZD_CTL_USAGE, "--device: expected a number below %u, found '%s'",
-		                   ZD_MAX_DEVICES, text);
+	char expected[32];
+	uint64_t device = 0;
+	(void)snprintf(expected, sizeof(expected), "a number below %u", ZD_MAX_DEVICES);
+	int status = parse_number("device", text, 0, ZD_MAX_DEVICES - 1, expected, &device);
 	ctl->device = (long long)device;
-	return 0;
+	return status;
 }
 
 static int parse_keep(struct zd_ctl *ctl, const char *text)
@@ -257,33 +266,12 @@ static int parse_keep(struct zd_ctl *ctl, const char *text)
 	return 0;
 }
 
-static int parse_since(struct zd_ctl *ctl, const char *text)
-{
-	unsigned long long seq;
-	if (!is_number(text, &seq))
-		return zd_ctl_fail(ZD_CTL_USAGE, "--since: expected an event's number, found '%s'", text);
-	ctl->since = seq;
-	ctl->has_since = true;
-	return 0;
-}
-
-static int parse_seconds(struct zd_ctl *ctl, const char *text)
-{
-	char *end;
-	double seconds = strtod(text, &end);
-	if (end == text || *end || !isfinite(seconds) || seconds <= 0 || seconds > ZD_CTL_TRACE_MAX_S)
-		return zd_ctl_fail(ZD_CTL_USAGE, "--seconds: expected more than 0 and at most %d, found '%s'",
-		                   ZD_CTL_TRACE_MAX_S, text);
-	ctl->seconds = seconds;
-	return 0;
-}
-
 static int parse_format(struct zd_ctl *ctl, const char *text)
 {
 	ctl->prometheus = strcmp(text, "prometheus") == 0;
 	if (ctl->prometheus || strcmp(text, "openmetrics") == 0)
 		return 0;
-	return zd_ctl_fail(ZD_CTL_USAGE, "--format: expected openmetrics or prometheus, found '%s'", text);
+	return fail_value("format", "openmetrics or prometheus", text);
 }
 
 static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *value)
@@ -295,42 +283,40 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 	ctl->wide |= bit == OPT_WIDE;
 	ctl->raw |= bit == OPT_RAW;
 	ctl->no_headings |= bit == OPT_NO_HEADINGS;
+	ctl->socket_given |= bit == OPT_SOCKET;
+	ctl->has_since |= bit == OPT_SINCE;
 	switch (bit) {
 	case OPT_SOCKET:
 		ctl->socket_path = value;
-		ctl->socket_given = true;
 		return 0;
-	case OPT_JOB:
-		ctl->job = value;
-		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--job: expected a name");
 	case OPT_SORT:
 		ctl->sort = value;
 		return 0;
+	case OPT_JOB:
+		return parse_text("job", value, "a name", &ctl->job);
+	case OPT_OUTPUT:
+		return parse_text("output", value, "a file, or -", &ctl->output);
+	case OPT_END:
+		return parse_text("end", value, "the path of a socket", &ctl->end);
+	case OPT_COLUMNS:
+		return parse_text("columns", value, "titles of columns", &ctl->columns);
 	case OPT_INTERVAL:
-		return parse_interval(ctl, "interval", value);
 	case OPT_DELAY:
-		return parse_interval(ctl, "delay", value);
+		return parse_seconds(bit == OPT_DELAY ? "delay" : "interval", value, 0.05, 86400,
+		                     "0.05 to 86400 seconds", &ctl->interval_s);
+	case OPT_SECONDS:
+		return parse_seconds("seconds", value, DBL_MIN, 3600, "more than 0 and at most 3600",
+		                     &ctl->seconds);
 	case OPT_COUNT:
-		return parse_count(ctl, value);
+		return parse_number("count", value, 1, UINT64_MAX, "a number from 1", &ctl->count);
+	case OPT_SINCE:
+		return parse_number("since", value, 0, UINT64_MAX, "an event's number", &ctl->since);
 	case OPT_DEVICE:
 		return parse_device(ctl, value);
 	case OPT_KEEP:
 		return parse_keep(ctl, value);
 	case OPT_FORMAT:
 		return parse_format(ctl, value);
-	case OPT_SINCE:
-		return parse_since(ctl, value);
-	case OPT_SECONDS:
-		return parse_seconds(ctl, value);
-	case OPT_OUTPUT:
-		ctl->output = value;
-		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--output: expected a file, or -");
-	case OPT_END:
-		ctl->end = value;
-		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--end: expected the path of a socket");
-	case OPT_COLUMNS:
-		ctl->columns = value;
-		return *value ? 0 : zd_ctl_fail(ZD_CTL_USAGE, "--columns: expected titles of columns");
 	default: /* has no value */
 		return 0;
 	}

@@ -20,19 +20,24 @@ struct pane {
 	struct zd_top_picture *picture;
 	struct zd_top_view *view;
 	enum zd_top_pane number;
-	size_t line, nlines; /* the head's line, and the number of lines including it */
-	const struct zd_top_table_column *columns;
-	size_t ncolumns, nrows; /* all rows, not only those in the window */
-	char **cells;           /* by row, then by column */
+	size_t line, nlines;                 /* the head's line, and the number of lines including it */
+	struct zd_top_table_column *columns; /* copies, whose titles can change */
+	size_t ncolumns, nrows;              /* all rows, not only those in the window */
+	char **cells;                        /* by row, then by column */
 	size_t *widths;
 };
 
 /* ---- Panes --------------------------------------------------------------------------------------------- */
 
-static void pane_init(struct pane *pane)
+static void pane_init(struct pane *pane, const struct zd_top_table_column *columns, size_t ncolumns,
+                      size_t nrows)
 {
-	pane->cells = zd_calloc(pane->nrows * pane->ncolumns + 1, sizeof(*pane->cells));
-	pane->widths = zd_calloc(pane->ncolumns, sizeof(*pane->widths));
+	pane->ncolumns = ncolumns;
+	pane->nrows = nrows;
+	pane->columns = zd_calloc(ncolumns, sizeof(*columns));
+	memcpy(pane->columns, columns, ncolumns * sizeof(*columns));
+	pane->cells = zd_calloc(nrows * ncolumns + 1, sizeof(*pane->cells));
+	pane->widths = zd_calloc(ncolumns, sizeof(*pane->widths));
 }
 
 static void pane_deinit(struct pane *pane)
@@ -40,12 +45,12 @@ static void pane_deinit(struct pane *pane)
 	for (size_t i = 0; i < pane->nrows * pane->ncolumns; i++)
 		free(pane->cells[i]);
 	free(pane->cells);
+	free(pane->columns);
 	free(pane->widths);
 }
 
 /* Draws the titles, and at the right which rows are shown if not all are. */
-static void draw_head(struct pane *pane, const struct zd_top_table_column *columns, enum zd_top_style style,
-                      size_t window)
+static void draw_head(struct pane *pane, enum zd_top_style style, size_t window)
 {
 	struct zd_top_picture *picture = pane->picture;
 	const size_t first = pane->view->scroll[pane->number], total = picture->columns;
@@ -54,11 +59,11 @@ static void draw_head(struct pane *pane, const struct zd_top_table_column *colum
 	                      : zd_ctl_text("%s", "");
 	picture->columns = total - strlen(which);
 	for (size_t c = 0; c < pane->ncolumns; c++) {
-		const char *legend = columns[c].legend;
+		const char *legend = pane->columns[c].legend;
 		const bool fits = legend && strlen(legend) <= pane->widths[c];
 		if (pane->widths[c])
-			zd_top_add_cell(picture, pane->line, style, &columns[c], pane->widths[c],
-			                fits ? legend : columns[c].title);
+			zd_top_add_cell(picture, pane->line, style, &pane->columns[c], pane->widths[c],
+			                fits ? legend : pane->columns[c].title);
 	}
 	zd_top_pad(picture, pane->line, style, picture->columns);
 	picture->columns = total;
@@ -66,25 +71,20 @@ static void draw_head(struct pane *pane, const struct zd_top_table_column *colum
 }
 
 /* Fits the columns, corrects the scroll position, and draws the head: titles, and which rows are shown. */
-static void begin_pane(struct pane *pane, const char *titles[])
+static void begin_pane(struct pane *pane)
 {
 	struct zd_top_view *view = pane->view;
 	const size_t window = pane->nlines - 1;
 	const bool active = view->pane == pane->number;
 	const enum zd_top_style style = active ? ZD_TOP_ACTIVE_HEAD : ZD_TOP_HEAD;
-	struct zd_top_table_column *titled = zd_calloc(pane->ncolumns, sizeof(*titled));
 	size_t *scroll = &view->scroll[pane->number];
 
 	view->lines[pane->number] = window;
 	view->most_scroll[pane->number] = pane->nrows > window ? pane->nrows - window : 0;
 	*scroll = zd_min_u64(*scroll, view->most_scroll[pane->number]);
-	for (size_t c = 0; c < pane->ncolumns; c++) {
-		titled[c] = pane->columns[c];
-		titled[c].title = titles[c];
-	}
-	zd_top_fit(titled, pane->ncolumns, pane->cells, pane->nrows, pane->picture->columns, pane->widths);
-	draw_head(pane, titled, style, window);
-	free(titled);
+	zd_top_fit(pane->columns, pane->ncolumns, pane->cells, pane->nrows, pane->picture->columns,
+	           pane->widths);
+	draw_head(pane, style, window);
 }
 
 static char **row_of(const struct pane *pane, size_t row)
@@ -237,16 +237,10 @@ static void draw_device(struct pane *pane, size_t line, const struct zd_top_devi
 
 static void draw_devices(struct pane *pane, const struct zd_top_model *model)
 {
-	const char *titles[NDEVICE_COLUMNS];
-	pane->columns = device_columns;
-	pane->ncolumns = NDEVICE_COLUMNS;
-	pane->nrows = model->ndevices;
-	pane_init(pane);
-	for (size_t c = 0; c < NDEVICE_COLUMNS; c++)
-		titles[c] = device_columns[c].title;
+	pane_init(pane, device_columns, NDEVICE_COLUMNS, model->ndevices);
 	for (size_t r = 0; r < pane->nrows; r++)
 		make_device_row(&model->devices[r], row_of(pane, r));
-	begin_pane(pane, titles);
+	begin_pane(pane);
 	for (size_t i = 0; i + 1 < pane->nlines; i++) {
 		const size_t row = row_in(pane, i);
 		if (row != SIZE_MAX)
@@ -299,13 +293,9 @@ static void draw_rows(struct pane *pane, size_t bold)
 static void draw_sessions(struct pane *pane, const struct zd_top_model *model)
 {
 	const struct zd_top_view *view = pane->view;
-	const char *titles[ZD_TOP_NCOLUMNS];
 	char *sorted = zd_ctl_text("%s%s", zd_top_column_title(view->sort),
 	                           view->descending ? "\u25bc" : "\u25b2");
-	pane->columns = session_columns;
-	pane->ncolumns = ZD_TOP_NCOLUMNS;
-	pane->nrows = model->nsessions;
-	pane_init(pane);
+	pane_init(pane, session_columns, ZD_TOP_NCOLUMNS, model->nsessions);
 	pane->nrows = 0;
 	for (size_t i = 0; i < model->nsessions; i++) {
 		const struct zd_top_session *session = &model->sessions[i];
@@ -313,8 +303,9 @@ static void draw_sessions(struct pane *pane, const struct zd_top_model *model)
 			make_session_row(session, row_of(pane, pane->nrows++));
 	}
 	for (size_t c = 0; c < ZD_TOP_NCOLUMNS; c++)
-		titles[c] = c == view->sort ? sorted : zd_top_column_title((enum zd_top_column)c);
-	begin_pane(pane, titles);
+		pane->columns[c].title = c == view->sort ? sorted
+		                                         : zd_top_column_title((enum zd_top_column)c);
+	begin_pane(pane);
 	draw_rows(pane, ZD_TOP_NAME);
 	pane_deinit(pane);
 	free(sorted);
@@ -337,11 +328,7 @@ static size_t count_waits(const struct zd_top_model *model, const struct zd_top_
 
 static void draw_waits(struct pane *pane, const struct zd_top_model *model, size_t nwaits)
 {
-	const char *titles[] = {wait_columns[0].title, wait_columns[1].title};
-	pane->columns = wait_columns;
-	pane->ncolumns = ZD_ARRAY_LEN(wait_columns);
-	pane->nrows = nwaits;
-	pane_init(pane);
+	pane_init(pane, wait_columns, ZD_ARRAY_LEN(wait_columns), nwaits);
 	for (size_t i = 0, row = 0; i < model->nwaits; i++) {
 		const struct zd_top_wait *wait = &model->waits[i];
 		if (!zd_top_matches(pane->view->filter, wait->name, wait->user, wait->job))
@@ -350,7 +337,7 @@ static void draw_waits(struct pane *pane, const struct zd_top_model *model, size
 		cells[0] = zd_ctl_text("%s", wait->subject);
 		cells[1] = zd_ctl_text("%s", wait->text);
 	}
-	begin_pane(pane, titles);
+	begin_pane(pane);
 	draw_rows(pane, SIZE_MAX);
 	pane_deinit(pane);
 }

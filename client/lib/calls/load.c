@@ -6,10 +6,6 @@
  * load. Its request names this memory and the stream's fence. The requests of the other ranks name neither.
  * The daemon copies the slices from this memory, and frees it with its answer.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "client/lib/base/enter.h"
 #include "client/lib/base/handles.h"
 #include "client/lib/base/options.h"
@@ -33,37 +29,6 @@ struct load {
 
 /* ---- The data ------------------------------------------------------------------------------------------ */
 
-/* On a host stream. */
-struct host_copy {
-	void *to;
-	const void *from;
-	uint64_t bytes;
-};
-
-static void host_copy_run(void *arg)
-{
-	const struct host_copy *copy = arg;
-
-	memcpy(copy->to, copy->from, copy->bytes);
-}
-
-static int copy_on_host(const struct load *load)
-{
-	struct host_copy *copy = malloc(sizeof(*copy));
-	int rc = 0;
-
-	if (!copy)
-		return zd_err_errno(load->err, ENOMEM, "loading unit '%s'", load->unit->name);
-	*copy = (struct host_copy){load->to, load->data, zc_unit_bytes(load->unit)};
-	if (load->stream)
-		rc = zc_stream_launch(load->stream, host_copy_run, copy, copy, load->err);
-	else
-		host_copy_run(copy);
-	if (!load->stream || rc)
-		free(copy);
-	return rc;
-}
-
 static int copy_on_stream(const struct load *load)
 {
 	const struct zc_conversion bytes = {.from_dtype = load->unit->dtype,
@@ -74,19 +39,17 @@ static int copy_on_stream(const struct load *load)
 	int rc;
 
 	pthread_mutex_lock(&load->client->lock);
-	rc = load->stream->ops->reach(load->stream, zc_segment_find(load->client, load->at.segment),
-	                              load->err);
+	rc = zc_stream_reach(load->client, load->stream, load->at.segment, load->err);
 	pthread_mutex_unlock(&load->client->lock);
-	return rc ? rc : load->stream->ops->convert(load->stream, &bytes, load->err);
+	return rc ? rc : zc_stream_copy(load->stream, &bytes, load->err);
 }
 
+/* On a stream of the library. */
 static int copy_on_gpu(const struct load *load)
 {
 	struct zc_copy copy = {.to = load->to, .from = load->data, .bytes = zc_unit_bytes(load->unit)};
 	int rc;
 
-	if (load->stream)
-		return copy_on_stream(load);
 	pthread_mutex_lock(&load->client->lock);
 	copy.segment = zc_segment_find(load->client, load->at.segment);
 	rc = zc_cuda_copy(load->client, &copy, 1, load->err);
@@ -115,7 +78,7 @@ static int bring_data(struct load *load)
 	                   &load->room, &load->at, &load->to, load->err);
 	if (rc)
 		return rc;
-	rc = load->client->on_gpus ? copy_on_gpu(load) : copy_on_host(load);
+	rc = load->client->on_gpus && !load->stream ? copy_on_gpu(load) : copy_on_stream(load);
 	if (rc)
 		give_room_back(load);
 	return rc;

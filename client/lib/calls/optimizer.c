@@ -201,9 +201,7 @@ static int take_part(struct updates *updates, const struct zerod_optimizer_part 
 
 	if (rc || part->numel == 0)
 		return rc;
-	rc = zc_location_map(client, &unit->shard, &shard, err);
-	if (!rc && client->on_gpus && stream && stream->ops->convert)
-		rc = stream->ops->reach(stream, zc_segment_find(client, unit->shard.segment), err);
+	rc = zc_stream_map(client, stream, &unit->shard, &shard, err);
 	if (rc)
 		return rc;
 	updates->by_cpu &= !client->on_gpus || (unit->on_host && !(stream && stream->ops->convert));
@@ -327,17 +325,12 @@ static int run_on_gpu(const struct updates *updates, zerod_stream *stream, struc
 /* Takes over `updates`. A stream frees them when it has run them. */
 static int run(struct updates *updates, zerod_stream *stream, struct zd_err *err)
 {
-	bool launches = updates->count > 0 && updates->by_cpu && stream;
-	int rc = 0;
+	int rc;
 
-	if (launches)
-		rc = zc_stream_launch(stream, run_all, updates, updates, err);
-	else if (updates->count > 0 && !updates->by_cpu)
-		rc = run_on_gpu(updates, stream, err);
-	else
-		run_all(updates);
-	if (rc || !launches)
-		free(updates);
+	if (updates->count == 0 || updates->by_cpu)
+		return zc_stream_run(updates->count > 0 ? stream : NULL, run_all, updates, err);
+	rc = run_on_gpu(updates, stream, err);
+	free(updates);
 	return rc;
 }
 

@@ -151,20 +151,6 @@ static bool are_on_host(const struct zerod_client *client, const struct sources 
 	return all || !client->on_gpus;
 }
 
-/* The sources are the stream's from then on, or freed. */
-static int convert_on_host(struct sources *sources, zerod_stream *stream, struct zd_err *err)
-{
-	int rc = 0;
-
-	if (stream)
-		rc = zc_stream_launch(stream, convert, sources, sources, err);
-	else
-		convert(sources);
-	if (!stream || rc)
-		free(sources);
-	return rc;
-}
-
 /* ---- By the GPU ---------------------------------------------------------------------------------------- */
 
 /* Copies on a stream of the library, with its other copies. */
@@ -264,7 +250,7 @@ static int fill_shards(struct zerod_client *client, const struct zerod_source *g
 	sources->count = count;
 	rc = take_all(client, given, from, sources, err);
 	if (!rc && are_on_host(client, sources, stream))
-		return convert_on_host(sources, stream, err);
+		return zc_stream_run(stream, convert, sources, err);
 	if (!rc)
 		rc = convert_on_gpu(client, sources, stream, err);
 	free(sources);

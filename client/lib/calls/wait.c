@@ -143,16 +143,13 @@ static void consume(struct zerod_client *client, struct zc_op *op)
 /* Returns the buffer's address, which the stream and this process may access. With the lock. */
 static int open_buffer(const struct waiting *waiting, struct zc_op *op, void **buffer, struct zd_err *err)
 {
-	const zerod_stream *stream = waiting->stream;
 	bool in_place = op->frames.own.segment != 0;
 	int rc = in_place ? zc_range_map(waiting->client, &op->frames, buffer, err)
 	                  : zc_location_map(waiting->client, &op->buffer, buffer, err);
 
-	if (!rc && stream && stream->ops->reach)
-		rc = stream->ops->reach(stream,
-		                        zc_segment_find(waiting->client, in_place ? op->frames.own.segment
-		                                                                  : op->buffer.segment),
-		                        err);
+	if (!rc)
+		rc = zc_stream_reach(waiting->client, waiting->stream,
+		                     in_place ? op->frames.own.segment : op->buffer.segment, err);
 	return rc ? rc
 	          : zc_strict_open(waiting->client, op->unit, &op->buffer,
 	                           op->lease ? &op->lease->holds : NULL, err);

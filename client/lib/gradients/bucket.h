@@ -92,4 +92,9 @@ int zc_accumulations_fence(struct zerod_group *group, struct zc_fence_args *args
 int zc_accumulations_submit(struct zerod_group *group, struct zd_err *err)
         __attribute__((warn_unused_result));
 
+static inline struct zerod_client *zc_bucket_client(const struct zerod_bucket *bucket)
+{
+	return bucket ? bucket->group->client : NULL;
+}
+
 #endif

@@ -225,19 +225,6 @@ static int ask_for_room(struct reserving *reserving)
 	return rc;
 }
 
-/* Returns the entry's address, which the stream may access. With the lock. */
-static int map_room(struct reserving *reserving)
-{
-	const struct zc_location *location = &reserving->reserved->location;
-	const zerod_stream *stream = reserving->options.stream;
-	int rc = zc_location_map(reserving->client, location, &reserving->data, reserving->err);
-
-	if (!rc && stream && stream->ops->reach)
-		rc = stream->ops->reach(stream, zc_segment_find(reserving->client, location->segment),
-		                        reserving->err);
-	return rc;
-}
-
 /* The slot's former content may still be read: the stream, or the caller, waits. */
 static int await_room(struct reserving *reserving)
 {
@@ -299,7 +286,8 @@ static int reserve_room(struct reserving *reserving)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&client->lock);
-	rc = map_room(reserving);
+	rc = zc_stream_map(client, reserving->options.stream, &reserving->reserved->location,
+	                   &reserving->data, reserving->err);
 	pthread_mutex_unlock(&client->lock);
 	if (!rc)
 		rc = await_room(reserving);
@@ -332,15 +320,10 @@ static int reserve_init(struct reserving *reserving, struct zerod_client *client
 	return rc;
 }
 
-static struct zerod_client *bucket_client(const struct zerod_bucket *bucket)
-{
-	return bucket ? bucket->group->client : NULL;
-}
-
 int zerod_bucket_reserve(zerod_bucket *bucket, zerod_unit *unit, const struct zerod_reserve_options *options,
                          struct zerod_entry *entry)
 {
-	struct zerod_client *client = bucket_client(bucket);
+	struct zerod_client *client = zc_bucket_client(bucket);
 	struct reserving reserving;
 	struct zd_err *err;
 	ZC_INSIDE(client);
@@ -440,7 +423,7 @@ static int check_reduce_options(struct zerod_reduce_options *options,
 int zerod_bucket_submit(zerod_bucket *bucket, uint64_t entry_id, zerod_stream *const *streams,
                         uint32_t nstreams, const struct zerod_reduce_options *given, zerod_ticket *ticket)
 {
-	struct zerod_client *client = bucket_client(bucket);
+	struct zerod_client *client = zc_bucket_client(bucket);
 	struct zc_sending sending = {.type = &submit_type, .word = "gradient", .ticket = ticket};
 	struct zerod_reduce_options options;
 	struct zc_fence_args fences;
@@ -520,7 +503,7 @@ static int check_data(const struct zerod_bucket *bucket, const zerod_unit *unit,
 }
 
 /* The stream must be of the kind and GPU of the rank's bucket, which is in the memory of its shards, except
- * for units on the host. map_room() checks the entry itself. */
+ * for units on the host. zc_stream_map() checks the entry itself. */
 static int check_stream(struct zerod_client *client, const zerod_unit *unit, const zerod_stream *stream,
                         struct zd_err *err)
 {
@@ -540,30 +523,6 @@ static int check_stream(struct zerod_client *client, const zerod_unit *unit, con
 	return rc;
 }
 
-static void copy_on_host(void *arg)
-{
-	const struct zc_conversion *copy = arg;
-
-	memcpy(copy->to, copy->from, copy->numel * zerod_dtype_bytes(copy->to_dtype));
-}
-
-static int append_copy(zerod_stream *stream, const struct zc_conversion *copy, struct zd_err *err)
-{
-	struct zc_conversion *owned;
-	int rc;
-
-	if (stream->ops->convert)
-		return stream->ops->convert(stream, copy, err);
-	owned = malloc(sizeof(*owned));
-	if (!owned)
-		return zd_err_errno(err, ENOMEM, "copying a gradient");
-	*owned = *copy;
-	rc = zc_stream_launch(stream, copy_on_host, owned, owned, err);
-	if (rc)
-		free(owned);
-	return rc;
-}
-
 /* Behind the copy. The next reservation finds the entry if that fails. */
 static int copy_and_submit(struct reserving *reserving, const void *data,
                            const struct zerod_reduce_options *options, const struct zc_sending *sending)
@@ -577,7 +536,7 @@ static int copy_and_submit(struct reserving *reserving, const void *data,
 	                             .to = reserving->data,
 	                             .numel = reserving->unit->shared->numel};
 	struct zc_fence_args fences;
-	int rc = append_copy(stream, &copy, reserving->err);
+	int rc = zc_stream_copy(stream, &copy, reserving->err);
 
 	if (!rc)
 		rc = zc_streams_fence(client, &stream, 1, &fences, reserving->err);
@@ -597,7 +556,7 @@ static int copy_and_submit(struct reserving *reserving, const void *data,
 int zerod_reduce(zerod_bucket *bucket, zerod_unit *unit, const void *data, zerod_stream *stream,
                  const struct zerod_reduce_options *given, zerod_ticket *ticket)
 {
-	struct zerod_client *client = bucket_client(bucket);
+	struct zerod_client *client = zc_bucket_client(bucket);
 	struct zc_sending sending = {.type = &submit_type, .word = "gradient", .ticket = ticket};
 	struct zerod_reserve_options reserve_options = ZEROD_INIT(reserve_options);
 	struct zerod_reduce_options options;

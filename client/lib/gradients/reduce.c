@@ -170,11 +170,6 @@ int zerod_backward_abandon(zerod_group *group, zerod_stream *const *streams, uin
 
 /* ---- Buckets ------------------------------------------------------------------------------------------- */
 
-static struct zerod_client *bucket_client(const struct zerod_bucket *bucket)
-{
-	return bucket ? bucket->group->client : NULL;
-}
-
 static int fill_bucket(const Zd__Reply *reply, void *object, struct zd_err *err)
 {
 	struct zerod_bucket *bucket = object;
@@ -246,7 +241,7 @@ int zerod_bucket_create(zerod_group *group, const struct zerod_bucket_options *g
 
 int zerod_bucket_destroy(zerod_bucket *bucket)
 {
-	struct zerod_client *client = bucket_client(bucket);
+	struct zerod_client *client = zc_bucket_client(bucket);
 	Zd__BucketDestroy destroy = ZD__BUCKET_DESTROY__INIT;
 	Zd__Request request = ZD_REQUEST(BUCKET_DESTROY, bucket_destroy, &destroy);
 	struct zd_err *err;

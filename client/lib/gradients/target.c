@@ -270,27 +270,15 @@ static int in_doubt(struct zd_err *err)
 }
 
 /* With the lock. */
-static int map_one(struct lending *lending, const struct zc_location *place, void **data)
-{
-	struct zerod_client *client = lending->client;
-	zerod_stream *stream = lending->stream;
-	int rc = zc_location_map(client, place, data, lending->err);
-
-	if (!rc && stream && stream->ops->reach)
-		rc = stream->ops->reach(stream, zc_segment_find(client, place->segment), lending->err);
-	return rc;
-}
-
-/* With the lock. */
 static int map_terms(struct lending *lending)
 {
 	struct zerod_terms *terms = &lending->terms;
 	size_t bytes = terms->shard_numel * zerod_dtype_bytes(terms->dtype);
 	void *own, *others = NULL;
-	int rc = map_one(lending, &lending->place, &own);
+	int rc = zc_stream_map(lending->client, lending->stream, &lending->place, &own, lending->err);
 
 	if (!rc && terms->count > 1)
-		rc = map_one(lending, &lending->others, &others);
+		rc = zc_stream_map(lending->client, lending->stream, &lending->others, &others, lending->err);
 	for (uint32_t i = 0; i < terms->count && !rc; i++)
 		terms->each[i] = i == lending->own ? own
 		                                   : (const char *)others + (i - (i > lending->own)) * bytes;
@@ -307,7 +295,8 @@ static int map_loan(struct lending *lending)
 	else if (lending->wants_terms)
 		rc = map_terms(lending);
 	else
-		rc = map_one(lending, &lending->place, &lending->target.data);
+		rc = zc_stream_map(lending->client, lending->stream, &lending->place, &lending->target.data,
+		                   lending->err);
 	return rc;
 }
 

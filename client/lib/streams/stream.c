@@ -8,8 +8,14 @@
  */
 #include "client/lib/streams/stream.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "client/lib/base/enter.h"
+#include "client/lib/compute/cast.h"
 #include "client/lib/conn/request.h"
+#include "client/lib/segments/segment.h"
 
 /* ---- Timelines ----------------------------------------------------------------------------------------- */
 
@@ -66,6 +72,55 @@ int zc_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg, void *
 	int rc = stream->ops->launch(stream, fn, arg, owned, err);
 
 	return rc == ZEROD_E_STATE && zc_is_hung_up(stream->client) ? zc_loss_say(stream->client, err) : rc;
+}
+
+int zc_stream_run(zerod_stream *stream, void (*fn)(void *), void *owned, struct zd_err *err)
+{
+	int rc = 0;
+
+	if (stream)
+		rc = zc_stream_launch(stream, fn, owned, owned, err);
+	else
+		fn(owned);
+	if (!stream || rc)
+		free(owned);
+	return rc;
+}
+
+static void run_copy(void *arg)
+{
+	const struct zc_conversion *copy = arg;
+
+	memcpy(copy->to, copy->from, copy->numel * zerod_dtype_bytes(copy->to_dtype));
+}
+
+int zc_stream_copy(zerod_stream *stream, const struct zc_conversion *copy, struct zd_err *err)
+{
+	struct zc_conversion *owned;
+
+	if (stream && stream->ops->convert)
+		return stream->ops->convert(stream, copy, err);
+	owned = malloc(sizeof(*owned));
+	if (!owned)
+		return zd_err_errno(err, ENOMEM, "copying to the daemon's memory");
+	*owned = *copy;
+	return zc_stream_run(stream, run_copy, owned, err);
+}
+
+int zc_stream_reach(struct zerod_client *client, const zerod_stream *stream, uint32_t segment,
+                    struct zd_err *err)
+{
+	if (!stream || !stream->ops->reach)
+		return 0;
+	return stream->ops->reach(stream, zc_segment_find(client, segment), err);
+}
+
+int zc_stream_map(struct zerod_client *client, const zerod_stream *stream, const struct zc_location *location,
+                  void **data, struct zd_err *err)
+{
+	int rc = zc_location_map(client, location, data, err);
+
+	return rc ? rc : zc_stream_reach(client, stream, location->segment, err);
 }
 
 void zc_stream_forget(zerod_stream *stream)

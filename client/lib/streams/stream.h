@@ -95,6 +95,18 @@ void zc_timeline_give(struct zerod_client *client, uint32_t timeline, uint64_t v
  * work, returns the status of that. */
 int zc_stream_launch(zerod_stream *stream, void (*fn)(void *), void *arg, void *owned, struct zd_err *err)
         __attribute__((warn_unused_result));
+/* Runs fn(owned) on the host stream, or at once (NULL), and frees `owned`, also after an error. */
+int zc_stream_run(zerod_stream *stream, void (*fn)(void *), void *owned, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Appends a copy between equal dtypes to a stream of any kind. NULL: the calling thread copies. */
+int zc_stream_copy(zerod_stream *stream, const struct zc_conversion *copy, struct zd_err *err)
+        __attribute__((warn_unused_result));
+/* Checks that the stream (NULL: the calling thread) can access the segment. With the client's lock. */
+int zc_stream_reach(struct zerod_client *client, const zerod_stream *stream, uint32_t segment,
+                    struct zd_err *err) __attribute__((warn_unused_result));
+/* As zc_location_map(), for memory that the stream accesses, as of zc_stream_reach(). */
+int zc_stream_map(struct zerod_client *client, const zerod_stream *stream, const struct zc_location *location,
+                  void **data, struct zd_err *err) __attribute__((warn_unused_result));
 /* Adds the stream to the client's list, where other threads find it. */
 void zc_stream_add(zerod_stream *stream);
 /* Checks that the stream belongs to the client. Errors: INVALID. */

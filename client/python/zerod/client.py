@@ -14,7 +14,7 @@ from . import private as private_daemon
 from . import structs as s
 from .errors import ConnectionFailed, error
 from .interrupts import asked, given_up, install
-from .library import Handle, calls, failed
+from .library import Closing, Handle, calls, failed
 from .memory import KDLCPU, KDLCUDA, Memory
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _cork = calls.cork
 _uncork = calls.uncork
 
 
-class Stream(Handle):
+class Stream(Closing, Handle):
     """An in-order sequence of work: of the CPU (`Client.host_stream()`) or a GPU's (`Client.cuda_stream()`).
 
     Calls accept one stream, a sequence of them, or None: the calling thread itself. The client references its streams until
@@ -34,6 +34,7 @@ class Stream(Handle):
     """
 
     __slots__ = ("client", "array", "_functions")
+    closes = "destroy"
 
     def __init__(self, client: "Client", handle: int) -> None:
         super().__init__(handle)
@@ -73,12 +74,6 @@ class Stream(Handle):
     def __repr__(self) -> str:
         return "Stream()"
 
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.destroy()
-
 
 _LAUNCHED = ctypes.CFUNCTYPE(None, c_void_p)
 Streams = Union[None, Stream, Sequence[Stream]]
@@ -112,8 +107,10 @@ class Block(Handle):
         return Memory(self.address + offset_bytes, shape, dtype, device)
 
 
-class Allocation(Block):
+class Allocation(Closing, Block):
     """Plain zeroed memory of the daemon."""
+
+    closes = "free"
 
     def free(self, streams: Streams = None) -> None:
         """Frees the memory when all work now in the streams has run. Harmless when repeated."""
@@ -124,12 +121,6 @@ class Allocation(Block):
 
     def __repr__(self) -> str:
         return f"Allocation({self.nbytes} bytes)"
-
-    def __enter__(self) -> "Allocation":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.free()
 
 
 class Mapped(Block):
@@ -146,7 +137,7 @@ class Mapped(Block):
         return f"Mapped({self.nbytes} bytes)"
 
 
-class Watch(Handle):
+class Watch(Closing, Handle):
     """A wait for a commit by a descriptor, for an event loop. A context manager: leaving it ends the wait."""
 
     def __init__(self, client: "Client", handle: int) -> None:
@@ -179,14 +170,8 @@ class Watch(Handle):
     def __repr__(self) -> str:
         return "Watch()"
 
-    def __enter__(self) -> "Watch":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Client(Handle):
+class Client(Closing, Handle):
     """One connection. A context manager: leaving it closes the connection, which ends the session.
 
     Every method raises the ZerodError that fits the library's status. Calls may come from several threads; cork
@@ -239,12 +224,6 @@ class Client(Handle):
 
     def __repr__(self) -> str:
         return "Client()"
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def check(self, status: int) -> None:
         """Raises if the status of a call on this client is an error, or if a signal handler has raised during the call."""

@@ -9,12 +9,14 @@ from typing import Any, Iterator, Optional, Sequence
 
 from . import structs as s
 from .client import Client, Stream, Streams, handle_array, stream_array, wait_options
-from .library import Handle, calls
+from .library import Closing, Handle, calls
 from .unit import Bucket, Unit
 
 
-class Group(Handle):
+class Group(Closing, Handle):
     """One rank of a group, made by Client.join(). A context manager: leaving it leaves the group."""
+
+    closes = "leave"
 
     def __init__(self, client: Client, handle: int, rank: int, world_size: int, job: str, name: str) -> None:
         super().__init__(handle)
@@ -35,12 +37,6 @@ class Group(Handle):
 
     def __repr__(self) -> str:
         return f"Group(rank {self.rank} of {self.world_size})"
-
-    def __enter__(self) -> "Group":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
     def info(self) -> s.GroupInfo:
         info = s.GroupInfo()
@@ -217,9 +213,7 @@ class Group(Handle):
 
     def step_begin_ticket(self, options: Optional[s.StepOptions] = None) -> int:
         """step_begin() with a ticket: Client.complete(ticket, stream), then targets, and step_get()."""
-        ticket = c_uint64()
-        self.client.check(calls.step_begin(self.handle, options, None, byref(ticket)))
-        return ticket.value
+        return self._ticketed(calls.step_begin, options, None)
 
     def step_get(self, deadline_ms: int = 0) -> s.StepInfo:
         """The result of the last step. Blocks until it is known."""

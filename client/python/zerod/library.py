@@ -17,7 +17,7 @@ import weakref
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from . import errors, interrupts, structs as s
 
@@ -135,6 +135,22 @@ def _load() -> ctypes.CDLL:
         except OSError as failure:
             failures.append(str(failure))
     raise ImportError("libzerod was not found: " + "; ".join(failures) + ". Set ZEROD_LIBRARY to its path")
+
+
+C = TypeVar("C", bound="Closing")
+
+
+class Closing:
+    """A context manager: leaving it calls the method that `closes` names."""
+
+    __slots__ = ()
+    closes = "close"
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        getattr(self, self.closes)()
 
 
 class Handle:

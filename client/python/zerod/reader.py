@@ -28,6 +28,7 @@ from . import structs as s
 from .client import Allocation, Client, Mapped
 from .errors import NotFound, NotHeld, PermissionDenied, Unsupported, ZerodError
 from .interrupts import given_up
+from .library import Closing
 from .memory import KDLCUDA
 
 WEIGHTS = "zerod.weights"  # the unit that describes where the weights are, in a separate group
@@ -99,7 +100,7 @@ class Weight(NamedTuple):
                     self.shape[:dim].numel(), self.shape[dim:].numel() * size), part.shape
 
 
-class Reader:
+class Reader(Closing):
     """Reads the last commit of one group. A context manager. It is used by one thread at a time.
 
     uid: that of the job's user in the daemon, if another user reads (root, or a member of reader_groups). device: the daemon's
@@ -129,12 +130,6 @@ class Reader:
         self._maps = True  # as far as is known
         self._described: tuple[int, int] = (0, 0)  # the commit of:
         self._weights: list[Weight] = []
-
-    def __enter__(self) -> "Reader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the connection. Harmless when repeated."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from functools import wraps
 from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad
 
 from ..torch.rules import by_owner
+from .late import replaces
 
 
 def install() -> None:
     """clip_grad_norm_() raises if gradients that are not sharded differ between ranks: each rank would clip differently."""
-    plain = getattr(clip_grad, "_get_total_norm", None)  # torch 2.4 and 2.5 do not have it
-    if plain is None or hasattr(plain, "_zerod"):
+    if not hasattr(clip_grad, "_get_total_norm"):  # of torch 2.4 and 2.5
         return
 
-    @wraps(plain)
-    def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    @replaces(clip_grad, "_get_total_norm")
+    def total_norm(plain: Any, tensors: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         made = plain(tensors, *args, **kwargs)
         for owner, _ in by_owner(tensors):
@@ -33,6 +32,3 @@ def install() -> None:
                                    f"ignored_params, such as {min(owner.ignored.values())}, are each rank's own. Clip the others alone, as "
                                    "zerod.torch.clip_grad_norm_() does")
         return made
-
-    total_norm._zerod = True  # type: ignore[attr-defined]
-    clip_grad._get_total_norm = total_norm

@@ -1,12 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a function when a module has been imported: at once, or when the program imports it."""
+"""Replaces functions of other packages, at once or when the program imports their module."""
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
 import sys
+from functools import wraps
 from types import ModuleType
 from typing import Any, Callable, Optional, Sequence
+
+
+def replaces(owner: Any, name: str) -> "Callable[[Callable[..., Any]], None]":
+    """A decorator: the function replaces owner.name, once, and receives what it has replaced as its first argument."""
+    plain = getattr(owner, name)
+
+    def replace(function: Callable[..., Any]) -> None:
+        @wraps(plain)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(plain, *args, **kwargs)
+
+        call._zerod = True  # type: ignore[attr-defined]
+        if not hasattr(plain, "_zerod"):
+            setattr(owner, name, call)
+
+    return replace
 
 
 class _Loader(importlib.abc.Loader):

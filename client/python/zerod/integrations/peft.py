@@ -2,24 +2,20 @@
 """peft's merge_and_unload() of sharded modules. Tried with peft 0.21."""
 from __future__ import annotations
 
-from functools import wraps
 from typing import Any
 
 import torch
 
 from ..torch.sharded import as_plain
+from .late import replaces
 
 
 def install() -> None:
     """Harmless when repeated."""
     from peft.tuners.tuners_utils import BaseTuner
 
-    plain = BaseTuner._unload_and_optionally_merge
-    if hasattr(plain, "_zerod"):
-        return
-
-    @wraps(plain)
-    def unload(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @replaces(BaseTuner, "_unload_and_optionally_merge")
+    def unload(plain: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         """Merges masters, not weights of param_dtype. The returned part of the sharded module runs like the whole."""
         its = self.model.__dict__.get("_zerod_part_of")
         model = None if its is None else its()
@@ -29,6 +25,3 @@ def install() -> None:
             made = plain(self, *args, **kwargs)
         model.enter_by(made)
         return made
-
-    unload._zerod = True  # type: ignore[attr-defined]
-    BaseTuner._unload_and_optionally_merge = unload

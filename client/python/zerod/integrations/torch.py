@@ -2,7 +2,6 @@
 """torch.nn.parallel and torch.distributed.checkpoint.state_dict with sharded modules, for which torch has no hook."""
 from __future__ import annotations
 
-from functools import wraps
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 from ..torch import whole
 from ..torch.sharded import ShardedParameter, ShardedTensor, ShardedWrite
 from . import clip_grad
+from .late import replaces
 
 
 def install() -> None:
@@ -27,35 +27,21 @@ def install() -> None:
 
 def _refuse_ddp() -> None:
     """DistributedDataParallel with sharded parameters raises, because it would broadcast rank 0's parts."""
-    plain = nn.parallel.DistributedDataParallel.__init__
-    if hasattr(plain, "_zerod"):
-        return
-
-    @wraps(plain)
-    def init(self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    @replaces(nn.parallel.DistributedDataParallel, "__init__")
+    def init(plain: Any, self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         for name, parameter in module.named_parameters():
             if isinstance(parameter, ShardedParameter):
                 raise RuntimeError(f"DistributedDataParallel around a sharded parameter ({name}): zerod.torch sums the gradients "
                                    "of all ranks. Call the module that shard() returned")
         plain(self, module, *args, **kwargs)
 
-    init._zerod = True  # type: ignore[attr-defined]
-    nn.parallel.DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
-
 
 def _take_inputs() -> None:
     """backward(inputs=) with sharded parameters uses the whole parameters of the forward: the graph has only these."""
-    plain = torch.autograd.backward
-    if hasattr(plain, "_zerod"):
-        return
-
-    @wraps(plain)
-    def backward(tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
+    @replaces(torch.autograd, "backward")
+    def backward(plain: Any, tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False,
                  grad_variables: Any = None, inputs: Any = None) -> None:
         plain(tensors, grad_tensors, retain_graph, create_graph, grad_variables, tree_map_only(ShardedParameter, _whole_leaf, inputs))
-
-    backward._zerod = True  # type: ignore[attr-defined]
-    torch.autograd.backward = backward
 
 
 def _whole_leaf(parameter: ShardedParameter) -> torch.Tensor:
@@ -67,50 +53,34 @@ def _refuse_collectives() -> None:
     """all_reduce() and similar calls with sharded tensors raise, because torch would pass no memory to their backends."""
     from torch.distributed import distributed_c10d as c10d
 
-    for name in ("_check_single_tensor", "_check_tensor_list"):
-        plain = getattr(c10d, name)
-        if not hasattr(plain, "_zerod"):
-            setattr(c10d, name, _checked(plain))
-
-
-def _checked(plain: Any) -> Any:
-    @wraps(plain)
-    def check(given: Any, name: str) -> None:
+    def check(plain: Any, given: Any, name: str) -> None:
         for each in given if isinstance(given, (list, tuple)) else (given,):
             if isinstance(each, ShardedTensor):
                 raise ShardedWrite(f"a collective of torch.distributed on a sharded tensor ({each.part.name}), of which each rank has "
                                    "another part. zerod.torch sums gradients itself; whole() gives the whole")
         plain(given, name)
 
-    check._zerod = True  # type: ignore[attr-defined]
-    return check
+    for name in ("_check_single_tensor", "_check_tensor_list"):
+        replaces(c10d, name)(check)
 
 
 def _shard_states() -> None:
     """get_model_state_dict() and get_optimizer_state_dict() return sharded tensors, or whole ones for full_state_dict."""
     import torch.distributed.checkpoint.state_dict as states
 
-    if hasattr(states._get_model_state_dict, "_zerod"):
-        return
-    get_model, finish = states._get_model_state_dict, states._maybe_full_or_cpu_state_dict
-
-    @wraps(get_model)
-    def get_sharded(*args: Any, **kwargs: Any) -> Any:
+    @replaces(states, "_get_model_state_dict")
+    def get_sharded(plain: Any, *args: Any, **kwargs: Any) -> Any:
         whole.sharded_states += 1
         try:
-            return get_model(*args, **kwargs)
+            return plain(*args, **kwargs)
         finally:
             whole.sharded_states -= 1
 
-    @wraps(finish)
-    def finish_sharded(state: dict[str, Any], info: Any) -> dict[str, Any]:
+    @replaces(states, "_maybe_full_or_cpu_state_dict")
+    def finish_sharded(plain: Any, state: dict[str, Any], info: Any) -> dict[str, Any]:
         if info.full_state_dict:
             state = tree_map_only(ShardedTensor, lambda tensor: tensor.whole(), state)
-        return finish(state, info)
-
-    get_sharded._zerod = True  # type: ignore[attr-defined]
-    states._get_model_state_dict = get_sharded
-    states._maybe_full_or_cpu_state_dict = finish_sharded
+        return plain(state, info)
 
 
 def _stage_parts() -> None:
@@ -119,18 +89,12 @@ def _stage_parts() -> None:
         from torch.distributed.checkpoint._state_dict_stager import StateDictStager
     except ImportError:  # an older torch calls to("cpu")
         return
-    plain = StateDictStager.deepcopy_with_tensor_offload
-    if hasattr(plain, "_zerod"):
-        return
 
-    @wraps(plain)
-    def copy(self: Any, x: Any, memo: Any = None, *args: Any, **kwargs: Any) -> Any:
+    @replaces(StateDictStager, "deepcopy_with_tensor_offload")
+    def copy(plain: Any, self: Any, x: Any, memo: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, ShardedTensor):
             return plain(self, x, memo, *args, **kwargs)
         memo = {} if memo is None else memo
         if id(x) not in memo:
             memo[id(x)] = ShardedTensor(x.read_local().detach().to("cpu", copy=True), x.part)
         return memo[id(x)]
-
-    copy._zerod = True  # type: ignore[attr-defined]
-    StateDictStager.deepcopy_with_tensor_offload = copy  # type: ignore[method-assign]

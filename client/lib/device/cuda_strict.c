@@ -14,10 +14,10 @@
  *     waits for the forwarder, whose calls of the driver can wait for that work.
  */
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "client/lib/device/cuda_internal.h"
 #include "client/lib/segments/strict.h"
 
@@ -197,15 +197,11 @@ void zc_fence_forwarder_init(struct zc_fence_forwarder *forwarder)
 int zc_fence_forwarder_start(struct zerod_client *client, struct zc_fence_forwarder *forwarder,
                              struct zd_err *err)
 {
-	sigset_t all, before;
 	int error;
 
 	if (!client->strict || forwarder->running)
 		return 0;
-	(void)sigfillset(&all); /* signals are the application's threads' business */
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&forwarder->thread, NULL, forwarder_main, client);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	error = zd_thread_create(&forwarder->thread, forwarder_main, client);
 	if (error)
 		return zd_err_errno(err, error, "watching for strict views");
 	forwarder->running = true;

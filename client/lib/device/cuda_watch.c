@@ -11,10 +11,10 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "client/lib/conn/request.h"
 #include "client/lib/device/cuda_internal.h"
 
@@ -74,7 +74,6 @@ static void *watch_main(void *arg)
 
 int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_err *err)
 {
-	sigset_t all, before;
 	int error;
 
 	if (cuda->watching)
@@ -82,10 +81,7 @@ int zc_watch_start(struct zerod_client *client, struct zc_cuda *cuda, struct zd_
 	cuda->stop = eventfd(0, EFD_CLOEXEC);
 	if (cuda->stop < 0)
 		return zd_err_errno(err, errno, "watching the connection");
-	(void)sigfillset(&all); /* signals are the application's threads' business */
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&cuda->watcher, NULL, watch_main, client);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	error = zd_thread_create(&cuda->watcher, watch_main, client);
 	if (error) {
 		(void)close(cuda->stop);
 		return zd_err_errno(err, error, "watching the connection");

@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -26,6 +25,7 @@
 
 #include "base/dtype.h"
 #include "base/spin.h"
+#include "base/thread.h"
 #include "client/lib/base/interrupt.h"
 #include "client/lib/base/options.h"
 #include "client/lib/conn/request.h"
@@ -370,18 +370,6 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static int start_thread(struct zc_worker *worker, struct worker_context *context)
-{
-	sigset_t all, before;
-	int error;
-
-	(void)sigfillset(&all); /* signals are the application's threads' business */
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&worker->thread, NULL, worker_main, context);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
-}
-
 /* ---- Its life ------------------------------------------------------------------------------------------ */
 
 void zc_worker_expect(const struct zerod_client *client)
@@ -407,7 +395,7 @@ int zc_worker_start(struct zerod_client *client, struct zd_err *err)
 		context->client = client;
 		zd_arena_init(&context->arena, ARENA_BYTES);
 		zd_spin_init(&context->spin, ZC_SPIN_NS, ZC_SPIN_PROCESSORS);
-		error = start_thread(worker, context);
+		error = zd_thread_create(&worker->thread, worker_main, context);
 	}
 	if (error) {
 		if (context)

@@ -14,12 +14,12 @@
  *     epoch.
  */
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <zerod_host.h>
 
+#include "base/thread.h"
 #include "client/lib/base/enter.h"
 #include "client/lib/base/interrupt.h"
 #include "client/lib/conn/fence_wait.h"
@@ -139,19 +139,6 @@ static void *stream_main(void *arg)
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return NULL;
-}
-
-/* Signals are the application's threads' business. */
-static int start_thread(struct host_stream *stream)
-{
-	sigset_t all, before;
-	int error;
-
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&stream->thread, NULL, stream_main, stream);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
 }
 
 /* ---- Appending ----------------------------------------------------------------------------------------- */
@@ -362,7 +349,7 @@ int zerod_host_stream_create(zerod_client *client, zerod_stream **stream)
 		return zd_err_errno(err, ENOMEM, "creating a stream");
 	rc = zc_timeline_take(client, &made->base.timeline, &made->value, err);
 	if (!rc) {
-		error = start_thread(made);
+		error = zd_thread_create(&made->thread, stream_main, made);
 		if (error) {
 			rc = zd_err_errno(err, error, "starting a stream's thread");
 			zc_timeline_give(client, made->base.timeline, made->value);

@@ -61,7 +61,7 @@ static void agree_over_rail(struct zd_engine *e, struct zd_member *member, enum 
 	command.u.agree.bytes = bytes;
 	command.u.agree.what = what;
 	memcpy(command.u.agree.value, value, bytes);
-	zd_group_ref(member->group);
+	member->group->refs++;
 	zd_op_submit(e, member->group->job, &command, done, member->group, connection_aux(member, role));
 }
 
@@ -251,7 +251,7 @@ static void open_rail_comm(struct zd_engine *e, struct zd_member *member, enum z
 	memcpy(command.u.comm_open.id,
 	       cluster->ids + (size_t)(rail * ZD_NCOMM_ROLES + role) * ZD_UNIQUE_ID_BYTES,
 	       ZD_UNIQUE_ID_BYTES);
-	zd_group_ref(group);
+	group->refs++;
 	cluster->pending++;
 	zd_op_submit(e, group->job, &command, opened, group, connection_aux(member, role));
 }
@@ -293,7 +293,7 @@ void zd_cluster_connect(struct zd_engine *e, struct zd_group *group)
 	struct zd_command command = {.kind = ZD_CMD_UNIQUE_IDS, .device = group->members[0].device->index};
 	command.u.ids.count = ZD_NCOMM_ROLES;
 	command.u.ids.uid = group->job->owner->uid;
-	zd_group_ref(group);
+	group->refs++;
 	cluster->pending++;
 	zd_op_submit(e, group->job, &command, ids_made, group,
 	             connection_aux(&group->members[0], ZD_COMM_GATHERS));

@@ -108,5 +108,4 @@ static int ids_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	return 0;
 }
 
-const struct zd_request_type zd_req_unique_ids = {
-        .name = "unique_ids", .begin = ids_begin, .attempt = ids_attempt};
+const struct zd_request_type zd_req_unique_ids = {.begin = ids_begin, .attempt = ids_attempt};

@@ -190,8 +190,5 @@ static void agree_free(struct zd_request *req)
 		free(req->u.agree.result);
 }
 
-const struct zd_request_type zd_req_group_agree = {.name = "group_agree",
-                                                   .begin = agree_begin,
-                                                   .attempt = agree_attempt,
-                                                   .cancel = agree_cancel,
-                                                   .free = agree_free};
+const struct zd_request_type zd_req_group_agree = {
+        .begin = agree_begin, .attempt = agree_attempt, .cancel = agree_cancel, .free = agree_free};

@@ -129,7 +129,7 @@ static int alloc_begin(struct zd_engine *e, struct zd_request *req, struct zd_er
 		return status;
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
 	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
-	zd_job_ref(job);
+	job->refs++;
 	allocation->id = zd_next_id(e, job->owner->ids, ZD_ID_ALLOCATION);
 	(void)snprintf(allocation->name, sizeof(allocation->name), "%s",
 	               args->u.alloc.name ? args->u.alloc.name : "");
@@ -204,5 +204,5 @@ static int free_begin(struct zd_engine *e, struct zd_request *req, struct zd_err
 }
 
 const struct zd_request_type zd_req_alloc = {
-        .name = "alloc", .begin = alloc_begin, .attempt = alloc_attempt, .cancel = alloc_cancel};
-const struct zd_request_type zd_req_free = {.name = "free", .begin = free_begin};
+        .begin = alloc_begin, .attempt = alloc_attempt, .cancel = alloc_cancel};
+const struct zd_request_type zd_req_free = {.begin = free_begin};

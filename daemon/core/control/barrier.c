@@ -144,7 +144,5 @@ static void barrier_cancel(struct zd_engine *e, struct zd_request *req)
 		zd_cluster_give_up(e, req->member, "a barrier that other ranks wait at");
 }
 
-const struct zd_request_type zd_req_group_barrier = {.name = "group_barrier",
-                                                     .begin = barrier_begin,
-                                                     .attempt = barrier_attempt,
-                                                     .cancel = barrier_cancel};
+const struct zd_request_type zd_req_group_barrier = {
+        .begin = barrier_begin, .attempt = barrier_attempt, .cancel = barrier_cancel};

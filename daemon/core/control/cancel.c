@@ -13,4 +13,4 @@ static int cancel_begin(struct zd_engine *e, struct zd_request *req, struct zd_e
 	return 0;
 }
 
-const struct zd_request_type zd_req_cancel = {.name = "cancel", .begin = cancel_begin};
+const struct zd_request_type zd_req_cancel = {.begin = cancel_begin};

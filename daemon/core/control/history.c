@@ -120,7 +120,7 @@ static bool is_wanted(struct reader *reader, const struct zd_event *event)
 }
 
 /* The meaning of `value` and `number` of an event depends on its kind. */
-static void fill_figures(const struct zd_engine *e, const struct zd_event *event, Zd__Event *to)
+static void fill_figures(const struct zd_event *event, Zd__Event *to)
 {
 	switch ((enum zd_event_kind)event->kind) {
 	case ZD_EVENT_BLOCK_GIVE:
@@ -142,7 +142,7 @@ static void fill_figures(const struct zd_engine *e, const struct zd_event *event
 	case ZD_EVENT_WAIT_BEGIN:
 	case ZD_EVENT_WAIT_END:
 	case ZD_EVENT_REFUSE:
-		to->request = (char *)e->types[event->number]->name;
+		to->request = (char *)zd_request_name(event->number);
 		to->begin_ns = event->value;
 		break;
 	default:
@@ -169,7 +169,7 @@ static bool give(struct reader *reader, uint64_t seq, const struct zd_event *eve
 	to.bytes = event->bytes;
 	to.devices = devices;
 	to.n_devices = !event->device ? 0 : event->peer ? 2 : 1;
-	fill_figures(reader->e, event, &to);
+	fill_figures(event, &to);
 	if (event->job)
 		to.job = (char *)job_name(reader, event->job);
 	if (event->object)

@@ -100,10 +100,10 @@ struct zd_group *zd_group_new(struct zd_engine *e, struct zd_job *job, const str
 	zd_hash_insert(&job->group_names, &group->by_name, zd_text_hash(group->name));
 	HASH_ADD(hh, e->groups, id, sizeof(group->id), group);
 	zd_id_tree_insert(&e->listed[ZD__TABLE__GROUPS], &group->listed, group->id);
-	zd_job_ref(job);
+	job->refs++;
 	zd_job_note_group(e, job);
 	if (job->durable)
-		zd_group_ref(group);
+		group->refs++;
 	zd_journal_group(group);
 	zd_journal_group_state(group);
 	return group;
@@ -128,7 +128,7 @@ static void member_attach(struct zd_engine *e, struct zd_member *member, struct 
 	zd_member_link(e, member, session);
 	group->device_mask |= 1ull << device->index;
 	group->attached++;
-	zd_group_ref(group);
+	group->refs++;
 	zd_journal_member(member);
 	zd_dirty_group(e, group); /* the other joins wait for one rank less, or for no rank */
 	if (group->attached < group->local_world_size)
@@ -183,7 +183,7 @@ static void member_unlink(struct zd_engine *e, struct zd_member *member)
 /* In a durable job without shadows: whether the rank is lost between update_begin and commit. */
 static bool member_tears(const struct zd_member *member)
 {
-	return member->group->job->durable && !member->group->shadow && zd_member_has_uncommitted(member);
+	return member->group->job->durable && !member->group->shadow && !LIST_EMPTY(&member->uncommitted);
 }
 
 /* The other ranks know, or can know, that the group is complete. */
@@ -487,7 +487,7 @@ void zd_job_end(struct zd_engine *e, struct zd_job *job)
 {
 	struct zd_group *group;
 	zd_assert(job->durable && !job->ends);
-	zd_job_ref(job);
+	job->refs++;
 	zd_job_set_durable(e, job, false);
 	job->ends = true;
 	TAILQ_FOREACH (group, &job->groups, job_link) {
@@ -585,11 +585,8 @@ static int end_job_begin(struct zd_engine *e, struct zd_request *req, struct zd_
 	return 0;
 }
 
-const struct zd_request_type zd_req_group_join = {.name = "group_join",
-                                                  .begin = join_begin,
-                                                  .attempt = join_attempt,
-                                                  .cancel = join_cancel,
-                                                  .forms_group = true};
-const struct zd_request_type zd_req_group_leave = {.name = "group_leave", .begin = leave_begin};
-const struct zd_request_type zd_req_abort_group = {.name = "abort_group", .begin = abort_begin};
-const struct zd_request_type zd_req_end_job = {.name = "end_job", .begin = end_job_begin};
+const struct zd_request_type zd_req_group_join = {
+        .begin = join_begin, .attempt = join_attempt, .cancel = join_cancel, .forms_group = true};
+const struct zd_request_type zd_req_group_leave = {.begin = leave_begin};
+const struct zd_request_type zd_req_abort_group = {.begin = abort_begin};
+const struct zd_request_type zd_req_end_job = {.begin = end_job_begin};

@@ -59,7 +59,7 @@ static int kill_job_begin(struct zd_engine *e, struct zd_request *req, struct zd
 		if (!group->over)
 			zd_group_tell_end(e, group, "its job was killed", by);
 	}
-	zd_job_ref(job);
+	job->refs++;
 	kill_sessions(e, job, why);
 	if (job->durable)
 		zd_job_end(e, job);
@@ -67,4 +67,4 @@ static int kill_job_begin(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-const struct zd_request_type zd_req_kill_job = {.name = "kill_job", .begin = kill_job_begin};
+const struct zd_request_type zd_req_kill_job = {.begin = kill_job_begin};

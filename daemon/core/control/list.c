@@ -302,7 +302,7 @@ static bool row_session(struct listing *l, Zd__Row *row, const struct zd_session
 		if (to.n_waits == MAX_WAITS)
 			break;
 		char *out = waits[to.n_waits++], text[ZD_WAIT_TEXT];
-		int used = snprintf(out, ZD_WAIT_TEXT, "%s: ", l->e->types[req->kind]->name);
+		int used = snprintf(out, ZD_WAIT_TEXT, "%s: ", zd_request_name(req->kind));
 		wait_text(l, req, text);
 		(void)snprintf(out + used, ZD_WAIT_TEXT - (size_t)used, "%.*s", ZD_WAIT_TEXT - used - 1,
 		               text);

@@ -520,9 +520,7 @@ static int unit_read_attempt(struct zd_engine *e, struct zd_request *req, struct
 	return status;
 }
 
-const struct zd_request_type zd_req_commit_wait = {
-        .name = "commit_wait", .begin = commit_wait_begin, .attempt = commit_wait_attempt};
-const struct zd_request_type zd_req_unit_read = {.name = "unit_read",
-                                                 .begin = unit_read_begin,
-                                                 .attempt = unit_read_attempt,
-                                                 .cancel = unit_read_cancel};
+const struct zd_request_type zd_req_commit_wait = {.begin = commit_wait_begin,
+                                                   .attempt = commit_wait_attempt};
+const struct zd_request_type zd_req_unit_read = {
+        .begin = unit_read_begin, .attempt = unit_read_attempt, .cancel = unit_read_cancel};

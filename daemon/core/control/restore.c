@@ -401,7 +401,7 @@ static int restore_allocation(struct restore *restore, struct zd_journal_object 
 	if (use_id(restore, job->owner->uid, ZD_ID_ALLOCATION, &record->record, err) != 0)
 		return ZEROD_E_INVALID;
 	struct zd_allocation *allocation = zd_calloc(1, sizeof(*allocation));
-	zd_job_ref(job);
+	job->refs++;
 	zd_metadata_charge(job->owner, ZD_ALLOCATION_METADATA_BYTES);
 	allocation->id = zd_next_id(e, job->owner->ids, ZD_ID_ALLOCATION);
 	memcpy(allocation->name, record->name, sizeof(allocation->name));

@@ -347,7 +347,7 @@ static int reset_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 	if (member && req->session->naborts > 0)
 		return zd_wait_for(req, ZD_WAIT_TRANSFERS, zd_world_rank(member), req->session->naborts, 0);
 	TAILQ_FOREACH (member, &req->session->members, session_link) {
-		const struct zd_part *part = zd_shadow_find_owed(member);
+		const struct zd_part *part = LIST_FIRST(&member->owed);
 		if (part)
 			return zd_wait_for_unit(req, part->unit, ZD_WAIT_RESTORE, zd_world_rank(member), 0,
 			                        0);
@@ -374,6 +374,5 @@ static int kill_begin(struct zd_engine *e, struct zd_request *req, struct zd_err
 	return 0;
 }
 
-const struct zd_request_type zd_req_session_reset = {
-        .name = "session_reset", .begin = reset_begin, .attempt = reset_attempt};
-const struct zd_request_type zd_req_kill_session = {.name = "kill_session", .begin = kill_begin};
+const struct zd_request_type zd_req_session_reset = {.begin = reset_begin, .attempt = reset_attempt};
+const struct zd_request_type zd_req_kill_session = {.begin = kill_begin};

@@ -191,7 +191,7 @@ static void process_left(struct zd_engine *e, struct zd_op *op)
 	gone(teardown);
 	teardown->left = true;
 	teardown->op = op->id;
-	zd_job_ref(teardown->job);
+	teardown->job->refs++;
 	zd_ending_begin(e, session->owner, &teardown->ending, end_holds);
 }
 

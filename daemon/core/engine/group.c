@@ -117,11 +117,6 @@ void zd_job_note_group(struct zd_engine *e, struct zd_job *job)
 	report_job(e, job, ZD_NOTICE_JOB_BEGAN);
 }
 
-void zd_job_ref(struct zd_job *job)
-{
-	job->refs++;
-}
-
 /* Its segments refer to it until they are destroyed. Its name is free for another job at once. */
 static void end_job(struct zd_engine *e, struct zd_job *job)
 {
@@ -153,11 +148,6 @@ void zd_job_unref(struct zd_engine *e, struct zd_job *job)
 }
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
-
-void zd_group_ref(struct zd_group *group)
-{
-	group->refs++;
-}
 
 void zd_group_event(struct zd_engine *e, const struct zd_group *group, const struct zd_member *member,
                     enum zd_event_kind kind, enum zd_event_word reason)

@@ -215,7 +215,7 @@ struct zd_group {
 	uint32_t local_world_size; /* ranks in this daemon, `members` */
 	uint32_t first_rank;       /* the first of these, in the world */
 	uint32_t attached;         /* members with a session */
-	uint32_t refs;             /* attached members, durable job, units' pending work (zd_group_ref) */
+	uint32_t refs;             /* attached members, durable job, units' pending work */
 	uint64_t generation;       /* counts the ranks lost after the group was first complete */
 	/* The last generation of which ranks that only gather are told: a rank died, or a rank that ended
 	 * normally was replaced. */
@@ -328,7 +328,6 @@ struct zd_job *zd_job_new(struct zd_engine *e, uint32_t uid, const char *name, b
 struct zd_job *zd_job_find(struct zd_engine *e, uint32_t uid, const char *name);
 /* Records and reports the start of the job if this is its first group. */
 void zd_job_note_group(struct zd_engine *e, struct zd_job *job);
-void zd_job_ref(struct zd_job *job);
 void zd_job_unref(struct zd_engine *e, struct zd_job *job);
 /* Adds the member to its session's list and index, or removes it. */
 void zd_member_link(struct zd_engine *e, struct zd_member *member, struct zd_session *session);
@@ -374,7 +373,6 @@ bool zd_member_reads_on(const struct zd_member *member);
 /* zd_member_check() for such requests. */
 int zd_member_check_read(const struct zd_member *member, struct zd_err *err)
         __attribute__((warn_unused_result));
-void zd_group_ref(struct zd_group *group);
 void zd_group_unref(struct zd_engine *e, struct zd_group *group);
 /* The group's name is free from here on. */
 void zd_group_set_over(struct zd_group *group);

@@ -52,7 +52,7 @@ void zd_op_submit(struct zd_engine *e, struct zd_job *job, struct zd_command *co
 		copy_begins(e, op, command);
 	HASH_ADD(hh, e->ops, id, sizeof(op->id), op);
 	if (job) {
-		zd_job_ref(job);
+		job->refs++;
 		zd_metadata_charge(job->owner, op->metadata_bytes);
 	}
 	command->op = op->id;

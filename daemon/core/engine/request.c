@@ -13,6 +13,15 @@
 #include "core/engine/objects.h"
 #include "core/engine/request.h"
 
+const char *zd_request_name(enum zd_request_kind kind)
+{
+	static const char *const names[ZD_NREQUESTS] = {
+#define REQUEST(KIND, name) [ZD_REQ_##KIND] = #name,
+#include "core/requests.def"
+	};
+	return names[kind];
+}
+
 struct zd_event *zd_event_of_session(struct zd_engine *e, enum zd_event_kind kind,
                                      const struct zd_session *session)
 {
@@ -481,7 +490,7 @@ void zd_request_expire(struct zd_engine *e, struct zd_request *req)
 	if (req->must_end)
 		return;
 	e->events->wait_text(e, req, req->session, reason);
-	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", req->type->name,
+	zd_err_set(&err, ZEROD_E_DEADLINE, "%s: waited %llu ms for %s", zd_request_name(req->kind),
 	           (unsigned long long)((e->now_ns - req->since_ns) / 1000000u), reason);
 	drop(e, req, ZEROD_E_DEADLINE, err.text);
 }

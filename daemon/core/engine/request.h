@@ -271,7 +271,6 @@ struct zd_request {
  *   free    called after every outcome, before the memory that the request owns is freed
  */
 struct zd_request_type {
-	const char *name;
 	int (*begin)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	int (*attempt)(struct zd_engine *e, struct zd_request *req, struct zd_err *err);
 	void (*cancel)(struct zd_engine *e, struct zd_request *req);
@@ -289,6 +288,8 @@ static inline bool zd_request_gathers(const struct zd_request *req)
 	return req->type && req->type->gathers;
 }
 
+/* Returns the name of the kind, as in requests.def. */
+const char *zd_request_name(enum zd_request_kind kind);
 #define REQUEST(KIND, name) extern const struct zd_request_type zd_req_##name;
 #include "core/requests.def"
 

@@ -208,7 +208,7 @@ static void hold_for_process(struct zd_engine *e, struct zd_buffer *buffer)
 	if (!zd_deferred_teardown_hold(e, session, buffer->unit->group->job, buffer->device, watch_done,
 	                               buffer))
 		return;
-	zd_buffer_watch(buffer);
+	buffer->watches++;
 	buffer->leaving_pid = session->pid;
 }
 
@@ -360,11 +360,6 @@ struct zd_lease *zd_lease_add(struct zd_engine *e, struct zd_buffer *buffer, con
 	return lease;
 }
 
-void zd_buffer_watch(struct zd_buffer *buffer)
-{
-	buffer->watches++;
-}
-
 void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer)
 {
 	zd_assert(buffer->watches > 0);
@@ -390,7 +385,7 @@ bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_l
 	struct zd_session *session = zd_part_member(buffer->part)->session;
 	if (zd_fences_watch(e, session, buffer->unit->group->job, buffer->device->index, fences, watch_done,
 	                    buffer, 0))
-		zd_buffer_watch(buffer);
+		buffer->watches++;
 	if (--lease->uses > 0)
 		return false;
 	zd_lease_end(e, lease);

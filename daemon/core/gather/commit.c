@@ -96,11 +96,6 @@ void zd_part_changed(struct zd_part *part)
 	set_unready(part->unit, unready, first ? first->version : 0);
 }
 
-bool zd_member_has_uncommitted(const struct zd_member *member)
-{
-	return !LIST_EMPTY(&member->uncommitted);
-}
-
 /* ---- The request --------------------------------------------------------------------------------------- */
 
 static int commit_begin(struct zd_engine *e, struct zd_request *req, struct zd_err *err)
@@ -315,4 +310,4 @@ static int commit_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 }
 
 const struct zd_request_type zd_req_commit = {
-        .name = "commit", .begin = commit_begin, .attempt = commit_attempt, .cancel = commit_cancel};
+        .begin = commit_begin, .attempt = commit_attempt, .cancel = commit_cancel};

@@ -45,9 +45,6 @@ static inline void zd_part_take_commits(struct zd_part *part)
 /* Called after it. */
 void zd_part_changed(struct zd_part *part);
 
-/* Whether the loss of the ranks would tear the last commit, or undo what was written since. */
-bool zd_member_has_uncommitted(const struct zd_member *member);
-
 /* Resolves a commit in doubt when the daemons connect: all are at `step` or in doubt about it, so the group
  * is at that step now. */
 void zd_commit_resolve(struct zd_engine *e, struct zd_group *group, uint64_t step, bool torn);

@@ -139,8 +139,5 @@ static int context_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-const struct zd_request_type zd_req_context_begin = {.name = "context_begin",
-                                                     .begin = context_begin,
-                                                     .attempt = context_attempt,
-                                                     .cancel = context_given_up,
-                                                     .gathers = true};
+const struct zd_request_type zd_req_context_begin = {
+        .begin = context_begin, .attempt = context_attempt, .cancel = context_given_up, .gathers = true};

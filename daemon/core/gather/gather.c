@@ -484,7 +484,7 @@ static int gather_begin(struct zd_engine *e, struct zd_request *req, struct zd_e
 	req->u.gather.no_slot = req->args->u.gather.no_slot;
 	req->u.gather.scope = scope;
 	if (scope)
-		zd_scope_ref(scope);
+		scope->refs++;
 	else
 		memcpy(req->u.gather.tag, tag, strlen(tag) + 1); /* checked above */
 	part->users++;
@@ -735,8 +735,5 @@ bool zd_gather_lacks(const struct zd_request *req, const struct zd_part *part, u
 	return false;
 }
 
-const struct zd_request_type zd_req_gather = {.name = "gather",
-                                              .begin = gather_begin,
-                                              .attempt = gather_attempt,
-                                              .cancel = gather_cancel,
-                                              .gathers = true};
+const struct zd_request_type zd_req_gather = {
+        .begin = gather_begin, .attempt = gather_attempt, .cancel = gather_cancel, .gathers = true};

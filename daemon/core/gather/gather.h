@@ -85,9 +85,7 @@ bool zd_lease_release(struct zd_engine *e, struct zd_buffer *buffer, struct zd_l
                       const struct zd_fence_list *fences);
 /* Ends the lease with all its uses. This can free the buffer. */
 void zd_lease_end(struct zd_engine *e, struct zd_lease *lease);
-/* Adds a watch of the fences of an ended lease: the block is not freed before the matching
- * zd_buffer_unwatch(). */
-void zd_buffer_watch(struct zd_buffer *buffer);
+/* Removes a watch of the fences of an ended lease, without which the block was not freed. */
 void zd_buffer_unwatch(struct zd_engine *e, struct zd_buffer *buffer);
 
 /* Lists the device's segments with prefetched buffers that can be dropped, with their bytes, and drops those

@@ -330,4 +330,4 @@ static int save_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 }
 
 const struct zd_request_type zd_req_commit_save = {
-        .name = "commit_save", .begin = save_begin, .attempt = save_attempt, .cancel = save_cancel};
+        .begin = save_begin, .attempt = save_attempt, .cancel = save_cancel};

@@ -391,6 +391,5 @@ static int set_frozen_attempt(struct zd_engine *e, struct zd_request *req, struc
 	return 0;
 }
 
-const struct zd_request_type zd_req_set_slot = {.name = "set_slot", .begin = set_slot_begin};
-const struct zd_request_type zd_req_set_frozen = {
-        .name = "set_frozen", .begin = set_frozen_begin, .attempt = set_frozen_attempt};
+const struct zd_request_type zd_req_set_slot = {.begin = set_slot_begin};
+const struct zd_request_type zd_req_set_frozen = {.begin = set_frozen_begin, .attempt = set_frozen_attempt};

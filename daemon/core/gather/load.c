@@ -337,4 +337,4 @@ static int load_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 }
 
 const struct zd_request_type zd_req_unit_load = {
-        .name = "unit_load", .begin = load_begin, .attempt = load_attempt, .cancel = load_cancel};
+        .begin = load_begin, .attempt = load_attempt, .cancel = load_cancel};

@@ -462,4 +462,4 @@ static int place_attempt(struct zd_engine *e, struct zd_request *req, struct zd_
 }
 
 const struct zd_request_type zd_req_unit_place = {
-        .name = "unit_place", .begin = place_begin, .attempt = place_attempt, .cancel = place_cancel};
+        .begin = place_begin, .attempt = place_attempt, .cancel = place_cancel};

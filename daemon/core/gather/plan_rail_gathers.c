@@ -282,7 +282,7 @@ static void build(struct zd_engine *e, struct zd_buffer *buffer)
 	if (!exchanges_all(group)) {
 		buffer->relay.expected = (group->local_world_size - 1) * (group->cluster->nranks - 1);
 		TAILQ_INSERT_TAIL(&part->collective->sources, buffer, relay.source_link);
-		zd_buffer_watch(buffer);
+		buffer->watches++;
 		add_relays(member->session, buffer);
 	}
 	member->transfers += buffer->plan.nsteps;

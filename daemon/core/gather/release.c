@@ -102,8 +102,7 @@ static int release_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-const struct zd_request_type zd_req_release = {.name = "release",
-                                               .begin = release_begin,
+const struct zd_request_type zd_req_release = {.begin = release_begin,
                                                .attempt = release_attempt,
                                                .cancel = release_cancel,
                                                .room = ZD_RELEASE_ROOM};

@@ -143,5 +143,4 @@ static int resume_attempt(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-const struct zd_request_type zd_req_units_resume = {
-        .name = "units_resume", .begin = resume_begin, .attempt = resume_attempt};
+const struct zd_request_type zd_req_units_resume = {.begin = resume_begin, .attempt = resume_attempt};

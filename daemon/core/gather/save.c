@@ -138,7 +138,7 @@ void zd_pin(struct zd_engine *e, struct zd_pinned *pinned, struct zd_group *grou
 		return;
 	/* Shadows always hold the last commit. */
 	for (uint32_t rank = 0; rank < group->local_world_size && is_new && !group->shadow; rank++) {
-		if (zd_member_has_uncommitted(&group->members[rank]))
+		if (!LIST_EMPTY(&group->members[rank].uncommitted))
 			return;
 	}
 	if (is_new) {

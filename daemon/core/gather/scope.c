@@ -77,11 +77,6 @@ int zd_scope_find(struct zd_engine *e, const struct zd_session *session, uint64_
 	return 0;
 }
 
-void zd_scope_ref(struct zd_scope *scope)
-{
-	scope->refs++;
-}
-
 void zd_scope_unref(struct zd_scope *scope)
 {
 	zd_assert(scope->refs > 0);
@@ -126,7 +121,7 @@ static void scope_end(struct zd_engine *e, struct zd_scope *scope, struct scope_
 	while ((lease = TAILQ_FIRST(&scope->leases))) {
 		struct zd_buffer *buffer = lease->buffer;
 		if (watch) {
-			zd_buffer_watch(buffer);
+			buffer->watches++;
 			watch->buffers[watch->nbuffers++] = buffer;
 		}
 		zd_lease_end(e, lease);
@@ -261,7 +256,7 @@ static int end_begin(struct zd_engine *e, struct zd_request *req, struct zd_err 
 	zd_request_set_member(req, scope->member);
 	req->u.scope.scope = scope;
 	req->u.scope.grad = req->kind == ZD_REQ_FORWARD_END && req->args->u.forward_end.grad;
-	zd_scope_ref(scope);
+	scope->refs++;
 	return 0;
 }
 
@@ -386,13 +381,13 @@ static int end_attempt(struct zd_engine *e, struct zd_request *req, struct zd_er
 	return status;
 }
 
-const struct zd_request_type zd_req_forward_begin = {
-        .name = "forward_begin", .begin = forward_begin_begin, .attempt = forward_begin_attempt};
+const struct zd_request_type zd_req_forward_begin = {.begin = forward_begin_begin,
+                                                     .attempt = forward_begin_attempt};
 const struct zd_request_type zd_req_forward_end = {
-        .name = "forward_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+        .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
 const struct zd_request_type zd_req_claim_end = {
-        .name = "claim_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+        .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
 const struct zd_request_type zd_req_scope_abandon = {
-        .name = "scope_abandon", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+        .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
 const struct zd_request_type zd_req_context_end = {
-        .name = "context_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+        .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};

@@ -42,7 +42,6 @@ int zd_scope_new(struct zd_engine *e, struct zd_member *member, bool context, ui
 int zd_scope_find(struct zd_engine *e, const struct zd_session *session, uint64_t id, struct zd_scope **out,
                   struct zd_err *err) __attribute__((warn_unused_result));
 /* Add and drop a waiting request's reference, which retains the object but does not keep the scope open. */
-void zd_scope_ref(struct zd_scope *scope);
 void zd_scope_unref(struct zd_scope *scope);
 /* Adds the scope's lease on the buffer unless it has one. Returns whether it added the lease. */
 bool zd_scope_hold(struct zd_engine *e, struct zd_scope *scope, struct zd_buffer *buffer);

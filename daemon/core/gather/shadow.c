@@ -189,11 +189,6 @@ void zd_shadow_accept(struct zd_engine *e, struct zd_member *member)
 	}
 }
 
-const struct zd_part *zd_shadow_find_owed(const struct zd_member *member)
-{
-	return LIST_FIRST(&member->owed);
-}
-
 int zd_shadow_undone(const struct zd_part *part, struct zd_err *err)
 {
 	const struct zd_group *group = part->unit->group;

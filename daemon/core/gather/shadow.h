@@ -53,8 +53,6 @@ bool zd_shadow_rolls_back(const struct zd_group *group);
 /* Ends the updates of the rank that were undone. Called when its session is reset, so that its streams do not
  * write any more. */
 void zd_shadow_accept(struct zd_engine *e, struct zd_member *member);
-/* Finds a part of the rank that is still to be restored; NULL: none. */
-const struct zd_part *zd_shadow_find_owed(const struct zd_member *member);
 /* Restores the shard if the restore is DUE and the shard is neither written nor read. Called whenever a
  * writer or reader ends. */
 void zd_shadow_try(struct zd_engine *e, struct zd_part *part);

@@ -407,7 +407,7 @@ int zd_unit_new(struct zd_engine *e, const struct zd_session *session, struct zd
 	zd_hash_insert(&group->unit_names, &unit->by_name, zd_text_hash(unit->name));
 	TAILQ_INSERT_TAIL(&group->units, unit, group_link);
 	group->nunits++;
-	zd_group_ref(group);
+	group->refs++;
 	zd_journal_unit(unit);
 	*out = unit;
 	return 0;
@@ -699,8 +699,6 @@ static int unregister_begin(struct zd_engine *e, struct zd_request *req, struct 
 	return 0;
 }
 
-const struct zd_request_type zd_req_unit_register = {.name = "unit_register",
-                                                     .begin = register_begin,
-                                                     .attempt = register_attempt,
-                                                     .cancel = register_end};
-const struct zd_request_type zd_req_unit_unregister = {.name = "unit_unregister", .begin = unregister_begin};
+const struct zd_request_type zd_req_unit_register = {
+        .begin = register_begin, .attempt = register_attempt, .cancel = register_end};
+const struct zd_request_type zd_req_unit_unregister = {.begin = unregister_begin};

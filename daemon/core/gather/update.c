@@ -67,7 +67,7 @@ static int part_take(struct zd_engine *e, struct zd_request *req, uint64_t unit,
 		return zd_err_set(err, ZEROD_E_INVALID, "unit '%s' is given twice", part->unit->name);
 	if (part->state != from)
 		return zd_err_set(err, ZEROD_E_STATE, "unit '%s' is %s; %s needs it %s", part->unit->name,
-		                  zd_sm_name(&zd_sm_part, part->state), e->types[req->kind]->name,
+		                  zd_sm_name(&zd_sm_part, part->state), zd_request_name(req->kind),
 		                  zd_sm_name(&zd_sm_part, (uint8_t)from));
 	zd_part_move(part, to);
 	req->u.publish.parts[req->u.publish.nparts++] = part;
@@ -563,11 +563,10 @@ static void persistent_cancel(struct zd_engine *e, struct zd_request *req)
 }
 
 const struct zd_request_type zd_req_update_begin = {
-        .name = "update_begin", .begin = update_begin, .attempt = update_attempt, .cancel = update_cancel};
+        .begin = update_begin, .attempt = update_attempt, .cancel = update_cancel};
 const struct zd_request_type zd_req_publish = {
-        .name = "publish", .begin = publish_begin, .attempt = publish_attempt, .cancel = publish_cancel};
-const struct zd_request_type zd_req_set_persistent = {.name = "set_persistent",
-                                                      .begin = persistent_begin,
+        .begin = publish_begin, .attempt = publish_attempt, .cancel = publish_cancel};
+const struct zd_request_type zd_req_set_persistent = {.begin = persistent_begin,
                                                       .attempt = persistent_attempt,
                                                       .cancel = persistent_cancel,
                                                       .answered_first = true};

@@ -112,7 +112,7 @@ void zd_mappings_leave(struct zd_engine *e, struct zd_session *session)
 		struct zd_segment *segment = mapping->segment;
 		if (zd_deferred_teardown_hold(e, session, segment->job, segment->device, end_mapping_hold,
 		                              mapping)) {
-			zd_job_ref(segment->job);
+			segment->job->refs++;
 			continue;
 		}
 		mapping_free(mapping);
@@ -211,7 +211,7 @@ static void retire(struct zd_engine *e, struct zd_segment *segment)
 
 void zd_segment_end(struct zd_engine *e, struct zd_segment *segment)
 {
-	zd_job_ref(segment->job);
+	segment->job->refs++;
 	segment->prefetched_bytes = 0;
 	if (segment->state == ZD_SEGMENT_READY)
 		retire(e, segment);
@@ -450,6 +450,5 @@ static int unmapped_begin(struct zd_engine *e, struct zd_request *req, struct zd
 	return 0;
 }
 
-const struct zd_request_type zd_req_trim = {.name = "trim", .begin = trim_begin, .attempt = trim_attempt};
-const struct zd_request_type zd_req_segments_unmapped = {.name = "segments_unmapped",
-                                                         .begin = unmapped_begin};
+const struct zd_request_type zd_req_trim = {.begin = trim_begin, .attempt = trim_attempt};
+const struct zd_request_type zd_req_segments_unmapped = {.begin = unmapped_begin};

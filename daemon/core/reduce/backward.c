@@ -498,9 +498,9 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 }
 
 const struct zd_request_type zd_req_backward_begin = {
-        .name = "backward_begin", .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
+        .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
 const struct zd_request_type zd_req_backward_end = {
-        .name = "backward_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+        .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
 
 /* ---- The group's life ---------------------------------------------------------------------------------- */
 

@@ -379,6 +379,5 @@ void zd_bucket_row(const struct zd_engine *e, const struct zd_bucket *bucket, Zd
 	row->waits = scratch->wait_ptrs;
 }
 
-const struct zd_request_type zd_req_bucket_create = {
-        .name = "bucket_create", .begin = create_begin, .attempt = create_attempt};
-const struct zd_request_type zd_req_bucket_destroy = {.name = "bucket_destroy", .begin = destroy_begin};
+const struct zd_request_type zd_req_bucket_create = {.begin = create_begin, .attempt = create_attempt};
+const struct zd_request_type zd_req_bucket_destroy = {.begin = destroy_begin};

@@ -508,8 +508,6 @@ static int submit_begin(struct zd_engine *e, struct zd_request *req, struct zd_e
 	return 0;
 }
 
-const struct zd_request_type zd_req_bucket_reserve = {.name = "bucket_reserve",
-                                                      .begin = reserve_begin,
-                                                      .attempt = reserve_attempt,
-                                                      .cancel = reserve_cancel};
-const struct zd_request_type zd_req_bucket_submit = {.name = "bucket_submit", .begin = submit_begin};
+const struct zd_request_type zd_req_bucket_reserve = {
+        .begin = reserve_begin, .attempt = reserve_attempt, .cancel = reserve_cancel};
+const struct zd_request_type zd_req_bucket_submit = {.begin = submit_begin};

@@ -273,7 +273,7 @@ static int wait_attempt(struct zd_engine *e, struct zd_request *req, struct zd_e
 }
 
 const struct zd_request_type zd_req_reduce_wait = {
-        .name = "reduce_wait", .begin = wait_begin, .attempt = wait_attempt, .cancel = wait_end};
+        .begin = wait_begin, .attempt = wait_attempt, .cancel = wait_end};
 
 /* ---- Return -------------------------------------------------------------------------------------------- */
 
@@ -355,4 +355,4 @@ static int return_begin(struct zd_engine *e, struct zd_request *req, struct zd_e
 	return status;
 }
 
-const struct zd_request_type zd_req_target_return = {.name = "target_return", .begin = return_begin};
+const struct zd_request_type zd_req_target_return = {.begin = return_begin};

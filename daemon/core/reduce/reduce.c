@@ -274,7 +274,6 @@ int zd_reduction_admit(struct zd_engine *e, const struct zd_member_reduce *mr, c
 void zd_reduction_reserve(struct zd_engine *e, struct zd_entry *entry)
 {
 	const struct zd_member_reduce *mr = entry->bucket->mr;
-	(void)e;
 	if (zd_window_is_abandoned(mr->w))
 		return;
 	struct zd_reduction *r = get_reduction(e, mr, entry->part->unit);
@@ -735,4 +734,4 @@ static int skip_begin(struct zd_engine *e, struct zd_request *req, struct zd_err
 	return 0;
 }
 
-const struct zd_request_type zd_req_reduce_skip = {.name = "reduce_skip", .begin = skip_begin};
+const struct zd_request_type zd_req_reduce_skip = {.begin = skip_begin};

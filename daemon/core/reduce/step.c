@@ -670,8 +670,7 @@ static void end_cancel(struct zd_engine *e, struct zd_request *req)
 }
 
 const struct zd_request_type zd_req_step_begin = {
-        .name = "step_begin", .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
-const struct zd_request_type zd_req_step_get = {
-        .name = "step_get", .begin = get_begin, .attempt = get_attempt};
+        .begin = begin_begin, .attempt = begin_attempt, .cancel = begin_cancel};
+const struct zd_request_type zd_req_step_get = {.begin = get_begin, .attempt = get_attempt};
 const struct zd_request_type zd_req_step_end = {
-        .name = "step_end", .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};
+        .begin = end_begin, .attempt = end_attempt, .cancel = end_cancel};

@@ -86,7 +86,7 @@ void zd_storage_drop(struct zd_engine *e, struct zd_storage *storage)
 		return;
 	}
 	storage->device->quarantine_bytes += bytes;
-	zd_group_ref(group);
+	group->refs++;
 	zd_dirty(e, storage->device); /* quota and staging have room */
 }
 

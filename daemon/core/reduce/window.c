@@ -317,8 +317,7 @@ static int abandon_attempt(struct zd_engine *e, struct zd_request *req, struct z
 	return 0;
 }
 
-const struct zd_request_type zd_req_backward_abandon = {
-        .name = "backward_abandon", .begin = abandon_begin, .attempt = abandon_attempt};
+const struct zd_request_type zd_req_backward_abandon = {.begin = abandon_begin, .attempt = abandon_attempt};
 
 /* ---- Counts -------------------------------------------------------------------------------------------- */
 

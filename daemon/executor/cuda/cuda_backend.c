@@ -264,22 +264,11 @@ static struct zd_cuda_task *task_of(struct zd_backend *backend, const struct zd_
 	return zd_cuda_task_new(command, &backend->segments, signalled, watched);
 }
 
-static void submit_to_host(struct zd_backend *backend, struct zd_cuda_host_node *node,
-                           const struct zd_command *command)
-{
-	struct zd_backend_session *watched = NULL, *signalled;
-	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
-	if (command->kind == ZD_CMD_WATCH)
-		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
-	zd_host_executor_submit(&node->executor,
-	                        zd_host_task_new(command, &node->segments, signalled, watched));
-}
-
 static void cuda_collect(struct zd_backend *backend, const struct zd_command *command)
 {
 	struct zd_cuda_host_node *node = zd_cuda_host_memory_node(&backend->host, command->device);
 	if (node) {
-		submit_to_host(backend, node, command);
+		zd_host_executor_submit(&node->executor, &backend->sessions, command);
 		return;
 	}
 	zd_assert(command->device < backend->devices.count);

@@ -124,12 +124,7 @@ static void host_device_info(const struct zd_backend *backend, uint32_t device, 
 static void host_submit(struct zd_backend *backend, const struct zd_command *command)
 {
 	zd_assert(command->device < backend->ndevices);
-	struct zd_backend_session *watched = NULL, *signalled;
-	signalled = zd_backend_sessions_find(&backend->sessions, command->signal.session);
-	if (command->kind == ZD_CMD_WATCH)
-		watched = zd_backend_sessions_find(&backend->sessions, command->u.watch.session);
-	zd_host_executor_submit(&backend->executors[command->device],
-	                        zd_host_task_new(command, &backend->segments, signalled, watched));
+	zd_host_executor_submit(&backend->executors[command->device], &backend->sessions, command);
 }
 
 static int host_segment_import(struct zd_backend *backend, uint32_t device, uint32_t id, uint64_t bytes,

@@ -55,8 +55,14 @@ void zd_host_executor_deinit(struct zd_host_executor *executor)
 	executor->started = false;
 }
 
-void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_host_task *task)
+void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_backend_sessions *sessions,
+                             const struct zd_command *command)
 {
+	struct zd_backend_session *watched = NULL;
+	struct zd_backend_session *signalled = zd_backend_sessions_find(sessions, command->signal.session);
+	if (command->kind == ZD_CMD_WATCH)
+		watched = zd_backend_sessions_find(sessions, command->u.watch.session);
+	struct zd_host_task *task = zd_host_task_new(command, executor->segments, signalled, watched);
 	pthread_mutex_lock(&executor->lock);
 	STAILQ_INSERT_TAIL(&executor->submitted, task, next);
 	pthread_mutex_unlock(&executor->lock);

@@ -48,8 +48,8 @@ void zd_host_executor_deinit(struct zd_host_executor *executor);
 /* Runs the thread; the argument is the executor. Returns after a stop, when all tasks have completed. */
 void *zd_host_executor_run(void *executor);
 
-/* Submits the task, which the executor then owns. Never blocks: the lock is held for a few instructions
- * only. */
-void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_host_task *task);
+/* Submits the command. Never blocks: the lock is held for a few instructions only. */
+void zd_host_executor_submit(struct zd_host_executor *executor, struct zd_backend_sessions *sessions,
+                             const struct zd_command *command);
 
 #endif

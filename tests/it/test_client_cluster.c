@@ -101,6 +101,9 @@ TEST(test_bad_options)
 	options.local_world_size = WORLD;
 	REFUSED(&scene, &options, HYBRID_REFUSED);
 	options = cluster_options(&id);
+	options.flags = ZEROD_GROUP_SHADOW;
+	REFUSED(&scene, &options, "group 'world': ZEROD_GROUP_SHADOW needs ZEROD_GROUP_DURABLE");
+	options = cluster_options(&id);
 	options.collectives = (enum zerod_collectives)2;
 	REFUSED(&scene, &options, "group 'world': unknown value 2 of collectives");
 	id = whole_id(LOCAL - 1);

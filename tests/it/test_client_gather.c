@@ -499,6 +499,8 @@ TEST(test_bad_arguments)
 	group_options.job = NULL;
 	assert_int_equal(zerod_group_join(scene.client, &group_options, &group), ZEROD_E_INVALID);
 	assert_int_equal(zerod_target_get(scene.unit, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_group_get(scene.group, NULL), ZEROD_E_INVALID);
+	assert_int_equal(zerod_group_get(NULL, NULL), ZEROD_E_INVALID);
 	assert_int_equal(zerod_target_get(scene.unit, OPTIONS_OF(zerod_target, .data = NULL)), ZEROD_E_STATE);
 	assert_int_equal(zerod_free(NULL, NULL, 0), ZEROD_E_INVALID);
 	assert_int_equal(zerod_group_leave(NULL, NULL), ZEROD_OK);

@@ -209,29 +209,6 @@ CONTRACT_TEST(test_reserve_larger_than_any_bucket)
 
 /* ---- Lists of units ------------------------------------------------------------------------------------ */
 
-CONTRACT_TEST(test_unit_given_twice)
-{
-	static const float data[NUMEL];
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	zerod_unit *twice[] = {other.at[0], unit.at[0], unit.at[0]};
-	struct zerod_source sources[] = {{sizeof(struct zerod_source), unit.at[0], data},
-	                                 {sizeof(struct zerod_source), unit.at[0], data}};
-	REFUSED(c, rank->client, zerod_update_begin(twice, 3, NULL, NULL), ZEROD_E_INVALID,
-	        "unit 'w' is given twice");
-	OK(rank->client, zerod_update_begin(twice, 2, NULL, NULL));
-	REFUSED(c, rank->client, zerod_publish(twice, 3, NULL, 0, NULL, NULL), ZEROD_E_INVALID,
-	        "unit 'w' is given twice");
-	REFUSED(c, rank->client, zerod_publish_from(sources, 2, ZEROD_FLOAT32, NULL, NULL, NULL),
-	        ZEROD_E_INVALID, "unit 'w' is given twice");
-	OK(rank->client, zerod_publish(twice, 2, NULL, 0, NULL, NULL));
-	contract_close(c);
-}
-
 /* No client is known then, so that the text is for every client. */
 CONTRACT_TEST(test_no_units)
 {
@@ -251,29 +228,6 @@ CONTRACT_TEST(test_no_units)
 	      "units is NULL, count is 0");
 	FAILS(rank->client, zerod_publish_from(NULL, 0, ZEROD_FLOAT32, NULL, NULL, NULL), ZEROD_E_INVALID,
 	      "sources is NULL, count is 0");
-	contract_close(c);
-}
-
-/* Its gradient is in the target until the step has ended. */
-CONTRACT_TEST(test_unregister_before_the_step)
-{
-	struct contract_unit unit, other;
-	struct contract *c;
-	struct contract_sum sum = {&unit, 3, 1};
-	zerod_bucket *buckets[2];
-
-	open_units(&c, &unit, &other);
-	for (uint32_t i = 0; i < 2; i++)
-		buckets[i] = contract_bucket(&c->ranks[i], 65536, 2);
-	contract_backward_all(c, 3, true);
-	for (uint32_t i = 0; i < 2; i++)
-		contract_reduce(&c->ranks[i], buckets[i], &unit, 1, NULL);
-	contract_backward_end_all(c);
-	REFUSED(c, c->ranks[0].client, zerod_unit_unregister(unit.at[0], NULL), ZEROD_E_BUSY,
-	        "unit 'w' has a place in the target that rank 0 bound in backward 1");
-	contract_expect_step(c, &sum, 1);
-	for (uint32_t i = 0; i < 2; i++)
-		OK(c->ranks[i].client, zerod_unit_unregister(unit.at[i], NULL));
 	contract_close(c);
 }
 
@@ -325,39 +279,5 @@ CONTRACT_TEST(test_reserved_fields)
 	        ZEROD_E_INVALID, "reduce_options: reserved");
 	REFUSED(c, client, zerod_alloc(client, &alloc, &allocation, &data), ZEROD_E_INVALID,
 	        "alloc_options: reserved");
-	contract_close(c);
-}
-
-/* ---- Dtypes -------------------------------------------------------------------------------------------- */
-
-#define NFLOAT8S 2 /* dtypes of gradients, but not of their sums */
-
-/* Sums are taken in float32, into floating point. */
-CONTRACT_TEST(test_dtypes_that_no_target_holds)
-{
-	static const enum zerod_dtype dtypes[] = {ZEROD_FLOAT8_E4M3, ZEROD_FLOAT8_E5M2, ZEROD_INT8,
-	                                          ZEROD_INT16,       ZEROD_INT32,       ZEROD_INT64,
-	                                          ZEROD_UINT8,       ZEROD_BOOL};
-	struct zerod_bucket_options gradients = ZEROD_INIT(gradients);
-	struct zerod_backward_options backward = ZEROD_INIT(backward);
-	struct contract_unit unit, other;
-	struct contract_rank *rank;
-	struct contract *c;
-	zerod_bucket *bucket = NULL;
-
-	open_units(&c, &unit, &other);
-	rank = &c->ranks[0];
-	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
-		gradients.dtype = dtypes[i];
-		if (i >= NFLOAT8S)
-			REFUSED(c, rank->client, zerod_bucket_create(rank->group, &gradients, &bucket),
-			        ZEROD_E_UNSUPPORTED, zerod_dtype_name(dtypes[i]));
-		backward.target_dtype = dtypes[i];
-		REFUSED(c, rank->client, zerod_backward_begin(rank->group, &backward), ZEROD_E_UNSUPPORTED,
-		        zerod_dtype_name(dtypes[i]));
-	}
-	assert_null(bucket);
-	contract_backward_all(c, 3, false); /* none was begun */
-	contract_backward_end_all(c);
 	contract_close(c);
 }

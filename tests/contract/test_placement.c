@@ -299,18 +299,3 @@ CONTRACT_TEST(test_a_rank_that_is_replaced)
 	expect_place(&s, 0, 1);
 	contract_close(s.c);
 }
-
-CONTRACT_TEST(test_without_host_memory)
-{
-	bool together = contract_gathers_together();
-	struct scene s;
-
-	if (contract_on_host())
-		skip();
-	s = (struct scene){.c = contract_open(NULL)};
-	contract_device_unit(s.c, "w", NUMEL, &s.unit);
-	place_all(&s, ZEROD_UNIT_ON_HOST, ZEROD_E_UNSUPPORTED,
-	          together ? "units on the host are gathered within one daemon only"
-	                   : "this daemon has no host memory");
-	contract_close(s.c);
-}

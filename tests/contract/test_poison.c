@@ -165,22 +165,3 @@ CONTRACT_TEST(test_with_strict)
 	}
 	contract_close(c);
 }
-
-/* A program that is not changed. */
-CONTRACT_TEST(test_environment)
-{
-	struct contract_unit unit;
-	struct contract *c;
-	const void *view;
-
-	assert_int_equal(setenv("ZEROD_POISON", "1", 1), 0);
-	c = contract_open(NULL);
-	assert_int_equal(unsetenv("ZEROD_POISON"), 0);
-	contract_plain_unit(c, "w", NUMEL, &unit);
-	contract_publish_all(c, &unit);
-	view = contract_gather(&c->ranks[1], &unit, NULL);
-	contract_release(&c->ranks[1], &unit, NULL);
-	await_fills(c);
-	CHECK_BYTES(shows_nan(&unit, view));
-	contract_close(c);
-}

@@ -457,22 +457,3 @@ CONTRACT_TEST(test_commit_of_another_step_is_a_mismatch)
 	contract_finish(task);
 	contract_close(c);
 }
-
-static void commit_own_step(struct contract_rank *rank, void *arg)
-{
-	(void)arg;
-	FAILS(rank->client, zerod_commit(rank->group, 7 + contract_daemon_of(rank), NULL), ZEROD_E_MISMATCH,
-	      "commits step");
-}
-
-/* Then all hear of it, and may agree on another one. */
-CONTRACT_TEST(test_daemons_commit_different_steps)
-{
-	contract_needs(CONTRACT_TWO_DAEMONS);
-	struct contract *c = contract_open(&(struct contract_options){.world_size = 4, .devices = 2});
-	uint64_t step = 9;
-
-	contract_run(c, commit_own_step, NULL);
-	contract_run(c, commit_step, &step);
-	contract_close(c);
-}

@@ -89,19 +89,6 @@ static void start_daemon(struct zd_daemon *daemon)
 
 static char env[64];
 
-CASE_TEST(test_killed_trainer, env)
-{
-	struct zd_daemon daemon;
-	struct case_process trainer;
-
-	start_daemon(&daemon);
-	trainer = start_trainer(&daemon, false);
-	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", true);
-	case_kill(&trainer);
-	zeroctl_wait_table(daemon.socket_path, "jobs", "\"job\"", false);
-	assert_int_equal(zd_daemon_stop(&daemon), 0);
-}
-
 CASE_TEST(test_forked_child_keeps_the_memory, env)
 {
 	struct zd_daemon daemon;

@@ -170,29 +170,6 @@ static void form_again(struct world *world)
 	all_do(world, rank_gather);
 }
 
-static void rank_gather_its_own(struct rank *rank)
-{
-	void *whole;
-
-	TRY(rank, zerod_gather(rank->units[rank->number / LOCAL], NULL, rank->stream, &whole));
-	TRY(rank, zerod_stream_synchronize(rank->stream));
-}
-
-/* The ranks of one daemon gather another unit than those of the other one. */
-CASE_TEST(test_check_names_both)
-{
-	struct world *world = world_open("check = yes\n");
-
-	world_form(world);
-	all_do(world, rank_publish);
-	some_do(world, ALL_RANKS, rank_gather_its_own);
-	some_do(world, ALL_RANKS, rank_ask_why);
-	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "gather of version 1 of 'a'");
-	expect_failed(world, ALL_RANKS, ZEROD_E_MISMATCH, "gather of version 1 of 'b'");
-	form_again(world);
-	world_close(world);
-}
-
 static void rank_join_differently(struct rank *rank)
 {
 	rank_join_with(rank, rank->number < LOCAL ? 0 : ZEROD_GROUP_DURABLE);

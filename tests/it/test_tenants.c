@@ -374,23 +374,6 @@ CLOSE_ALL_TEST(test_devices_of_a_socket)
 	(void)raw_expect(&raw, send_alloc(&raw, "j", 3), 0);
 }
 
-CLOSE_ALL_TEST(test_devices_of_users)
-{
-	if (geteuid() != 0)
-		skip();
-	start("[grants]\nuser:200012345 = 0\nuser:200012345 = 2\n");
-	open_as(&raw, daemon_of_tenants.socket_path, TENANT_UID);
-	expect_devices(&raw, "okdeniedokdenied");
-	expect_denied(&raw, 1);
-	(void)raw_expect(&raw, send_alloc(&raw, "j", 2), 0);
-	open_as(&other, daemon_of_tenants.socket_path, OTHER_UID);
-	expect_devices(&other, "denieddenieddenieddenied");
-	expect_denied(&other, 0);
-	raw_close(&other);
-	raw_open(&other, daemon_of_tenants.socket_path); /* an administrator */
-	expect_devices(&other, "okokokok");
-}
-
 /* A session keeps what it had when it was opened; the next one has what is granted then. */
 CLOSE_ALL_TEST(test_reload)
 {

@@ -262,24 +262,6 @@ static pthread_t start_trim(struct trimming *trimming, zerod_client *client)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-TEST(dead_process_holds_nothing_up)
-{
-	struct scene scene = scene_open();
-	json_int_t before = segment_bytes();
-	struct trimming trimming;
-	pthread_t thread = start_trim(&trimming, scene.me.client);
-	json_int_t shards;
-
-	await_wait(scene.other.pid);
-	kill_other(&scene.other);
-	assert_int_equal(pthread_join(thread, NULL), 0);
-	assert_int_equal(trimming.status, 0);
-	assert_true(trimming.freed_bytes >= UNIT_BYTES);
-	shards = segment_bytes();
-	assert_true(shards > 0 && shards < before);
-	zerod_close(scene.me.client);
-}
-
 TEST(zeroctl_trims)
 {
 	struct scene scene = scene_open();

@@ -97,8 +97,6 @@ CASE_TEST(test_daemon_sees_the_stream_when_access_is_gone)
 
 /* ---- main ---------------------------------------------------------------------------------------------- */
 
-#define ONE_GPU "ZD_DOUBLE_DEVICES=1" /* where clients copy their own slices */
-
 int main(int argc, char **argv)
 {
 	return scene_main(argc, argv);

@@ -15,7 +15,6 @@
 #include "tests/support/test.h"
 
 #define TENANT_UID 200012345u
-#define OTHER_UID  200012346u
 #define NRANKS     3
 #define NUMEL      300u
 #define CANNOT     77

@@ -34,6 +34,17 @@ static void assert_nothing_left(void)
 	closedir(dir);
 }
 
+/* Runs zerobench to its end, which is of this status and says this. */
+static void expect_end(const char *const *args, int status, const char *text)
+{
+	struct program program;
+	program_start(&program, args, NULL);
+	program_wait(&program);
+	if (program.status != status || !strstr(program.err_text, text))
+		fail_msg("%d: %s", program.status, program.err_text);
+	program_free(&program);
+}
+
 static json_t *run_json(const char *const *args)
 {
 	struct program program;
@@ -126,19 +137,10 @@ TEST(wrong_usage_is_named)
 	                                {"-f", "1"},       {"-d", "double"}, {"-n", "many"}};
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		const char *const args[] = {"zerobench", wrong[i][0], wrong[i][1], NULL};
-		struct program program;
-		program_start(&program, args, NULL);
-		program_wait(&program);
-		assert_int_equal(program.status, 2);
-		assert_non_null(strstr(program.err_text, wrong[i][1]));
-		program_free(&program);
+		expect_end(args, 2, wrong[i][1]);
 	}
 	const char *const args[] = {"zerobench", "--socket", "/nonexistent/zerod.sock", NULL};
-	struct program program;
-	program_start(&program, args, NULL);
-	program_wait(&program);
-	assert_int_equal(program.status, 25);
-	program_free(&program);
+	expect_end(args, 25, "/nonexistent/zerod.sock");
 }
 
 /* The exit status says whether a target was missed, whichever it is on this machine. */
@@ -181,12 +183,7 @@ TEST(options_without_effect_are_refused)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const char *const *given = cases[i].args;
 		const char *const args[] = {"zerobench", given[0], given[1], given[2], given[3], NULL};
-		struct program program;
-		program_start(&program, args, NULL);
-		program_wait(&program);
-		assert_int_equal(program.status, 2);
-		assert_non_null(strstr(program.err_text, cases[i].text));
-		program_free(&program);
+		expect_end(args, 2, cases[i].text);
 	}
 }
 
@@ -199,12 +196,7 @@ TEST(a_backend_is_a_private_daemons)
 	json_decref(run_json(args));
 	unsetenv("ZEROD_SOCKET");
 	const char *const both[] = {"zerobench", "--socket", "/x", "--backend", "host", NULL};
-	struct program program;
-	program_start(&program, both, NULL);
-	program_wait(&program);
-	assert_int_equal(program.status, 2);
-	assert_non_null(strstr(program.err_text, "--backend needs a new one"));
-	program_free(&program);
+	expect_end(both, 2, "--backend needs a new one");
 }
 
 /* One rank's failure is everybody's end, with its words. */
@@ -214,13 +206,7 @@ TEST(a_failing_rank_ends_the_run)
 	assert_int_equal(zd_daemon_start(NULL, &node), 0); /* two devices of 64 MiB */
 	const char *const args[] = {"zerobench",      "-b", "1G", "-e", "1G", "-n", "1", "--socket",
 	                            node.socket_path, NULL};
-	struct program program;
-	program_start(&program, args, NULL);
-	program_wait(&program);
-	assert_int_equal(program.status, 18);
-	assert_non_null(strstr(program.err_text, "process "));
-	assert_non_null(strstr(program.err_text, "NO_MEMORY"));
-	program_free(&program);
+	expect_end(args, 18, "NO_MEMORY");
 	assert_int_equal(zd_daemon_stop(&node), 0);
 }
 

@@ -12,9 +12,12 @@
 
 static _Thread_local bool asks_never;
 
-void zc_ask_never(bool never)
+bool zc_ask_never(bool never)
 {
+	bool before = asks_never;
+
 	asks_never = never;
+	return before;
 }
 
 uint64_t zc_ask_from(const struct zerod_client *client)

@@ -8,8 +8,9 @@
 
 #include <zerod.h>
 
-/* Whether the program is asked in the calling thread. False in threads of the library, and under a lock. */
-void zc_ask_never(bool never);
+/* Whether the program is never asked in the calling thread: in threads of the library, and under a lock.
+ * Returns the former setting. */
+bool zc_ask_never(bool never);
 /* Returns the time from which a wait that starts now asks the program; UINT64_MAX: never. */
 uint64_t zc_ask_from(const struct zerod_client *client);
 /* Asks the program if the time has come, and returns whether the wait shall end. Without any lock. */

@@ -229,10 +229,11 @@ static void leave(struct zerod_client *client)
 void zerod_close(zerod_client *client)
 {
 	zerod_stream *stream;
+	bool asked_never;
 
 	if (!client)
 		return;
-	client->interrupted = NULL;
+	asked_never = zc_ask_never(true); /* the client's own threads still read `interrupted` */
 	client->deadline_ms = GOODBYE_MS; /* of waits for a daemon that does not reply */
 	if (zc_is_forked(client))
 		client->strict = false; /* a child's views remain as at the fork */
@@ -252,6 +253,7 @@ void zerod_close(zerod_client *client)
 		zc_worker_stop(client); /* on GPUs it has ended with them */
 	client->strict = false;         /* the mappings go as a whole */
 	free_client(client);
+	(void)zc_ask_never(asked_never);
 }
 
 /* ---- The hello ----------------------------------------------------------------------------------------- */

@@ -88,7 +88,7 @@ class Vllm(unittest.TestCase):
                               env={**os.environ, "ZEROD_SOCKET": test_frameworks.daemon.socket, "OMP_NUM_THREADS": "1"},
                               capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("vLLM generates on cpu", done.stdout)
+        self.assertIn("vLLM generates on the CPU", done.stdout)
         rewards = [float(each) for each in re.findall(r"reward ([0-9.]+)", done.stdout)]
         self.assertGreater(rewards[-1], 3 * rewards[0])
 

@@ -16,7 +16,8 @@ import importlib.util
 import os
 import tempfile
 import time
-from typing import Any, Callable
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -91,15 +92,25 @@ def transformers_engine(address: dict[str, Any], device: torch.device) -> Engine
     return take, generate
 
 
-def engine(pipe: Any, address: dict[str, Any], world: int, prompts: int, group: int) -> None:
+@contextmanager
+def only_gpu_after(world: int) -> Iterator[None]:
+    """Processes that start now see one GPU: the one after those of the ranks, or the first."""
+    former = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = former.split(",") if former else [str(number) for number in range(torch.cuda.device_count())]
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[world if world < len(gpus) else 0]
+    yield
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if former is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = former
+
+
+def engine(pipe: Any, address: dict[str, Any], prompts: int, group: int) -> None:
     """Sends (answers, milliseconds of the transfer) for each requested step."""
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", world if world < torch.cuda.device_count() else 0)
-        torch.cuda.set_device(device)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name, make_engine = ("vLLM", vllm_engine) if importlib.util.find_spec("vllm") else ("transformers", transformers_engine)
     take, generate = make_engine(address, device)
-    print(f"{name} generates on {device}", flush=True)
+    print(f"{name} generates on {'GPU ' + os.environ['CUDA_VISIBLE_DEVICES'] if device.type == 'cuda' else 'the CPU'}", flush=True)
     while (step := pipe.recv()) is not None:
         began = time.monotonic()
         take(step)
@@ -144,8 +155,9 @@ def main() -> None:
     if rank == 0:
         context = multiprocessing.get_context("spawn")
         pipe, other = context.Pipe()
-        process = context.Process(target=engine, args=(other, address, world, args.prompts, args.group), daemon=True)
-        process.start()
+        process = context.Process(target=engine, args=(other, address, args.prompts, args.group), daemon=True)
+        with only_gpu_after(world):
+            process.start()
         other.close()  # if the engine ends, recv() raises EOFError
 
     for update in range(1, args.updates + 1):

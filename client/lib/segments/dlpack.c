@@ -59,20 +59,22 @@ static bool set_extents(struct dlpack_tensor *tensor, const int64_t *shape)
 void *zerod_dlpack_new(void *data, int32_t device_type, int32_t device_id, int32_t ndim, const int64_t *shape,
                        uint8_t code, uint8_t bits)
 {
-	size_t count = ndim > 0 ? (size_t)ndim : 0;
-	struct dlpack_tensor *tensor = calloc(1, sizeof(*tensor) + 2 * count * sizeof(*tensor->extents));
+	struct dlpack_tensor *tensor;
 
+	if (ndim < 0)
+		return NULL;
+	tensor = calloc(1, sizeof(*tensor) + 2 * (size_t)ndim * sizeof(*tensor->extents));
 	if (!tensor)
 		return NULL;
 	tensor->data = data;
 	tensor->device_type = device_type;
 	tensor->device_id = device_id;
-	tensor->ndim = (int32_t)count;
+	tensor->ndim = ndim;
 	tensor->code = code;
 	tensor->bits = bits;
 	tensor->lanes = 1;
 	tensor->shape = tensor->extents;
-	tensor->strides = tensor->extents + count;
+	tensor->strides = tensor->extents + ndim;
 	tensor->deleter = delete_tensor;
 	if (!set_extents(tensor, shape) || device_type != DEVICE_CPU)
 		return tensor;

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from ctypes import byref, c_uint64, c_void_p
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
 from . import private as private_daemon
@@ -33,30 +33,34 @@ class Stream(Closing, Handle):
     destroy(), so that functions run even if the program has dropped the stream.
     """
 
-    __slots__ = ("client", "array", "_functions")
+    __slots__ = ("client", "array", "_functions", "_lock")
     closes = "destroy"
 
     def __init__(self, client: "Client", handle: int) -> None:
         super().__init__(handle)
         self.client = client
         self.array = (c_void_p * 1)(handle)
-        self._functions: dict[int, Any] = {}  # that can still run, by their numbers
-        self._numbers = count()
+        self._functions: list[Any] = []  # that can still run
+        self._lock = threading.RLock()  # a signal handler can use the stream
         client.streams.add(self)
 
     def launch(self, function: Callable[[], None]) -> None:
         """Appends function() to a stream of the CPU. It must not raise: its exception is only printed."""
         handle = self.handle
         made = _LAUNCHED(lambda _: function())
-        self._functions[next(self._numbers)] = made
-        self.client.check(calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None))
+        with self._lock:
+            self._functions.append(made)
+            status = calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None)
+        self.client.check(status)
 
     def synchronize(self) -> None:
         """Blocks until all work in the stream has run. DeviceFailed, Aborted."""
-        before = list(self._functions)  # another thread can launch one meanwhile
+        with self._lock:
+            before = list(self._functions)  # another thread can launch functions meanwhile
         self.client.check(calls.stream_synchronize(self.handle))
-        for each in before:
-            self._functions.pop(each, None)
+        ended = set(map(id, before))
+        with self._lock:
+            self._functions = [each for each in self._functions if id(each) not in ended]
 
     def destroy(self) -> None:
         """Drains and frees a stream of the CPU. Of a GPU's stream it frees only the handle. Harmless when repeated."""

@@ -81,7 +81,15 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [py_object, c_ch
 # Capsules that a consumer can still take. A destructor would be a function of Python. It would run, as the deleter of a tensor, while
 # an exception is raised: Python then loses the exception, or ends with a segmentation fault.
 _offered: "deque[Any]" = deque()
-_OWN = 2  # references to a capsule that no other code has
+
+
+def _count_own() -> int:
+    """How many references Python counts to an object that only a local variable has: 2, from Python 3.14 on 1."""
+    capsule = object()
+    return sys.getrefcount(capsule)
+
+
+_OWN = _count_own()
 
 
 def _free_dropped() -> None:
@@ -99,7 +107,7 @@ def _free_dropped() -> None:
 
 def capsule(address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int] = (KDLCPU, 0)) -> Any:
     """A DLPack capsule, row-major, over `shape` elements of dtype at the address. It owns no memory, but host memory remains
-    mapped. The next call frees what a capsule has that was dropped, and not taken.
+    mapped. The next call frees the tensors of capsules that were dropped before a consumer took them.
 
     device is DLPack's (type, id): (KDLCPU, 0), or (KDLCUDA, n) with n as this process's number of the GPU. NotHeld: freed host
     memory.

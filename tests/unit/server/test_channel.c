@@ -100,21 +100,6 @@ static void read_one(const struct scene *scene)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
-TEST(test_packets_come_one_by_one)
-{
-	struct scene scene;
-
-	open_scene(&scene);
-	client_says(&scene, "one");
-	client_says(&scene, "two");
-	run_loop(&scene);
-	assert_int_equal(scene.npackets, 1);
-	assert_string_equal(scene.last, "one");
-	run_loop(&scene);
-	assert_string_equal(scene.last, "two");
-	close_scene(&scene);
-}
-
 /* A client that does not read is told nothing more, and may still say something. */
 TEST(test_no_room_is_told_and_passes)
 {

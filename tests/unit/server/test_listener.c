@@ -107,18 +107,6 @@ static void pump(struct scene *scene)
 		(void)uv_run(&scene->loop.uv, UV_RUN_NOWAIT);
 }
 
-SCENE_TEST(test_accepts_all)
-{
-	int socks[CLIENTS];
-
-	for (int i = 0; i < CLIENTS; i++)
-		socks[i] = dial(scene);
-	pump(scene);
-	assert_int_equal(scene->naccepted, CLIENTS);
-	for (int i = 0; i < CLIENTS; i++)
-		(void)close(socks[i]);
-}
-
 /* No descriptor is left but the spare one: each connection is closed, and the next served when there are some
  * again. */
 SCENE_TEST(test_descriptors_run_out)

@@ -106,54 +106,6 @@ SCENE_TEST(test_segments_come_once)
 	(void)close(rank.sock);
 }
 
-/* 32 pairs in one packet: 64 replies, in order and in one packet. */
-SCENE_TEST(test_batch_of_pairs)
-{
-	struct rank rank = make_rank(scene);
-	Zd__Request requests[64];
-	Zd__Request *batch[64];
-	Zd__Gather gather = ZD__GATHER__INIT;
-	Zd__Release release = ZD__RELEASE__INIT;
-	struct delivery delivery;
-
-	/* The copy stays, so that each gather finds it there. */
-	assert_int_equal(scene_status(scene, rank.sock,
-	                              RAW(SET_PERSISTENT, set_persistent, SetPersistent, .unit = rank.unit,
-	                                  .persistent = true)),
-	                 0);
-	gather.unit = release.unit = rank.unit;
-	gather.tag = release.tag = (char *)"t";
-	for (size_t i = 0; i < 64; i++) {
-		requests[i] = (Zd__Request)ZD__REQUEST__INIT;
-		requests[i].id = ++scene->last_id;
-		requests[i].body_case = i % 2 ? ZD__REQUEST__BODY_RELEASE : ZD__REQUEST__BODY_GATHER;
-		if (i % 2)
-			requests[i].release = &release;
-		else
-			requests[i].gather = &gather;
-		batch[i] = &requests[i];
-	}
-	/* The first round makes the copy, and may be answered in parts. */
-	for (unsigned round = 0; round < 2; round++) {
-		size_t answered = 0;
-		unsigned packets = 0;
-
-		scene_send(rank.sock, batch, 64);
-		while (answered < 64) {
-			delivery = scene_receive(scene, rank.sock);
-			for (size_t i = 0; i < delivery.packet->n_replies; i++)
-				assert_int_equal(delivery.packet->replies[i]->status, 0);
-			answered += delivery.packet->n_replies;
-			packets++;
-			delivery_free(&delivery);
-		}
-		assert_int_equal(answered, 64);
-		if (round == 1)
-			assert_int_equal(packets, 1);
-	}
-	(void)close(rank.sock);
-}
-
 SCENE_TEST(test_list_is_paged)
 {
 	struct rank rank = {.sock = scene_session(scene)};
@@ -274,25 +226,6 @@ SCENE_TEST(test_killed_session)
 	assert_int_equal(scene_status(scene, scene->witness, request), 0);
 	scene_expect_refusal(scene, victim, ZEROD_E_ABORTED, "ended by session");
 	assert_int_equal(scene_status(scene, scene->witness, request), ZEROD_E_NOT_FOUND);
-}
-
-/* A client goes away with a request outstanding: nothing of it is left, and no reply is looked for it. */
-SCENE_TEST(test_gone_while_waiting)
-{
-	int sock = scene_session(scene);
-	Zd__Request *request = RAW(GROUP_JOIN, group_join, GroupJoin, .job = (char *)"job",
-	                           .group = (char *)"world", .world_size = 2);
-	Zd__Request *batch[] = {request};
-
-	request->id = 1;
-	request->deadline_ms = 60000;
-	scene_send(sock, batch, 1);
-	scene_check_witness(scene);
-	assert_int_equal(zd_api_session_count(&scene->api), 2);
-	(void)close(sock);
-	while (zd_api_session_count(&scene->api) > 1)
-		(void)zd_loop_run_once(&scene->loop, true);
-	zd_engine_check(scene->api.bridge.engine);
 }
 
 SCENE_TEST(test_deadline)

@@ -82,21 +82,6 @@ static void finish(struct scene *scene)
 	while (scene->api.conns.users.nwith_tasks > 0);
 }
 
-USER_TEST(test_one_request_a_turn)
-{
-	int sock = scene_session(scene);
-	uint64_t last = 0;
-
-	send_batch(sock, 1, ZD_MAX_BATCH);
-	for (uint64_t i = 1; i <= ZD_MAX_BATCH; i++) {
-		turn(scene);
-		last = take_replies(scene, sock, last);
-		assert_int_equal(last, i);
-	}
-	assert_int_equal(scene->api.conns.users.nwith_tasks, 0);
-	(void)close(sock);
-}
-
 /* Further packets of a client are handled behind the rest of its first one. */
 USER_TEST(test_order_of_one_client)
 {

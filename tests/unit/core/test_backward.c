@@ -160,6 +160,19 @@ ENGINE_TEST(test_boundary_must_agree)
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
 
+ENGINE_TEST(test_no_room_for_the_target)
+{
+	struct core_reducers g;
+	uint64_t unit = new_pair(&g, core);
+	zd_engine_set_quota(core_engine(core), 1024 + 100);
+	core_expect_error(core, core_backward(&g.team, 0, 3, true), ZEROD_E_QUOTA, "1124");
+	zd_engine_set_quota(core_engine(core), 0);
+	core_reducers_begin(&g, 3, true); /* as if it had not been asked for */
+	core_reduce_all(&g, unit, 1.0f);
+	core_reducers_end(&g);
+	core_check_step(&g, 1, 1, 1.0f);
+}
+
 /* Requests of a backward may follow its beginning at once: they wait while that waits for memory. */
 ENGINE_TEST(test_requests_behind_a_beginning)
 {

@@ -77,18 +77,6 @@ TEAM_TEST(test_a_lost_rank)
 	core_expect(team->core, last, 0);
 }
 
-/* A rank that has not been told of a lost one is told here, once. */
-TEAM_TEST(test_a_silent_rank_is_told)
-{
-	core_close(team->core, team->session[1]);
-	team->session[1] = core_open(team->core, CORE_ALICE);
-	core_join_ok(team->core, team->session[1],
-	             &(struct core_join){.world_size = RANKS, .rank = 1, .device = 1});
-	core_expect_error(team->core, reach(team, 0), ZEROD_E_PEER_LOST,
-	                  "another session may have its place");
-	core_expect_waits(team->core, reach(team, 0), "rank 1 to reach the barrier");
-}
-
 /* ---- Several daemons ----------------------------------------------------------------------------------- */
 
 #define WORLD 4u
@@ -166,4 +154,13 @@ NODES_TEST(test_deadlines_between_daemons)
 	core_expect_error(team->core, late, ZEROD_E_DEADLINE, "ranks of other daemons");
 	core_expect_error(team->core, other, ZEROD_E_ABORTED,
 	                  "rank 0 gave up a barrier that other ranks wait at");
+}
+
+NODES_TEST(test_a_lost_rank_between_daemons)
+{
+	(void)reach_at(nodes, 0);
+	uint64_t request = reach_at(nodes, 1);
+	core_close(nodes->node[0].core, core_nodes_session(nodes, 0));
+	core_expect_error(nodes->node[0].core, request, ZEROD_E_PEER_LOST,
+	                  "rank 0 (pid 1001) of group 'world' is gone");
 }

@@ -271,6 +271,19 @@ ENGINE_TEST(test_a_chain_is_no_circle, .ndevices = 3)
 	core_expect(core, wait[1], 0);
 }
 
+/* An entry that is not committed keeps its own rank as well. */
+ENGINE_TEST(test_waiting_for_itself)
+{
+	uint64_t units[2];
+	struct core_reducers g = core_reducers_new(core, 2, ZEROD_FLOAT32, ENTRY_BYTES, 1);
+	core_reducers_units(&g, units, 2, ENTRY_NUMEL);
+	core_reducers_begin(&g, 3, true);
+	uint64_t entry = core_put(&g, 0, units[0], 1.0f);
+	core_expect_error(core, core_reserve(&g.team, 0, g.bucket[0], units[1]), ZEROD_E_CAPACITY,
+	                  "rank 0 wants room for 'b' and holds 'a', which rank 0 has not reduced");
+	core_expect(core, core_submit(&g, 0, entry, NULL), 0);
+}
+
 static uint64_t send(const struct core_reducers *g, uint32_t rank, const struct zd_args *args)
 {
 	return core_send(g->team.core, g->team.session[rank], args);

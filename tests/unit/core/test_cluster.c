@@ -252,28 +252,6 @@ NODES_TEST(test_committed_steps_differ, .durable = true)
 	}
 }
 
-/* A rank died inside an update: its daemon knows, and tells. */
-NODES_TEST(test_torn_everywhere, .durable = true)
-{
-	uint64_t request[WORLD], unit[CORE_NODES];
-	core_nodes_unit(nodes, "w", 1024, unit);
-	commit(nodes, 1);
-	core_expect(nodes->node[0].core,
-	            core_update(nodes->node[0].core, core_nodes_session(nodes, 1), unit[0]), 0);
-	replace(nodes, 1);
-	leave(nodes, 0);
-	leave(nodes, 2);
-	leave(nodes, 3);
-	core_nodes_new_ids(nodes);
-	for (uint32_t rank = 0; rank < WORLD; rank++)
-		request[rank] = send_join(nodes, &durable, rank);
-	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		const struct zd_reply *reply = core_expect(core_nodes_core(nodes, rank), request[rank], 0);
-		assert_true(reply->u.group_join.torn);
-		assert_int_equal(reply->u.group_join.committed_step, 1);
-	}
-}
-
 /* ---- Never met ----------------------------------------------------------------------------------------- */
 
 /* The ids of a group that has connected serve no other one, until the driver rejects them for their age. */

@@ -3,7 +3,6 @@
  * Commits that end before all daemons know of them: each keeps what it has agreed to until they meet again,
  * and then all have made it, or none has.
  */
-#include <stdio.h>
 
 #include "rail_rig.h"
 #include "tests/support/sweep.h"
@@ -248,20 +247,6 @@ TEST(test_without_shadows_it_is_torn)
 		pass(&rig, rig.u, 3);
 		core_net_end(rig.nodes.net);
 	}
-}
-
-/* A group is torn by an update since the step at which all ranks are, and by no earlier one. */
-TEST(test_torn_behind_a_doubt)
-{
-	struct rig rig;
-	uint64_t request[CORE_TEAM] = {0};
-	start(&rig, &bare);
-	end_half_committed(&rig);
-	core_expect(core_of(&rig, 2), core_update(core_of(&rig, 2), session_of(&rig, 2), rig.u[1]), 0);
-	all_anew(&rig);
-	send_joins(&rig, &bare, request);
-	expect_joined(&rig, request, 2, true);
-	core_net_end(rig.nodes.net);
 }
 
 /* With its ranks all is gone: who comes next begins with nothing, and doubts nothing. */

@@ -300,6 +300,22 @@ TEST(test_hybrid_norms)
 	core_net_end(rig.nodes.net);
 }
 
+TEST(test_step_waits_for_other_daemons)
+{
+	struct rig rig = {.bucket = {0}};
+	rig_new(&rig, NULL);
+	run_backward(&rig, 0, 1.0f);
+	uint64_t first = core_step(team_of(&rig, 0), 0);
+	core_expect_waits(rig.nodes.node[0].core, first, "rank 1 to begin the step");
+	uint64_t second = core_step(team_of(&rig, 1), 1);
+	core_expect_waits(rig.nodes.node[0].core, first, "ranks of other daemons to make the same call");
+	(void)core_step(team_of(&rig, 2), 0);
+	(void)core_step(team_of(&rig, 3), 1);
+	core_expect(rig.nodes.node[0].core, first, 0);
+	core_expect(rig.nodes.node[0].core, second, 0);
+	core_net_end(rig.nodes.net);
+}
+
 TEST(test_deadline_of_a_step)
 {
 	struct rig rig = {.bucket = {0}};

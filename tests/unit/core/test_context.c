@@ -25,17 +25,6 @@ RIG_TEST(test_context_holds_all_its_units)
 	expect_end_fails(rig, ZD_REQ_CONTEXT_END, id, ZEROD_E_NOT_FOUND, "or it has ended");
 }
 
-RIG_TEST(test_ranks_have_contexts_of_their_own)
-{
-	const uint64_t units[] = {rig->a};
-	uint64_t mine = context(rig, units, 1);
-	uint64_t request = core_context_begin(rig->core, rig->team.session[1], units, 1);
-	uint64_t theirs = core_expect(rig->core, request, 0)->u.scope.scope;
-	expect_end_fails(rig, ZD_REQ_CONTEXT_END, theirs, ZEROD_E_NOT_FOUND, "this session has no");
-	end(rig, ZD_REQ_CONTEXT_END, mine);
-	assert_int_equal(gathered_bytes(rig), UNIT_BYTES);
-}
-
 RIG_TEST(test_context_ends_behind_its_streams)
 {
 	const uint64_t units[] = {rig->a, rig->b, rig->c};

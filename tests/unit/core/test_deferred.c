@@ -105,21 +105,6 @@ TEST(test_block_of_another_session_is_not_promised)
 
 /* ---- Versions that are being published ----------------------------------------------------------------- */
 
-/* The next update waits for copies that were promised and have not begun. */
-RIG_TEST(test_promised_copies_read_the_shard)
-{
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	gather_ok(rig, a);
-	release_after(rig, a, 1);
-	const struct zd_reply *promised = gather_ok(rig, b);
-	uint64_t update = core_update(rig->core, rig->team.session[1], b);
-	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 1 of unit 'b'");
-	pass(rig, 1);
-	core_expect(rig->core, update, 0);
-	core_team_check(&rig->team, promised, 1);
-}
-
 /* A prefetched copy of the new version outlives the publish that it waited for. */
 RIG_TEST(test_publish_keeps_what_was_promised)
 {
@@ -158,19 +143,30 @@ RIG_TEST(test_publisher_dies)
 	assert_false(is_aborted(rig, reply));
 }
 
-/* A peer that dies with its shards published leaves them to the copies that were promised. */
-RIG_TEST(test_source_dies)
+/* The one that was promised something dies, in the middle of a chain. */
+TEST(test_reader_dies)
 {
-	uint64_t a = core_team_slot_unit(&rig->team, "a", UNIT_BYTES, 1);
-	uint64_t b = core_team_slot_unit(&rig->team, "b", UNIT_BYTES, 1);
-	gather_ok(rig, a);
-	release_after(rig, a, 1);
-	const struct zd_reply *promised = gather_ok(rig, b);
-	core_close(rig->core, rig->team.session[1]);
-	assert_false(is_there(rig, promised));
-	pass(rig, 1);
-	assert_true(is_there(rig, promised));
-	core_team_check(&rig->team, promised, 1);
+	struct rig rig;
+	rig_open(&rig, NRANKS, 0, &(struct core_options){.sessions_linger = true});
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	uint64_t c = core_team_unit(&rig.team, "c", UNIT_BYTES);
+	gather_ok(&rig, a);
+	release_after(&rig, a, 1);
+	gather_ok(&rig, b);
+	release_after(&rig, b, 2);
+	gather_ok(&rig, a);
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		write_version(&rig, c, rank);
+		publish_after(&rig, c, rank, 1);
+	}
+	gather_ok(&rig, c);
+	uint32_t copies = core_count(rig.core, ZD_CMD_COPY);
+	core_close(rig.core, rig.session);
+	core_pass(rig.core, rig.team.session[1], PUBLISHER, 1);
+	core_gone(rig.core, rig.session);
+	assert_int_equal(core_count(rig.core, ZD_CMD_COPY), copies);
+	core_end(rig.core);
 }
 
 /* A poisoned session is promised nothing, since its reset passes all values that were given out. */

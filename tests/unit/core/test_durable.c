@@ -400,39 +400,11 @@ ENGINE_TEST(test_kill_job_of_any_sort)
 	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
-/* The processes of the victims may use the memory until they have left the devices. */
-ENGINE_TEST(test_kill_job_waits_for_processes, .sessions_linger = true)
-{
-	struct core_team team;
-	start(core, &team);
-	core_do(core, core_open_admin(core), ZD_REQ_KILL_JOB, only_job(core));
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 1);
-	core_gone(core, team.session[0]);
-	core_gone(core, team.session[1]);
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
-}
-
 ENGINE_TEST(test_end_job_is_for_durable_ones)
 {
 	struct core_team team = core_team_new(core, "job", 1, false);
 	core_expect_error(core, core_simple(core, team.session[0], ZD_REQ_END_JOB, only_job(core)),
 	                  ZEROD_E_STATE, "is not durable");
-}
-
-ENGINE_TEST(test_end_job_waits_for_what_still_reads)
-{
-	struct core_team team;
-	uint64_t unit = start(core, &team);
-	core_hold(core, ZD_CMD_COPY);
-	core_expect(core, core_gather(core, team.session[0], unit), 0);
-	close_all(core, &team);
-	core_do(core, core_open_admin(core), ZD_REQ_END_JOB, only_job(core));
-	assert_int_equal(core_usage(core).shard_bytes, 0);
-	assert_int_equal(core_quarantine(core, 0), UNIT_BYTES / 2 + UNIT_BYTES);
-	assert_int_equal(core_quarantine(core, 1), UNIT_BYTES / 2);
-	core_unhold(core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(core, 0) + core_quarantine(core, 1), 0);
-	assert_int_equal(core_rows(core, ZD__TABLE__JOBS, NULL, 0), 0);
 }
 
 /* The memory of an ended job has no owner, and exists until its copies have ended: a session that uses the
@@ -469,7 +441,7 @@ TEST(test_name_of_an_ended_job_is_free)
 	join_after_the_end(true);
 }
 
-/* Also of one that was not durable and that all have left. */
+/* A job that was not durable and that all have left. */
 ENGINE_TEST(test_job_that_all_have_left_may_be_durable_next_time)
 {
 	struct core_team team = core_team_new(core, "job", 1, false);

@@ -324,6 +324,21 @@ STEPS_TEST(test_a_publish_between_two_steps_of_a_loss_is_undone)
 	(void)make_steps(core, CORE_ALICE);
 }
 
+STEPS_TEST(test_a_durable_job_ends_in_steps)
+{
+	uint64_t session = core_open(core, CORE_ALICE), admin = core_open_admin(core);
+	register_units(core, session, join(core, session, "first", true), NUNITS);
+	register_units(core, session, join(core, session, "second", true), NUNITS);
+	core_close(core, session);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 2 * NUNITS);
+	core_do(core, admin, ZD_REQ_END_JOB, core_engine(core)->jobs->id);
+	assert_int_equal(count_objects(core), 2 * NUNITS - STEP);
+	(void)make_steps(core, CORE_ALICE);
+	assert_int_equal(count_objects(core), 0);
+	assert_null(core_engine(core)->jobs);
+}
+
 /* The job's memory goes when its sessions have ended, and a request of its user finds nothing of it. */
 STEPS_TEST(test_a_killed_job_ends_after_its_sessions)
 {
@@ -343,6 +358,18 @@ STEPS_TEST(test_a_killed_job_ends_after_its_sessions)
 	}
 }
 
+/* The reply was sent: a daemon that is killed then does not restore the job. */
+STEPS_TEST(test_a_restart_between_two_steps_of_a_job)
+{
+	uint64_t session = core_open(core, CORE_ALICE);
+	core_journal(core);
+	register_units(core, session, join(core, session, "world", true), NUNITS);
+	core_do(core, core_open_admin(core), ZD_REQ_KILL_JOB, core_engine(core)->jobs->id);
+	assert_int_equal(count_endings(core), 2);
+	core_restart(core);
+	assert_null(core_engine(core)->jobs);
+}
+
 static void restart_and_expect_one_hold(struct core_driver *core)
 {
 	const struct zd_unit *unit;
@@ -350,18 +377,6 @@ static void restart_and_expect_one_hold(struct core_driver *core)
 	TAILQ_FOREACH (unit, &core_engine(core)->groups->units, group_link)
 		assert_int_equal(unit->parts[0].readers, 1);
 	core_end(core);
-}
-
-/* Each step of a session's end records the holds that no step before has recorded. */
-TEST(test_steps_record_holds_once)
-{
-	struct core_driver *core = core_new(&lingering);
-	uint64_t session = core_open(core, CORE_ALICE);
-	core_journal(core);
-	register_units(core, session, join(core, session, "world", true), NUNITS);
-	core_close(core, session);
-	assert_true(make_steps(core, CORE_ALICE) > 1);
-	restart_and_expect_one_hold(core);
 }
 
 /* A journal that is begun anew in steps may have the records of a session's end, made by an event between two

@@ -112,25 +112,6 @@ ENGINE_TEST(test_generations_follow_each_other)
 	core_check_step(&g, 1, 4, 1.0f);
 }
 
-/* A commit whose fences have passed although the promise has not been kept: a client that does not wait. Its
- * entry is read when the place is its own, and not before. */
-ENGINE_TEST(test_a_commit_does_not_overtake_the_promise)
-{
-	uint64_t units[2];
-	struct core_reducers g = begin(core, 2, units);
-	roomy(&g, 1);
-	core_hold(core, ZD_CMD_COPY);
-	core_reduce(&g, 0, units[0], 1.0f);
-	core_reduce(&g, 1, units[0], 1.0f);
-	struct ahead next = granted(&g, ask(&g, 0, units[1]));
-	core_expect(core, core_submit(&g, 0, next.entry, NULL), 0);
-	core_reduce(&g, 1, units[1], 1.0f);
-	assert_int_equal(core_pending(core, ZD_CMD_COPY), 3); /* unit a's two, and b's of rank 1 */
-	core_unhold(core, ZD_CMD_COPY);
-	assert_true(passed(&g, 0, next));
-	core_reducers_end(&g);
-}
-
 /* The padding is zeroed when the former entry has been read, and the fence passes behind that. */
 ENGINE_TEST(test_padding_comes_behind_the_former_entry)
 {

@@ -411,22 +411,6 @@ TEST(test_moves)
 	core_end(rig.core);
 }
 
-/* ---- Ends ---------------------------------------------------------------------------------------------- */
-
-/* The frames are free when the pushes into them have ended. */
-RIG_TEST(test_rank_is_lost_under_pushes)
-{
-	core_hold(rig->core, ZD_CMD_COPY);
-	gather(rig, 1);
-	core_close(rig->core, rig->team.session[1]);
-	assert_int_equal(core_quarantine(rig->core, 1), (RANKS - 1) * SLICE);
-	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
-	core_run_on(rig->core, ZD_CMD_COPY, 0);
-	assert_int_equal(core_quarantine(rig->core, 1), (RANKS - 1) * SLICE);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_quarantine(rig->core, 1), 0);
-}
-
 /* ---- Restarts ------------------------------------------------------------------------------------------ */
 
 /* Clears `copied` of the units' records: so version 5 of the journal recorded units. */

@@ -233,24 +233,3 @@ RIG_TEST(test_version_under_update_is_stale)
 	core_expect(core, update, 0);
 	core_expect_error(core, gather, ZEROD_E_STALE_VERSION, "rank 0 writes over version 1");
 }
-
-/* ---- Prefetch ------------------------------------------------------------------------------------------ */
-
-RIG_TEST(test_world_of_one_needs_no_transfer)
-{
-	struct core_driver *core = rig->core;
-	uint64_t session = core_open(core, CORE_ALICE);
-	struct core_row row;
-	uint64_t join = core_join(core, session, &(struct core_join){.group = "one", .world_size = 1});
-	uint64_t group = core_expect(core, join, 0)->u.group_join.group;
-	uint64_t unit = core_register_ok(core, session, group, &(struct core_unit){.name = "x", .numel = 64});
-	core_expect(core, core_update(core, session, unit), 0);
-	core_expect(core, core_publish(core, session, unit), 0);
-	core_hold(core, ZD_CMD_COPY);
-	const struct zd_reply *reply = core_expect(core, core_gather(core, session, unit), 0);
-	assert_int_equal(reply->fences.count, 0);
-	core_rows(core, ZD__TABLE__BUFFERS, &row, 1);
-	assert_string_equal(row.state, "AVAILABLE");
-	core_expect(core, core_release(core, session, unit), 0);
-	assert_int_equal(core_rows(core, ZD__TABLE__BUFFERS, &row, 1), 0);
-}

@@ -332,23 +332,6 @@ ENGINE_TEST(test_replacements_one_after_the_other)
 	core_team_check(&team, core_expect(core, gather, 0), 2);
 }
 
-/* A member that was silent while a rank died and was replaced contributes nothing before it is told, once. */
-ENGINE_TEST(test_silent_member_is_told_once)
-{
-	struct core_team team = core_team_new(core, "job", 2, false);
-	uint64_t unit = core_team_unit(&team, "w", 512);
-	core_close(core, team.session[1]);
-	team.session[1] = core_open(core, CORE_ALICE);
-	core_join_ok(core, team.session[1], &(struct core_join){.world_size = 2, .rank = 1});
-	core_expect_error(core, core_update(core, team.session[0], unit), ZEROD_E_PEER_LOST,
-	                  "rank 1 (pid 1001) of group 'world' is gone; another session may have its place");
-	core_expect(core, core_update(core, team.session[0], unit), 0);
-	core_expect(core, core_publish(core, team.session[0], unit), 0);
-	/* the replacement has seen nobody go */
-	core_expect(core, core_backward(&team, 1, 3, true), 0);
-	core_expect(core, core_backward(&team, 0, 3, true), 0);
-}
-
 /* The failure of a request that waited tells; that of a prefetch, whose ticket nobody waits for, does not. */
 ENGINE_TEST(test_failed_gathers_tell)
 {

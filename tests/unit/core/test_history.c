@@ -190,30 +190,6 @@ ENGINE_TEST(test_copies_on_demand)
 	assert_int_equal(copies, 2);
 }
 
-/* A copy of rows has their bytes, without the gaps between them. */
-ENGINE_TEST(test_copied_rows)
-{
-	struct events events = {.count = 0};
-	Zd__Events query = {.after = UINT64_MAX, .copies = true};
-	struct core_team team = core_team_new(core, "lm", 1, false);
-	uint64_t session = team.session[0];
-	(void)core_team_unit(&team, "w", UNIT_BYTES);
-	core_expect(core, core_commit(core, session, team.group, 1), 0);
-	uint64_t into = core_expect(core, core_alloc(core, session, "lm", 0, 64), 0)->u.alloc.allocation;
-	struct zd_args read = {.kind = ZD_REQ_UNIT_READ,
-	                       .u.unit_read = {.group = team.group,
-	                                       .unit = (char *)"w",
-	                                       .step = 1,
-	                                       .bytes = 16,
-	                                       .rows = 4,
-	                                       .stride = 32,
-	                                       .allocation = into}};
-	uint64_t before = read_events(core, 0, &query, 0, &events).last;
-	core_call(core, session, &read, 0);
-	read_after(core, before, &events);
-	assert_int_equal(find(&events, "copy")->event.bytes, 64);
-}
-
 ENGINE_TEST(test_a_wait_has_a_begin_an_end_and_its_reason)
 {
 	struct core_join join = {.job = "lm", .world_size = 2};

@@ -361,6 +361,26 @@ HOST_SHADOW_TEST(test_shadow_is_made_meanwhile)
 	expect_read_of(rig, "masters", 2, 1);
 }
 
+/* Of shards, shadows and saves of shadows. It outlives the ranks, and not the daemon. */
+HOST_SHADOW_TEST(test_group_with_shadows)
+{
+	core_team_publish_rank(&rig->team, rig->unit, 1);
+	core_hold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	uint64_t saved = save(rig, 0, 1);
+	core_team_publish_rank(&rig->team, rig->unit, 0);
+	commit(rig, 2);
+	uint64_t update = core_update(rig->core, rig->team.session[0], rig->unit);
+	core_unhold(rig->core, ZD_CMD_SEGMENT_CREATE);
+	core_expect(rig->core, saved, 0);
+	core_expect(rig->core, update, 0);
+	expect_read(rig, 1, 1);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		core_close(rig->core, rig->team.session[rank]);
+	expect_read(rig, 1, 1); /* the job lasts */
+	core_restart(rig->core);
+	assert_int_equal(copied_bytes(rig), 0);
+}
+
 TEST(test_units_on_the_host)
 {
 	struct rig rig = {0};

@@ -69,17 +69,6 @@ RIG_TEST(test_gather_is_the_shard)
 	}
 }
 
-/* The lease's holder may be the caller: to wait would be to wait for ever. */
-RIG_TEST(test_update_is_rejected_while_leased)
-{
-	core_expect(rig->core, gather(rig), 0);
-	core_expect_error(rig->core, update(rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
-	core_expect(rig->core, gather(rig), 0); /* nothing was closed */
-	for (int i = 0; i < 2; i++)
-		core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
-	core_expect(rig->core, update(rig), 0);
-}
-
 RIG_TEST(test_update_waits_for_past_leases)
 {
 	for (uint64_t persistent = 0; persistent < 2; persistent++) {
@@ -135,13 +124,6 @@ static bool has_passed(struct rig *rig, const struct zd_reply *gather)
 	return zd_fence_reached(counter, fence.value);
 }
 
-static bool is_aborted(struct rig *rig, const struct zd_reply *gather)
-{
-	assert_int_equal(gather->fences.count, 1);
-	return core_timeline(rig->core, rig->session, gather->fences.fences[0].timeline) ==
-	       (uint64_t)ZD_FENCE_ABORTED;
-}
-
 /* The gather and those that join it are answered at once, and their streams wait. They are readers from the
  * publish on. */
 RIG_TEST(test_gather_behind_a_publish)
@@ -167,27 +149,6 @@ RIG_TEST(test_gather_behind_a_publish)
 		core_expect(rig->core, publish(rig), 0);
 	}
 	expect_nothing_taken(rig);
-}
-
-/* A failed publish frees its streams, and the lease stays. The update is open and can be published again. */
-RIG_TEST(test_publish_fails)
-{
-	uint64_t published = publish_behind(rig, rig->unit, 1, 100);
-	const struct zd_reply *reply = core_expect(rig->core, gather(rig), 0);
-	core_tick(rig->core, 100);
-	core_expect(rig->core, published, ZEROD_E_DEADLINE);
-	assert_true(is_aborted(rig, reply));
-	core_expect(rig->core, publish(rig), ZEROD_E_POISONED);
-	core_do(rig->core, rig->session, ZD_REQ_SESSION_RESET, 0);
-	core_expect_error(rig->core, publish(rig), ZEROD_E_BUSY, "'w' is held on rank 0 by '" CORE_TAG "'");
-	uint64_t behind = core_gather_tag(rig->core, rig->session, rig->unit, "other", 1);
-	core_expect_waits(rig->core, behind, "rank 0 to publish version 2");
-	struct zd_args args = {.kind = ZD_REQ_PUBLISH,
-	                       .u.publish = {.n_units = 1, .units = &rig->unit, .force = true}};
-	core_call(rig->core, rig->session, &args, ZEROD_E_BUSY); /* its holders would read the next version */
-	core_expect(rig->core, release(rig, 1), 0);
-	core_expect(rig->core, publish(rig), 0);
-	core_team_check(&rig->team, core_expect(rig->core, behind, 0), 2);
 }
 
 /* A reset passes all fences of the kind. So a buffer whose version is still to come is joined by nobody. */
@@ -357,19 +318,6 @@ TEST(test_session_ends)
 		core_gone(rig.core, rig.session);
 		assert_int_equal(core_quarantine(rig.core, 0), 0);
 		core_end(rig.core);
-	}
-}
-
-/* Hybrid groups with one rank in each daemon are alone with their shards as well. */
-NODES_TEST(test_hybrid, .hybrid = true, .local_world_size = 1)
-{
-	uint64_t unit[CORE_NODES];
-	core_nodes_unit(nodes, "w", UNIT_BYTES, unit);
-	for (uint32_t i = 0; i < 2; i++) {
-		struct core_driver *core = nodes->node[i].core;
-		core_expect(core, core_gather(core, nodes->node[i].session[0], unit[i]), 0);
-		assert_int_equal(core_count(core, ZD_CMD_COPY), 0);
-		assert_int_equal(core_usage(core).gathered_bytes, 0);
 	}
 }
 

@@ -140,37 +140,6 @@ TEST(test_chunks_are_passed_on_in_order)
 	core_end(team.core);
 }
 
-/* Rank 1 joins again, on device 2, when device 1 has pulled and copied the first chunk of four. Fences of one
- * timeline are one device's: device 1 copies the others, too. */
-TEST(test_a_rank_joins_again_on_another_device)
-{
-	const struct core_join join = {.world_size = 2, .rank = 1, .device = 2};
-	struct core_driver *core =
-	        core_new(&(struct core_options){.ndevices = 3,
-	                                        .host_arena_bytes = 4 * CORE_MIB,
-	                                        .landing_chunk_bytes = UNIT_BYTES / 2 / CHUNKS});
-	const struct zd_reply *reply;
-	uint64_t unit;
-
-	struct core_team team = core_team_new(core, "job", 2, false);
-	unit = register_on_host(&team, "w", UNIT_BYTES);
-	gather_once(&team, unit);
-	gather_once(&team, unit);
-	core_hold(core, ZD_CMD_COPY);
-	reply = core_expect(core, core_gather(core, team.session[0], unit), 0);
-	run_pulls(&team);
-	core_close(core, team.session[1]);
-	team.session[1] = core_open(core, CORE_ALICE);
-	core_join_ok(core, team.session[1], &join);
-	for (uint32_t i = 0; i < 2 * CHUNKS - 1; i++) {
-		core_run_on(core, ZD_CMD_COPY, 0);
-		core_run_on(core, ZD_CMD_COPY, 1);
-	}
-	assert_int_equal(core_pending(core, ZD_CMD_COPY), 0);
-	core_team_check(&team, reply, 1);
-	core_end(core);
-}
-
 /* ---- Room ---------------------------------------------------------------------------------------------- */
 
 /*
@@ -222,22 +191,6 @@ TEST(test_no_landings_between_devices_that_do_not_reach_each_other)
 }
 
 /* ---- Failures ------------------------------------------------------------------------------------------ */
-
-/* The killed rank's shard stays until the copies from it have ended. */
-TEST(test_a_rank_is_lost_while_shards_are_pulled)
-{
-	for (uint32_t lost = 0; lost < 2; lost++) {
-		struct core_team team;
-		const struct zd_reply *replies[2];
-		uint64_t unit = start_landing_in(&team, CHUNKS);
-		gather_both(&team, unit, replies);
-		run_pulls(&team); /* the first chunk */
-		core_close(team.core, team.session[lost]);
-		core_unhold(team.core, ZD_CMD_COPY);
-		core_team_check(&team, replies[1 - lost], 1);
-		core_end(team.core);
-	}
-}
 
 static bool is_aborted(struct core_team *team, uint32_t rank, const struct zd_reply *gather)
 {

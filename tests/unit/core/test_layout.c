@@ -96,18 +96,6 @@ RIG_TEST(test_slot_that_a_larger_unit_enters)
 	assert_int_equal(block_bytes(rig), before - UNIT_BYTES / 2);
 }
 
-RIG_TEST(test_persistent_copy_moves)
-{
-	core_expect(rig->core, core_set_persistent(rig->core, rig->session, rig->b, true), 0);
-	struct zd_location at = use(rig, rig->b);
-	core_expect(rig->core, set_slot(rig, rig->b, ZEROD_NO_SLOT), 0);
-	assert_int_equal(core_usage(rig->core).gathered_bytes, 0);
-	core_expect(rig->core, set_slot(rig, rig->a, 3), 0);
-	struct zd_location a = gather(rig, rig->a), b = gather(rig, rig->b); /* at once */
-	assert_true(a.segment != b.segment || a.offset != b.offset);
-	(void)at;
-}
-
 /* ---- Frozen units -------------------------------------------------------------------------------------- */
 
 static uint64_t set_frozen(struct core_reducers *g, uint32_t rank, uint64_t unit, bool frozen)

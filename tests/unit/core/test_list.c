@@ -212,20 +212,6 @@ RIG_TEST(test_a_prefetch_that_waits_is_no_holder)
 	assert_int_equal(row.row->buffer->n_holders, 0);
 }
 
-RIG_TEST(test_buffer_row_of_a_rank_that_is_gone)
-{
-	struct core_row row;
-	core_hold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, core_gather(rig->core, rig->session, rig->unit), 0);
-	core_close(rig->core, rig->session);
-	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 1);
-	assert_string_equal(row.state, "QUARANTINED");
-	assert_string_equal(row.row->buffer->waits_for, "2 transfers");
-	assert_int_equal(row.row->buffer->n_holders, 0);
-	core_unhold(rig->core, ZD_CMD_COPY);
-	assert_int_equal(core_rows(rig->core, ZD__TABLE__BUFFERS, &row, 1), 0);
-}
-
 RIG_TEST(test_rows_have_room_for_some_holders_only)
 {
 	struct core_row row;
@@ -499,33 +485,6 @@ static bool take(uint64_t id, const Zd__Row *row, void *arg)
 	(void)row;
 	page->ids[page->n++] = id;
 	return true;
-}
-
-RIG_TEST(test_pages)
-{
-	Zd__List query = {.table = ZD__TABLE__ALLOCATIONS};
-	uint64_t ids[7], last = 0, seen = 0;
-	for (int i = 0; i < 7; i++)
-		ids[i] = core_alloc_ok(rig->core, rig->session, "job", 0, 256);
-	do {
-		struct page page = {.n = 0};
-		last = zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page);
-		for (uint32_t i = 0; i < page.n; i++)
-			assert_true(page.ids[i] == ids[seen++]);
-		assert_true(last == 0 || last == page.ids[2]);
-		query.cursor = last;
-		/* what is made meanwhile comes at the end, what goes does not matter */
-		if (seen == 3) {
-			core_expect(rig->core, core_free(rig->core, rig->session, ids[1], NULL), 0);
-		}
-	} while (last != 0);
-	assert_int_equal(seen, 7);
-	struct page page = {.n = 0};
-	query.cursor = ids[6];
-	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page), 0);
-	assert_int_equal(page.n, 0);
-	query.table = ZD_NTABLES;
-	assert_int_equal(zd_engine_list(core_engine(rig->core), 0, &query, 0, take, &page), 0);
 }
 
 static uint64_t visits(struct rig *rig)

@@ -243,31 +243,3 @@ TEST(test_shadows_move)
 	expect_version(&rig, 2);
 	core_end(rig.core);
 }
-
-/* The restore of a shard is awaited. */
-TEST(test_a_move_waits_for_a_restore)
-{
-	uint64_t requests[CORE_TEAM], joins[CORE_TEAM], registrations[CORE_TEAM];
-	struct rig rig;
-	start_durable(&rig, true);
-	core_team_publish(&rig.team, rig.unit);
-	core_hold(rig.core, ZD_CMD_COPY);
-	core_close(rig.core, rig.team.session[1]);
-	rig.team.session[1] = core_open(rig.core, CORE_ALICE);
-	joins[1] =
-	        core_join(rig.core, rig.team.session[1],
-	                  &(struct core_join){
-	                          .world_size = 2, .rank = 1, .device = 1, .durable = true, .shadow = true});
-	core_expect(rig.core, joins[1], 0);
-	registrations[1] = core_register(rig.core, rig.team.session[1], rig.team.group, &unit_w);
-	core_expect_waits(rig.core, registrations[1], "to be restored");
-	core_expect(rig.core, place(&rig, 0, true), ZEROD_E_PEER_LOST);
-	core_expect(rig.core, place(&rig, 0, true), ZEROD_E_PEER_LOST); /* until its session is reset */
-	requests[0] = core_simple(rig.core, rig.team.session[0], ZD_REQ_SESSION_RESET, 0);
-	core_unhold(rig.core, ZD_CMD_COPY);
-	core_expect(rig.core, requests[0], 0);
-	core_expect(rig.core, registrations[1], 0);
-	move(&rig, true);
-	expect_version(&rig, 1);
-	core_end(rig.core);
-}

@@ -19,24 +19,6 @@ static uint64_t shard_bytes(struct core_driver *core, uint32_t device)
 	return rows[device].row->device->usage->shard_bytes;
 }
 
-/* The device of each shard's rank reads it. Host memory itself copies nothing. */
-HOST_TEST(test_shards_are_in_host_memory_and_pulled)
-{
-	const struct zd_reply *reply;
-	uint64_t unit;
-
-	struct core_team team = core_team_new(core, "job", 2, false);
-	unit = core_team_register(&team, &on_host);
-	assert_int_equal(shard_bytes(core, HOST), 2 * BYTES);
-	assert_int_equal(shard_bytes(core, 0) + shard_bytes(core, 1), 0);
-	core_team_publish(&team, unit);
-	reply = core_expect(core, core_gather(core, team.session[1], unit), 0);
-	core_team_check(&team, reply, 1);
-	assert_true(core_copied_bytes(core, 0) >= BYTES && core_copied_bytes(core, 1) >= BYTES);
-	assert_int_equal(core_copied_bytes(core, HOST), 0);
-	core_expect(core, core_release(core, team.session[1], unit), 0);
-}
-
 /* A unit whose gathers land: the pools of both devices have grown for it. */
 static uint64_t landing_unit(struct core_team *team, struct core_driver *core)
 {

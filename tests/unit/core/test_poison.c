@@ -127,6 +127,24 @@ TEST(test_promised_block)
 	core_end(rig.core);
 }
 
+/* Strict sessions are promised nothing: the next unit waits until the slot has been filled. */
+TEST(test_strict_waits_for_the_fill)
+{
+	struct rig rig;
+	start_as(&rig, NULL, true);
+	uint64_t a = core_team_slot_unit(&rig.team, "a", UNIT_BYTES, 1);
+	uint64_t b = core_team_slot_unit(&rig.team, "b", UNIT_BYTES, 1);
+	struct zd_location at = gather_ok(&rig, a)->place;
+	core_hold(rig.core, ZD_CMD_FILL);
+	release_ok(&rig, a);
+	uint64_t next = core_gather(rig.core, rig.session, b);
+	core_expect_waits(rig.core, next, "slot 1, which unit 'a' leaves");
+	core_run_one(rig.core, ZD_CMD_FILL);
+	core_unhold(rig.core, ZD_CMD_FILL);
+	expect_same(core_expect(rig.core, next, 0)->place, at);
+	core_end(rig.core);
+}
+
 /* A device that fails a fill breaks no promise. */
 RIG_TEST(test_fill_that_fails)
 {
@@ -151,19 +169,6 @@ RIG_TEST(test_other_sessions)
 	expect_fills(rig, 0);
 	core_team_check(&rig->team, reply, 1);
 	assert_int_equal(core_quarantine(rig->core, 1), 0);
-}
-
-/* Nobody has had the address of a copy that was prefetched and never leased: a trim takes it at once. */
-RIG_TEST(test_prefetched_copies)
-{
-	struct zd_args trim = {.kind = ZD_REQ_TRIM};
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
-	core_call(rig->core, rig->session, &trim, 0);
-	expect_fills(rig, 0);
-	core_expect(rig->core, core_prefetch(rig->core, rig->session, rig->unit), 0);
-	(void)gather_ok(rig, rig->unit);
-	release_ok(rig, rig->unit);
-	expect_fills(rig, 1);
 }
 
 /* A persistent copy is filled when it ends, however it was refreshed before: in place, and behind streams

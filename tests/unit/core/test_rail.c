@@ -107,21 +107,6 @@ RIG_TEST(test_order_is_kept)
 	}
 }
 
-/* A gather that joins a buffer needs no transfer, and waits for no rank. */
-RIG_TEST(test_joins_are_in_no_order)
-{
-	uint64_t request[4];
-	for (uint32_t rank = 0; rank < 4; rank++)
-		(void)gather(rig, rig->v, rank);
-	for (uint32_t rank = 0; rank < 4; rank++)
-		request[rank] = core_gather_version(core_of(rig, rank), session_of(rig, rank),
-		                                    on(rig, rig->u, rank), 2);
-	uint64_t joins = core_gather_tag(core_of(rig, 0), session_of(rig, 0), rig->v[0], "eval", 1);
-	(void)expect_bytes(rig, 0, joins, 1);
-	core_nodes_publish(&rig->nodes, rig->u);
-	(void)expect_bytes(rig, 0, request[0], 2);
-}
-
 /* An exchange that landed first waits for the exchange that was requested first: its fence implies both. */
 RIG_TEST(test_relays_in_the_order_of_fences)
 {
@@ -189,21 +174,6 @@ RIG_TEST(test_rank_far_ahead)
 			release(rig, unit, rank);
 		assert_int_equal(core_quarantine(core_of(rig, 0), 0), (4 - i) * UNIT_BYTES);
 	}
-}
-
-RIG_TEST(test_release_while_relays_run)
-{
-	uint64_t request[4];
-	gather_up_to_relays(rig, request);
-	release(rig, rig->u, 0);
-	release(rig, rig->u, 1);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
-	core_run_on(core_of(rig, 0), ZD_CMD_COPY,
-	            1); /* into rank 0's: what is read there for rank 1 is needed still */
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), UNIT_BYTES);
-	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
-	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
 }
 
 static void set_persistent(struct rig *rig, const uint64_t unit[CORE_NODES], bool persistent)

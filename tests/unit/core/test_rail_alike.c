@@ -95,34 +95,6 @@ RIG_TEST(test_persistence_behind_a_prefetch)
 	expect_same_exchanges(rig, 3);
 }
 
-/* Setting a unit persistent does not wait for the prefetch before it, which may wait for the same client's
- * next call. */
-RIG_TEST(test_persistence_holds_up_nobody)
-{
-	for (uint32_t rank = 0; rank < 4; rank++)
-		zd_engine_set_gather_budget(core_engine(core_of(rig, rank)), rank % 2, UNIT_BYTES);
-	for (uint32_t rank = 0; rank < 4; rank++)
-		core_expect(core_of(rig, rank), gather(rig, rig->u, rank), 0);
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		uint64_t prefetch = core_prefetch(core_of(rig, rank), session_of(rig, rank),
-		                                  on(rig, rig->v, rank));
-		core_expect_waits(core_of(rig, rank), prefetch, "gather budget");
-		core_expect(core_of(rig, rank), set_persistent(rig, rig->v, rank), 0);
-		core_expect_error(core_of(rig, rank),
-		                  core_simple(core_of(rig, rank), session_of(rig, rank),
-		                              ZD_REQ_UNIT_UNREGISTER, on(rig, rig->v, rank)),
-		                  ZEROD_E_BUSY, "in use");
-	}
-	for (uint32_t rank = 0; rank < 4; rank++)
-		release(rig, rig->u, rank);
-	for (uint32_t rank = 0; rank < 4; rank++) {
-		(void)expect_bytes(rig, rank, gather(rig, rig->v, rank), 1);
-		release(rig, rig->v, rank);
-	}
-	for (uint32_t node = 0; node < 4; node += 2)
-		assert_int_equal(core_usage(core_of(rig, node)).gathered_bytes, 2 * UNIT_BYTES); /* kept */
-}
-
 static void publish_while_held(struct rig *rig, uint32_t rank)
 {
 	struct core_team *team = core_nodes_team(&rig->nodes, rank);

@@ -244,6 +244,27 @@ RIG_TEST(test_late_end_of_a_former_exchange, .durable = true)
 	pass(rig, rig->u, 1);
 }
 
+/* So does a relay: the next connection does not count it. */
+RIG_TEST(test_late_end_of_a_former_relay, .durable = true)
+{
+	uint64_t request[4];
+	commit_all(rig, 1);
+	gather_up_to_relays(rig, request);
+	abort_group(rig, 0);
+	abort_group(rig, 1);
+	join_again(rig);
+	core_fail_next(core_of(rig, 0), ZD_CMD_COPY, ZEROD_E_DEVICE, "a link is down");
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 0);
+	core_run_on(core_of(rig, 0), ZD_CMD_COPY, 1);
+	expect_state(rig, 0, "READY");
+	assert_int_equal(core_quarantine(core_of(rig, 0), 0), 0);
+	assert_int_equal(core_quarantine(core_of(rig, 0), 1), 0);
+	core_unhold(core_of(rig, 0), ZD_CMD_COPY);
+	pass(rig, rig->u, 1);
+	for (uint32_t rank = 0; rank < 4; rank++)
+		core_do(core_of(rig, rank), session_of(rig, rank), ZD_REQ_SESSION_RESET, 0);
+}
+
 /* Errors of backends name a rank by its number in the world, not by its place on the rail. */
 RIG_TEST(test_failure_names_the_rank_of_the_world)
 {

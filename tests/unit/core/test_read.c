@@ -28,25 +28,6 @@ READ_TEST(test_update_waits_for_copies_alone)
 	core_expect(rig->core, update, 0);
 }
 
-/* The save of the second commit would go over the first one, which is read. */
-SHADOW_TEST(test_save_waits_for_reads_of_the_shadow)
-{
-	core_team_publish(&rig->team, rig->unit);
-	core_hold(rig->core, ZD_CMD_COPY);
-	uint64_t read = send_read(rig, 1);
-	commit(rig, 2);
-	uint32_t copies = core_count(rig->core, ZD_CMD_COPY);
-	uint64_t update = core_update(rig->core, rig->team.session[0], rig->unit);
-	assert_int_equal(core_count(rig->core, ZD_CMD_COPY), copies);
-	core_expect_waits(rig->core, update, "1 transfer that reads the shard of rank 0");
-	core_unhold(rig->core, ZD_CMD_COPY);
-	core_expect(rig->core, read, 0);
-	expect_bytes(rig, 1);
-	core_expect(rig->core, update, 0);
-	core_expect(rig->core, send_read(rig, 2), 0);
-	expect_bytes(rig, 2);
-}
-
 /* A shadow that holds the commit may be read while the shard is updated, and the update does not wait. */
 SHADOW_TEST(test_update_beside_reads_of_the_shadow)
 {

@@ -38,25 +38,6 @@ RIG_TEST(test_id_may_be_used_again_after_the_reply_only)
 	core_expect(rig->core, call.request, 0);
 }
 
-RIG_TEST(test_replies_come_as_they_are_ready)
-{
-	struct core_row row;
-	core_team_publish_rank(&rig->team, rig->unit, 0);
-	uint64_t first = core_gather(rig->core, rig->session, rig->unit);
-	uint64_t second = core_alloc(rig->core, rig->session, "job", 0, 256);
-	core_expect_waits(rig->core, first, "rank 1 to publish");
-	core_expect(rig->core, second, 0);
-	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
-	assert_int_equal(row.row->session->outstanding, 1);
-	uint64_t before = row.row->session->requests;
-	core_team_publish_rank(&rig->team, rig->unit, 1);
-	core_expect(rig->core, first, 0);
-	core_expect(rig->core, core_release(rig->core, rig->session, rig->unit), 0);
-	core_row(rig->core, ZD__TABLE__SESSIONS, rig->session, &row);
-	assert_int_equal(row.row->session->outstanding, 0);
-	assert_int_equal(row.row->session->requests, before + 1);
-}
-
 /* ---- The limit of outstanding requests ----------------------------------------------------------------- */
 
 static void fill_up(struct rig *rig)

@@ -201,18 +201,6 @@ DURABLE_TEST(test_a_unit_of_some_ranks)
 	expect_commit(d, 1);
 }
 
-DURABLE_TEST(test_an_unregistered_unit_stays_away)
-{
-	struct rows before;
-	list(d->core, "job", &before);
-	uint64_t odd = core_team_register(&d->team, &odd_unit);
-	for (uint32_t rank = 0; rank < 2; rank++)
-		core_do(d->core, d->team.session[rank], ZD_REQ_UNIT_UNREGISTER, odd);
-	core_restart(d->core);
-	expect_same_rows(d->core, "job", &before);
-	come_back(d, 1, false);
-}
-
 /* Left by all ranks and described anew: the former unit's name is the new one's. */
 /* Optimizer states in durable allocations are laid out as the target is. */
 DURABLE_TEST(test_a_unit_keeps_its_place_in_the_target)
@@ -230,23 +218,6 @@ DURABLE_TEST(test_a_unit_keeps_its_place_in_the_target)
 	assert_int_equal(reply->u.unit_register.target_offset_numel, place);
 	request = send_register(d, 1, 0); /* behind it */
 	assert_true(core_expect(d->core, request, 0)->u.unit_register.target_offset_numel > place);
-}
-
-DURABLE_TEST(test_a_unit_that_was_described_anew)
-{
-	struct core_unit unit = {.name = "new", .numel = UNIT_BYTES / 4};
-	struct core_row row;
-	core_hold(d->core, ZD_CMD_FILL);
-	(void)core_register(d->core, d->team.session[0], d->team.group, &unit);
-	core_close(d->core, d->team.session[0]);
-	core_expect_told(d->core, d->team.session[1], d->team.group, "rank 0");
-	unit.numel *= 2;
-	uint64_t again = core_register(d->core, d->team.session[1], d->team.group, &unit);
-	core_unhold(d->core, ZD_CMD_FILL);
-	uint64_t id = core_expect(d->core, again, 0)->u.unit_register.unit;
-	core_restart(d->core);
-	core_row(d->core, ZD__TABLE__UNITS, id, &row);
-	assert_int_equal(row.row->unit->numel, unit.numel);
 }
 
 /* ---- Ended jobs ---------------------------------------------------------------------------------------- */

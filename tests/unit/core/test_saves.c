@@ -120,6 +120,20 @@ READ_TEST(test_unit_without_a_pinned_version)
 	core_expect(rig->core, send_read(rig, 2), 0);
 }
 
+/* Neither in its shard nor, when it updates that, in a save. */
+READ_TEST(test_replaced_rank_has_no_pinned_commit)
+{
+	core_team_publish(&rig->team, rig->unit);
+	commit(rig, 2);
+	core_close(rig->core, rig->team.session[1]);
+	assert_int_equal(pin(rig, rig->reader), 2);
+	replace(rig);
+	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION, "rank 1's shard of step 2");
+	core_expect(rig->core, core_update(rig->core, rig->team.session[1], rig->unit), 0);
+	core_expect_error(rig->core, send_read(rig, 2), ZEROD_E_STALE_VERSION, "rank 1's shard of step 2");
+	assert_int_equal(count_saves(rig), 0);
+}
+
 READ_TEST(test_saves_without_memory)
 {
 	pin(rig, rig->reader);

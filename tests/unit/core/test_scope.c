@@ -137,6 +137,19 @@ RIG_TEST(test_sweep_ends_behind_the_streams_of_the_next_forward)
 	expect_fenced(rig, core_forward_begin(rig->core, rig->session, rig->team.group, 0, &fence, 1), 7);
 }
 
+RIG_TEST(test_session_dies_with_a_watch_under_way)
+{
+	const struct zd_fence fence = {3, 7};
+	uint64_t scope = begin(rig, 0);
+	touch(rig, rig->a, scope);
+	core_expect(rig->core,
+	            core_scope_end(rig->core, rig->session, ZD_REQ_SCOPE_ABANDON, scope, &fence, 1), 0);
+	touch(rig, rig->b, begin(rig, 0));
+	core_close(rig->core, rig->session);
+	assert_int_equal(gathered_bytes(rig), 0);
+	assert_int_equal(nscopes(rig), 0);
+}
+
 /* ---- Ends sent right behind gathers -------------------------------------------------------------------- */
 
 /* A gather in the scope that waits for the first version. */
@@ -211,21 +224,6 @@ RIG_TEST(test_fallback_gathers_obey_the_budget, .gather_budget_bytes = 2 * UNIT_
 }
 
 /* ---- Ends of ranks and groups -------------------------------------------------------------------------- */
-
-RIG_TEST(test_scopes_go_with_their_rank)
-{
-	uint64_t scope = begin(rig, 0);
-	touch(rig, rig->a, scope);
-	uint64_t claim = begin(rig, scope);
-	touch(rig, rig->b, claim);
-	forward_end(rig, claim, true);
-	const uint64_t units[] = {rig->c};
-	(void)context(rig, units, 1);
-	core_do(rig->core, rig->session, ZD_REQ_GROUP_LEAVE, rig->team.group);
-	assert_int_equal(nscopes(rig), 0);
-	assert_int_equal(gathered_bytes(rig), 0);
-	expect_end_fails(rig, ZD_REQ_CLAIM_END, claim, ZEROD_E_NOT_FOUND, "no scope, claim or context");
-}
 
 RIG_TEST(test_survivor_of_a_failed_group_ends_its_claims)
 {

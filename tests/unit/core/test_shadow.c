@@ -209,22 +209,6 @@ SHADOW_TEST(test_copies_of_undone_versions_are_stale)
 	core_team_check(&s->team, core_expect(s->core, gather(s, 0, 1), 0), 2);
 }
 
-SHADOW_TEST(test_shards_are_set_back_behind_their_readers)
-{
-	both_publish(s, 0);
-	core_hold(s->core, ZD_CMD_COPY);
-	core_expect(s->core, gather(s, 0, 0), 0);
-	close_rank(s, 0);
-	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2); /* the gather's */
-	core_run_on(s->core, ZD_CMD_COPY, 1);
-	assert_int_equal(core_pending(s->core, ZD_CMD_COPY), 2); /* rank 0's shard is free to be written */
-	core_run_on(s->core, ZD_CMD_COPY, 0);
-	expect_shard(s, 0, 0, core_pattern(0, 1));
-	expect_shard(s, 0, 1, UNDONE);
-	core_unhold(s->core, ZD_CMD_COPY);
-	expect_shard(s, 0, 1, core_pattern(1, 1));
-}
-
 /* ---- What is copied, and when -------------------------------------------------------------------------- */
 
 SHADOW_TEST(test_one_copy_a_step)

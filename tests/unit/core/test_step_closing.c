@@ -208,6 +208,34 @@ TEST(test_the_second_window_fails)
 	core_end(s.core);
 }
 
+/* A rank dies whose survivor has not asked for its step's end. */
+TEST(test_ranks_are_apart)
+{
+	struct core_scene s;
+	uint64_t steps[NRANKS];
+	open_scene(&s);
+	core_reducers_begin(&s.g, 3, true);
+	reduce_all(&s, s.unit, 1.0f);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		steps[rank] = ask(&s, rank, ZD_REQ_STEP_BEGIN);
+	uint64_t end = core_step_end(&s.g.team, 0, NULL, 0);
+	core_expect(s.core, core_backward(&s.g.team, 0, 3, true), 0);
+	core_reduce(&s.g, 0, s.other, 2.0f);
+	core_expect_error(s.core, core_backward(&s.g.team, 1, 3, true), ZEROD_E_STATE, "runs");
+	core_unhold(s.core, ZD_CMD_REDUCE);
+	core_expect(s.core, end, 0);
+	core_check_target(&s.g, 1, core_expect(s.core, steps[1], 0), 0, 1.0f);
+	core_expect(s.core, core_step_end(&s.g.team, 1, NULL, 0), 0);
+	core_expect(s.core, core_backward(&s.g.team, 1, 3, true), 0);
+	core_reduce(&s.g, 1, s.other, 2.0f);
+	core_reducers_end(&s.g);
+	const struct zd_reply *replies[CORE_TEAM];
+	core_reducers_step(&s.g, replies);
+	core_check_target(&s.g, 0, replies[0], s.g.shard_numel, 2.0f);
+	core_reducers_step_end(&s.g);
+	core_end(s.core);
+}
+
 /* Units stay as they are until the last target is gone. */
 TEST(test_units_stay)
 {

@@ -123,6 +123,27 @@ SCENE_TEST(test_the_place_of_a_unit_that_is_gone)
 
 /* ---- While it is zeroed -------------------------------------------------------------------------------- */
 
+/* No rank takes the step before: the reply is the word that the target may be read. */
+SCENE_TEST(test_a_step_waits_for_its_zeros)
+{
+	uint64_t steps[NRANKS];
+	backward(s, 2, true);
+	core_hold(s->core, ZD_CMD_FILL);
+	for (uint32_t rank = 0; rank < NRANKS; rank++) {
+		steps[rank] = core_step(&s->g.team, rank);
+		core_expect_waits(s->core, steps[rank], "memory to be zeroed");
+	}
+	core_expect_error(s->core, core_step(&s->g.team, 0), ZEROD_E_STATE,
+	                  "rank 0 has begun the step already");
+	core_run_on(s->core, ZD_CMD_FILL, 0);
+	core_run_on(s->core, ZD_CMD_FILL, 0);
+	core_expect_waits(s->core, steps[0], "the sums of rank 1's step");
+	core_expect_waits(s->core, steps[1], "memory to be zeroed");
+	core_unhold(s->core, ZD_CMD_FILL);
+	for (uint32_t rank = 0; rank < NRANKS; rank++)
+		check_target(s, rank, core_expect(s->core, steps[rank], 0), (const float[]){0, 1, 0});
+}
+
 SCENE_TEST(test_a_fill_that_fails)
 {
 	backward(s, 1, true);

@@ -181,6 +181,22 @@ ENGINE_TEST(test_mismatch_is_forgotten_when_the_rank_goes)
 	core_expect_waits(core, core_gather(core, team.session[0], id), "rank 1 to register");
 }
 
+/* Its shard of before is still being read; that is no registration of today. */
+ENGINE_TEST(test_mismatch_beside_a_shard_that_goes)
+{
+	struct core_unit other = {.name = "w", .numel = 64};
+	struct core_team team = core_team_new(core, "job", 2, false);
+	uint64_t unit = core_team_unit(&team, "w", 512);
+	core_hold(core, ZD_CMD_COPY);
+	core_expect(core, core_gather(core, team.session[0], unit), 0);
+	core_expect(core, core_release(core, team.session[0], unit), 0);
+	core_do(core, team.session[1], ZD_REQ_UNIT_UNREGISTER, unit);
+	core_expect(core, core_register(core, team.session[1], team.group, &other), ZEROD_E_MISMATCH);
+	core_expect_error(core, core_gather(core, team.session[0], unit), ZEROD_E_MISMATCH,
+	                  "rank 1 says float32, 64 elements");
+	core_unhold(core, ZD_CMD_COPY);
+}
+
 ENGINE_TEST(test_registering_twice)
 {
 	struct core_unit unit = {.name = "w", .numel = 128};

@@ -30,17 +30,6 @@ static void pass_through(struct core_scene *s, uint32_t rank)
 
 /* ---- Any number of backwards --------------------------------------------------------------------------- */
 
-SCENE_TEST(test_the_step_closes_the_window)
-{
-	for (uint32_t count = 1; count <= 4; count++) {
-		for (uint32_t i = 0; i < count; i++)
-			backward(s, 1.0f);
-		core_check_step(&s->g, 0, 1, (float)count);
-	}
-	core_expect_error(s->core, core_step(&s->g.team, 1), ZEROD_E_STATE,
-	                  "no backward of rank 1 has ended since its last step");
-}
-
 SCENE_TEST(test_a_step_inside_a_backward)
 {
 	core_expect(s->core, begin(s, 0), 0);

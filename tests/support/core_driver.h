@@ -318,8 +318,6 @@ void core_team_publish_rank(struct core_team *team, uint64_t unit, uint32_t rank
 void core_team_write(struct core_team *team, uint64_t unit, uint32_t rank);
 /* Every byte of a rank's shard at a version. */
 uint8_t core_pattern(uint32_t rank, uint64_t version);
-/* Where the slice of a gathered buffer is that has `nshards` of them, also in place. */
-struct zd_location core_slice(const struct zd_reply *gather, uint32_t index, uint32_t nshards);
 /* Fails unless the gathered buffer holds the pattern of this version of every shard. */
 void core_team_check(struct core_team *team, const struct zd_reply *gather, uint64_t version);
 

@@ -321,7 +321,8 @@ void core_team_publish(struct core_team *team, uint64_t unit)
 		core_team_publish_rank(team, unit, rank);
 }
 
-struct zd_location core_slice(const struct zd_reply *gather, uint32_t index, uint32_t nshards)
+/* Where the slice of a gathered buffer is that has `nshards` of them, also in place. */
+static struct zd_location slice_of(const struct zd_reply *gather, uint32_t index, uint32_t nshards)
 {
 	const struct zd_frames *frames = &gather->frames;
 	struct zd_location slice = gather->place;
@@ -345,7 +346,7 @@ void core_team_check(struct core_team *team, const struct zd_reply *gather, uint
 {
 	assert_true(gather->u.gather.version == version);
 	for (uint32_t rank = 0; rank < team->world_size; rank++) {
-		struct zd_location slice = core_slice(gather, rank, team->world_size);
+		struct zd_location slice = slice_of(gather, rank, team->world_size);
 		const uint8_t *data = core_bytes(team->core, slice);
 		for (uint64_t i = 0; i < slice.bytes; i++) {
 			if (data[i] != core_pattern(rank, version))

@@ -11,7 +11,7 @@ static unsigned bin_of(uint64_t bytes)
 	uint64_t granules = bytes / ZD_BLOCK_MIN_ALIGN;
 	unsigned row = 0;
 
-	for (; granules >= 2 * ZD_BLOCK_BINS; granules /= 2)
+	for (; granules >= 2ull * ZD_BLOCK_BINS; granules /= 2)
 		row++;
 	return row * ZD_BLOCK_BINS + (unsigned)granules;
 }

@@ -125,11 +125,11 @@ struct zd_request {
 	const struct zd_args *args;
 	struct zd_fence_list fences; /* of the client's streams, by zd_request_keep_fences() */
 	void *owned[3];              /* freed with the request */
-	uint32_t owned_bytes;        /* charged while it waits */
 	uint32_t pending_ops;
 	int failed;            /* status of an op or segment that failed; with failed_text */
 	char *failed_text;     /* owned; NULL: none */
 	uint32_t segment_wait; /* id of the segment that the request waits for; 0: none */
+	uint32_t owned_bytes;  /* of `owned`, charged while it waits */
 	struct zd_hash_node
 	        awaits;          /* of the engine's `segment_waits`, while it is queued and waits for one */
 	uint32_t metadata_bytes; /* charged while it waits */

@@ -184,17 +184,21 @@ struct zerod_client {
 	uint64_t timeline_value[ZEROD_MAX_STREAMS]; /* last used; the next stream continues from there */
 };
 
+struct zc_locked {
+	pthread_mutex_t *mutex;
+};
+
 /* Holds the mutex until the end of the block. */
-#define ZC_LOCKED(mutex) pthread_mutex_t *locked __attribute__((cleanup(zc_unlock), unused)) = zc_lock(mutex)
-static inline pthread_mutex_t *zc_lock(pthread_mutex_t *mutex)
+#define ZC_LOCKED(mutex) struct zc_locked locked __attribute__((cleanup(zc_unlock), unused)) = zc_lock(mutex)
+static inline struct zc_locked zc_lock(pthread_mutex_t *mutex)
 {
 	pthread_mutex_lock(mutex);
-	return mutex;
+	return (struct zc_locked){mutex};
 }
 
-static inline void zc_unlock(pthread_mutex_t *const *mutex)
+static inline void zc_unlock(const struct zc_locked *locked)
 {
-	pthread_mutex_unlock(*mutex);
+	pthread_mutex_unlock(locked->mutex);
 }
 
 #endif

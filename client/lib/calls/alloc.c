@@ -133,9 +133,14 @@ int zerod_alloc(zerod_client *client, const struct zerod_alloc_options *given, z
 	                     err);
 }
 
+static struct zerod_client *allocation_client(const struct zerod_allocation *allocation)
+{
+	return allocation ? allocation->client : NULL;
+}
+
 int zerod_free(zerod_allocation *allocation, zerod_stream *const *streams, uint32_t nstreams)
 {
-	struct zerod_client *client = allocation ? allocation->client : NULL;
+	struct zerod_client *client = allocation_client(allocation);
 	Zd__Free release = ZD__FREE__INIT;
 	Zd__Request request = ZD_REQUEST(FREE, free, &release);
 	struct zc_fence_args fences;

@@ -256,8 +256,9 @@ static int take_place(const Zd__Reply *reply, void *object, struct zd_err *err)
 	return map_place(reply->unit_read->place, place, err);
 }
 
-static int mapped_new(struct zerod_client *client, const struct zerod_unit_map_options *options,
-                      struct zerod_mapped **made, struct zd_err *err)
+/* NULL: SYSTEM. */
+static struct zerod_mapped *mapped_new(struct zerod_client *client,
+                                       const struct zerod_unit_map_options *options, struct zd_err *err)
 {
 	struct zerod_mapped *mapped = calloc(1, sizeof(*mapped));
 	char *unit = strdup(options->unit);
@@ -265,7 +266,8 @@ static int mapped_new(struct zerod_client *client, const struct zerod_unit_map_o
 	if (!mapped || !unit) {
 		free(mapped);
 		free(unit);
-		return zd_err_errno(err, ENOMEM, "mapping a unit");
+		(void)zd_err_errno(err, ENOMEM, "mapping a unit");
+		return NULL;
 	}
 	mapped->client = client;
 	mapped->request = (Zd__UnitRead)ZD__UNIT_READ__INIT;
@@ -275,8 +277,7 @@ static int mapped_new(struct zerod_client *client, const struct zerod_unit_map_o
 	mapped->request.offset = options->offset_bytes;
 	mapped->request.map_bytes = options->bytes;
 	mapped->request.device = options->device;
-	*made = mapped;
-	return 0;
+	return mapped;
 }
 
 static void free_unlisted(struct zerod_mapped *mapped)
@@ -308,10 +309,11 @@ int zerod_unit_map(zerod_client *client, const struct zerod_unit_map_options *gi
 		rc = zd_err_set(err, ZEROD_E_INVALID, "unit is NULL, or bytes is 0");
 	if (!rc)
 		rc = zc_device_join(client, options.device, err);
-	if (!rc)
-		rc = mapped_new(client, &options, &place.mapped, err);
 	if (rc)
 		return rc;
+	place.mapped = mapped_new(client, &options, err);
+	if (!place.mapped)
+		return ZEROD_E_SYSTEM;
 	rc = call_read(client, &place.mapped->request, options.deadline_ms, take_place, &place, err);
 	if (!rc) {
 		*mapped = place.data ? place.mapped : NULL;

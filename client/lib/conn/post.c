@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* post.c - requests whose callers do not wait for the answer: with a ticket, or detached. */
-#include <errno.h>
-#include <stdlib.h>
-
 #include "client/lib/base/handles.h"
 #include "client/lib/base/options.h"
 #include "client/lib/conn/request.h"
 
-/* Makes an op with the kind, type, data, unit and text of `like`, and posts it. Owns the data of `like`. */
+/* Makes an op like `like`, and posts it. Owns the data of `like`. */
 static int post(struct zerod_client *client, struct zc_op *like, Zd__Request *request, struct zd_err *err)
 {
 	int rc = zc_outstanding_reserve(client, request->body_case, 1, 0, err);
@@ -17,6 +14,7 @@ static int post(struct zerod_client *client, struct zc_op *like, Zd__Request *re
 	if (op) {
 		op->type = like->type;
 		op->data = like->data;
+		op->group = like->group;
 		op->what = like->what;
 		if (op->type && op->type->posted)
 			op->type->posted(client, op);
@@ -54,13 +52,15 @@ int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const ch
 }
 
 int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
-                      Zd__Request *request, struct zd_err *err)
+                      Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
 {
-	uint64_t *id = malloc(sizeof(*id));
-	struct zc_op like = {.kind = ZC_OP_DETACHED, .type = type, .what = what, .data = id};
+	struct zc_op like = {.kind = ticket ? ZC_OP_OTHER : ZC_OP_DETACHED,
+	                     .type = type,
+	                     .what = what,
+	                     .group = group->id};
+	int rc = post(group->client, &like, request, err);
 
-	if (!id)
-		return zd_err_errno(err, ENOMEM, "sending a request about a group");
-	*id = group->id;
-	return post(group->client, &like, request, err);
+	if (!rc && ticket)
+		ticket->id = request->id;
+	return rc;
 }

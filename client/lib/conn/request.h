@@ -97,6 +97,7 @@ struct zc_op {
 	/* tickets */
 	const struct zc_ticket_type *type; /* OTHER, GATHER; DETACHED: or NULL */
 	void *data;                        /* the type's */
+	uint64_t group;                    /* the id, of zc_post_for_group() */
 	unsigned refs;                     /* the table's, and one for each thread that waits */
 	bool finished;                     /* in the client's list of finished tickets */
 	bool waited;                       /* GATHER: a wait has returned its buffer's address */
@@ -328,10 +329,10 @@ int zc_post_other(struct zerod_client *client, const struct zc_ticket_type *type
  * failure. */
 int zc_post_detached(struct zerod_client *client, struct zc_unit *unit, const char *what,
                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
-/* Sends a request about the group without a ticket. The op's data is the group's id, by which the type's
- * functions find the group, unless the rank has left; zc_ticket_free_data() frees it. `what` is a call of
- * zerod.h, or NULL. */
+/* Sends a request about the group, with a ticket or without (NULL). The type's functions find the group by
+ * op->group, unless the rank has left. `what` is a call of zerod.h, or NULL. */
 int zc_post_for_group(zerod_group *group, const struct zc_ticket_type *type, const char *what,
-                      Zd__Request *request, struct zd_err *err) __attribute__((warn_unused_result));
+                      Zd__Request *request, zerod_ticket *ticket, struct zd_err *err)
+        __attribute__((warn_unused_result));
 
 #endif

@@ -41,8 +41,7 @@ static int take_backward(const Zd__Reply *reply, void *object, struct zd_err *er
 static int begin_answered(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                           struct zd_err *err)
 {
-	const uint64_t *id = op->data;
-	struct zerod_group *group = zc_group_find(client, *id);
+	struct zerod_group *group = zc_group_find(client, op->group);
 
 	(void)err;
 	if (group)
@@ -54,7 +53,6 @@ static const struct zc_ticket_type begin_type = {
         .what = "the beginning of a backward",
         .body = ZD__REPLY__BODY_BACKWARD_BEGIN,
         .answered = begin_answered,
-        .deinit = zc_ticket_free_data,
 };
 
 int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options *given)
@@ -91,7 +89,7 @@ int zerod_backward_begin(zerod_group *group, const struct zerod_backward_options
 	begin.target_dtype = options.target_dtype ? options.target_dtype : ZEROD_FLOAT32;
 	if (options.flags & ZEROD_BACKWARD_DETACHED) {
 		request.deadline_ms = zc_deadline_ms(client, options.deadline_ms);
-		return zc_post_for_group(group, &begin_type, "zerod_backward_begin()", &request, err);
+		return zc_post_for_group(group, &begin_type, "zerod_backward_begin()", &request, NULL, err);
 	}
 	return zc_call_take(client, &request, options.deadline_ms, ZD__REPLY__BODY_BACKWARD_BEGIN,
 	                    take_backward, group);

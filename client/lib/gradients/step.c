@@ -92,8 +92,7 @@ static int take_step(const Zd__Reply *reply, void *object, struct zd_err *err)
 static int take_promised(struct zerod_client *client, struct zc_op *op, const Zd__Reply *reply,
                          struct zd_err *err)
 {
-	const uint64_t *id = op->data;
-	struct zerod_group *group = zc_group_find(client, *id);
+	struct zerod_group *group = zc_group_find(client, op->group);
 	int rc = 0;
 
 	if (group) {
@@ -111,19 +110,7 @@ static const struct zc_ticket_type step_ticket = {
         .takes_stream = true,
         .body = ZD__REPLY__BODY_STEP_BEGIN,
         .answered = take_promised,
-        .deinit = zc_ticket_free_data,
 };
-
-static int post_step(const struct zerod_group *group, Zd__Request *request, uint32_t deadline_ms,
-                     zerod_ticket *ticket, struct zd_err *err)
-{
-	uint64_t *id = malloc(sizeof(*id));
-
-	if (!id)
-		return zd_err_errno(err, ENOMEM, "making a ticket for a step");
-	*id = group->id;
-	return zc_post_other(group->client, &step_ticket, id, NULL, request, deadline_ms, ticket, err);
-}
 
 int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given, struct zerod_step_info *info,
                      zerod_ticket *ticket)
@@ -159,8 +146,10 @@ int zerod_step_begin(zerod_group *group, const struct zerod_step_options *given,
 	begin.group = group->id;
 	begin.ahead = ticket != NULL;
 	begin.scalars = options.flags & ZEROD_STEP_SCALARS;
-	if (ticket)
-		return post_step(group, &request, options.deadline_ms, ticket, err);
+	if (ticket) {
+		request.deadline_ms = zc_deadline_ms(client, options.deadline_ms);
+		return zc_post_for_group(group, &step_ticket, NULL, &request, ticket, err);
+	}
 	deadline_ns = zc_until_ns(zc_deadline_ms(client, options.deadline_ms));
 	rc = zc_call_take(client, &request, options.deadline_ms, ZD__REPLY__BODY_STEP_BEGIN, take_step,
 	                  &stepping);
@@ -291,14 +280,13 @@ int zerod_step_norms_get(zerod_group *group, zerod_unit *const *units, uint32_t 
 
 static void end_posted(struct zerod_client *client, struct zc_op *op)
 {
-	zc_group_find(client, *(const uint64_t *)op->data)->step_ending = op;
+	zc_group_find(client, op->group)->step_ending = op;
 }
 
 /* With the lock. */
 static void end_over(struct zerod_client *client, const struct zc_op *op)
 {
-	const uint64_t *id = op->data;
-	struct zerod_group *group = zc_group_find(client, *id);
+	struct zerod_group *group = zc_group_find(client, op->group);
 
 	if (group && group->step_ending == op)
 		group->step_ending = NULL;
@@ -326,7 +314,6 @@ static const struct zc_ticket_type end_type = {
         .posted = end_posted,
         .answered = end_answered,
         .failed = end_failed,
-        .deinit = zc_ticket_free_data,
 };
 
 /* With the lock. They end in order. */
@@ -386,7 +373,7 @@ int zerod_step_end(zerod_group *group, zerod_stream *const *streams, uint32_t ns
 	note_before(group);
 	pthread_mutex_unlock(&client->lock);
 	if (group->target_bound && group->stepped_ahead) /* without a deadline: no call would retry */
-		rc = zc_post_for_group(group, &end_type, NULL, &request, err);
+		rc = zc_post_for_group(group, &end_type, NULL, &request, NULL, err);
 	else
 		rc = zc_call(client, &request, deadline_ms, NULL, NULL);
 	if (rc)

@@ -90,12 +90,11 @@ static void let_it_look(struct fixture *f)
 
 static char env[64];
 
-#define FIXTURE_CASE(name, ...)                                                                              \
-	CASE_DEFINE(name, struct fixture *f, name(open_fixture(state));                                      \
-	            close_all(state), .env = {__VA_ARGS__})
+#define STATE_CASE(name, ...) CASE_DEFINE(name, void **state, name(state), .env = {__VA_ARGS__})
 
-FIXTURE_CASE(test_killed_trainer, env)
+STATE_CASE(test_killed_trainer, env)
 {
+	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	struct zd_fence never = {0, 1};
 	(void)open_for(f, SESSION, trainer.pid);
@@ -108,11 +107,13 @@ FIXTURE_CASE(test_killed_trainer, env)
 	case_kill(&trainer);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
 	assert_int_equal(wait_op(f, released).completion.status, ZEROD_E_ABORTED);
+	close_all(state);
 }
 
 /* The dead process has been reaped, and its context lives in the child. */
-FIXTURE_CASE(test_forked_child_keeps_the_context, env)
+STATE_CASE(test_forked_child_keeps_the_context, env)
 {
+	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("forking trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
@@ -122,21 +123,25 @@ FIXTURE_CASE(test_forked_child_keeps_the_context, env)
 	assert_int_equal(times_completed(f, gone), 0);
 	assert_int_equal(kill(trainer.child, SIGKILL), 0);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
+	close_all(state);
 }
 
-FIXTURE_CASE(test_session_that_ends_in_order, env)
+STATE_CASE(test_session_that_ends_in_order, env)
 {
+	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
 	ops->session_close(f->backend, SESSION, true);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
 	case_kill(&trainer);
+	close_all(state);
 }
 
 /* No NVML that knows us: the process's end must do, and must be waited for. */
-FIXTURE_CASE(test_process_that_nobody_lists)
+STATE_CASE(test_process_that_nobody_lists)
 {
+	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
@@ -145,21 +150,25 @@ FIXTURE_CASE(test_process_that_nobody_lists)
 	assert_int_equal(times_completed(f, gone), 0);
 	case_kill(&trainer);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_ABORTED);
+	close_all(state);
 }
 
 /* A process that cannot be watched has not ended: it gets no session. */
-FIXTURE_CASE(test_no_session_without_a_pidfd)
+STATE_CASE(test_no_session_without_a_pidfd)
 {
+	struct fixture *f = open_fixture(state);
 	struct client c;
 	struct zd_err err;
 	assert_int_equal(
 	        ops->session_open(f->backend, SESSION, getpid(), -1, &c.client_fd, &c.daemon_fd, &err),
 	        ZEROD_E_SYSTEM);
 	assert_non_null(strstr(err.text, "pidfd"));
+	close_all(state);
 }
 
-FIXTURE_CASE(test_end_with_sessions_that_linger, env)
+STATE_CASE(test_end_with_sessions_that_linger, env)
 {
+	struct fixture *f = open_fixture(state);
 	struct case_process trainer = start_trainer("trainer");
 	(void)open_for(f, SESSION, trainer.pid);
 	uint64_t gone = watch_until_gone(f, SESSION);
@@ -167,21 +176,24 @@ FIXTURE_CASE(test_end_with_sessions_that_linger, env)
 	close_backend(f);
 	assert_int_equal(wait_op(f, gone).completion.status, ZEROD_E_SHUTDOWN);
 	case_kill(&trainer);
+	close_all(state);
 }
 
 /* ---- Xids ---------------------------------------------------------------------------------------------- */
 
-FIXTURE_CASE(test_xids, env)
+STATE_CASE(test_xids, env)
 {
 	const char *dir = getenv("ZD_DOUBLE_DIR");
 	case_write_file(dir, "xid-0", "31"); /* a program's own fault */
 	case_write_file(dir, "xid-1", "79"); /* fallen off the bus */
+	struct fixture *f = open_fixture(state);
 	let_it_look(f);
 	struct record record = create(f, 1, 1, 2 * MIB);
 	assert_int_equal(record.completion.status, ZEROD_E_DEVICE);
 	assert_non_null(strstr(record.completion.error, "has failed: Xid 79"));
 	assert_int_equal(create(f, 0, 2, 2 * MIB).completion.status, 0);
 	assert_int_equal(wait_op(f, submit(f, fill(0, at(2, 0, MIB)))).completion.status, 0);
+	close_all(state);
 }
 
 int main(int argc, char **argv)

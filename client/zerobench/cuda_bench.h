@@ -116,8 +116,6 @@ struct zd_cuda_run {
 	struct zd_step_samples *steps; /* of steps; NULL in other measurements */
 };
 
-/* Waits until `count` threads have called. */
-void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count);
 /* Waits for all trainers and the pusher's threads. */
 void zd_cuda_meet_all(const struct zd_cuda_run *run);
 void zd_cuda_meet_trainers(const struct zd_cuda_run *run);

@@ -14,9 +14,9 @@
 
 /* ---- Meeting ------------------------------------------------------------------------------------------- */
 
-/* `arrived` counts the processes that have arrived, `passed` the times that all have. No process can pass
- * twice, because it waits until `passed` has changed. */
-void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count)
+/* Waits until `count` threads have called. `arrived` counts the threads that have arrived, `passed` the times
+ * that all have. No thread can pass twice, because it waits until `passed` has changed. */
+static void wait_for(struct zd_spin_barrier *barrier, uint32_t count)
 {
 	const uint32_t passed = atomic_load(&barrier->passed);
 	if (atomic_fetch_add(&barrier->arrived, 1) + 1 == count) {
@@ -31,12 +31,12 @@ void zd_spin_barrier_wait(struct zd_spin_barrier *barrier, uint32_t count)
 
 void zd_cuda_meet_all(const struct zd_cuda_run *run)
 {
-	zd_spin_barrier_wait(&run->shared->all, run->ranks + run->devices);
+	wait_for(&run->shared->all, run->ranks + run->devices);
 }
 
 void zd_cuda_meet_trainers(const struct zd_cuda_run *run)
 {
-	zd_spin_barrier_wait(&run->shared->trainers, run->ranks);
+	wait_for(&run->shared->trainers, run->ranks);
 }
 
 /* ---- Samples ------------------------------------------------------------------------------------------- */

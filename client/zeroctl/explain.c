@@ -298,21 +298,6 @@ void zd_ctl_explain_buffer(const struct zd_ctl_facts *facts, const json_t *buffe
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-static char *missing_ranks(const json_t *group)
-{
-	char *text = zd_ctl_text("%s", "");
-	size_t i;
-	json_t *member;
-	json_array_foreach(json_object_get(group, "members"), i, member)
-	{
-		if (zd_ctl_integer(member, "session") != 0)
-			continue;
-		text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT, *text ? ", " : "",
-		                     zd_ctl_integer(member, "rank"));
-	}
-	return text;
-}
-
 static const char *state_meaning(const char *state)
 {
 	static const struct {
@@ -335,7 +320,7 @@ static const char *state_meaning(const char *state)
 void zd_ctl_explain_group(const struct zd_ctl_facts *facts, const json_t *group)
 {
 	const char *state = zd_ctl_string(group, "state"), *why = zd_ctl_string(group, "why");
-	char *missing = missing_ranks(group);
+	char *missing = zd_ctl_missing_ranks(group);
 	(void)facts;
 	if (*missing || strcmp(state, "READY") != 0)
 		zd_ctl_say("Group '%s' of job '%s' is %s: %s.", zd_ctl_string(group, "name"),

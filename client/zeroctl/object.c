@@ -147,3 +147,18 @@ json_t *zd_ctl_find_group(const json_t *groups, const char *job, const char *nam
 	}
 	return NULL;
 }
+
+char *zd_ctl_missing_ranks(const json_t *group)
+{
+	char *text = zd_ctl_text("%s", "");
+	size_t i;
+	json_t *member;
+	json_array_foreach(json_object_get(group, "members"), i, member)
+	{
+		if (zd_ctl_integer(member, "session") != 0)
+			continue;
+		text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT, *text ? ", " : "",
+		                     zd_ctl_integer(member, "rank"));
+	}
+	return text;
+}

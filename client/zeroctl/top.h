@@ -214,7 +214,7 @@ char *zd_top_count(double count) __attribute__((returns_nonnull));
 
 /* Takes the terminal over. SYSTEM, with a message: there is no terminal, or TERM names no usable one. */
 int zd_top_screen_open(void) __attribute__((warn_unused_result));
-/* Restores the terminal and the signals. */
+/* Restores the terminal. */
 void zd_top_screen_close(void);
 void zd_top_screen_size(size_t *columns, size_t *nlines);
 void zd_top_screen_draw(const struct zd_top_picture *picture);

@@ -18,40 +18,23 @@
 
 #include "base/mem.h"
 #include "ctl.h"
+#include "interrupt.h"
 
 #define ESCAPE_DELAY_MS 25 /* the time in which the rest of a key's sequence can follow ESC */
 
 static SCREEN *screen;
 static sigset_t signals_before;
-static struct sigaction interrupt_before, terminate_before;
-static volatile sig_atomic_t stopped;
 static attr_t styles[ZD_TOP_NSTYLES];
-
-static void stop(int number)
-{
-	(void)number;
-	stopped = 1;
-}
 
 static void catch_signals(void)
 {
-	struct sigaction action = {.sa_handler = stop};
 	sigset_t blocked;
-	sigemptyset(&action.sa_mask);
-	sigaction(SIGINT, &action, &interrupt_before);
-	sigaction(SIGTERM, &action, &terminate_before);
+	zd_ctl_catch_signals();
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGINT);
 	sigaddset(&blocked, SIGTERM);
 	sigaddset(&blocked, SIGWINCH);
 	sigprocmask(SIG_BLOCK, &blocked, &signals_before);
-}
-
-static void restore_signals(void)
-{
-	sigaction(SIGINT, &interrupt_before, NULL);
-	sigaction(SIGTERM, &terminate_before, NULL);
-	sigprocmask(SIG_SETMASK, &signals_before, NULL);
 }
 
 /* Without colours only the characters distinguish the parts. */
@@ -122,7 +105,7 @@ void zd_top_screen_close(void)
 		delscreen(screen);
 		screen = NULL;
 	}
-	restore_signals();
+	sigprocmask(SIG_SETMASK, &signals_before, NULL);
 }
 
 void zd_top_screen_size(size_t *columns, size_t *nlines)
@@ -209,8 +192,9 @@ int zd_top_screen_wait(int64_t timeout_ns)
 	sigdelset(&waiting, SIGINT);
 	sigdelset(&waiting, SIGTERM);
 	sigdelset(&waiting, SIGWINCH);
-	const int ready = stopped ? 0 : ppoll(&input, 1, timeout_ns < 0 ? NULL : &timeout, &waiting);
-	if (stopped)
+	const int ready = zd_ctl_interrupted() ? 0
+	                                       : ppoll(&input, 1, timeout_ns < 0 ? NULL : &timeout, &waiting);
+	if (zd_ctl_interrupted())
 		return ZD_TOP_KEY_SIGNAL;
 	key = read_key();
 	if (key == ZD_TOP_KEY_NONE && ready > 0 && (input.revents & (POLLHUP | POLLERR | POLLNVAL)))

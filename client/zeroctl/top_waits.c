@@ -117,23 +117,14 @@ static void add_group(struct zd_top_model *model, const json_t *group)
 {
 	const char *job = zd_ctl_string(group, "job"), *state = zd_ctl_string(group, "state");
 	const char *why = zd_ctl_string(group, "why");
-	char *text = zd_ctl_text("%s", "");
-	size_t i;
-	json_t *member;
-	if (strcmp(state, "FORMING") == 0 || strcmp(state, "FAILED") == 0) {
-		json_array_foreach(json_object_get(group, "members"), i, member)
-		{
-			if (zd_ctl_integer(member, "session"))
-				continue;
-			text = zd_ctl_append(text, "%s%" JSON_INTEGER_FORMAT,
-			                     *text ? ", " : "to be joined by rank ",
-			                     zd_ctl_integer(member, "rank"));
-		}
-	}
-	if (*text || *why)
+	const bool waits = strcmp(state, "FORMING") == 0 || strcmp(state, "FAILED") == 0;
+	char *missing = waits ? zd_ctl_missing_ranks(group) : zd_ctl_text("%s", "");
+	if (*missing || *why)
 		add(model, zd_ctl_text("group %s/%s", job, zd_ctl_string(group, "name")),
-		    zd_ctl_text("%s: %s%s%s", state, text, *text && *why ? "; " : "", why), job, "", "");
-	free(text);
+		    zd_ctl_text("%s: %s%s%s%s", state, *missing ? "to be joined by rank " : "", missing,
+		                *missing && *why ? "; " : "", why),
+		    job, "", "");
+	free(missing);
 }
 
 /* A waiting gather is a request of its session, whose text reports it. */

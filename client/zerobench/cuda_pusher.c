@@ -23,10 +23,10 @@ struct pusher {
 
 struct push_thread {
 	struct pusher *pusher;
-	uint32_t device;
 	pthread_t thread;
 	uint64_t slice_bytes;
 	uint64_t round; /* the value of the marks */
+	uint32_t device;
 	struct zd_err err;
 };
 
@@ -162,23 +162,26 @@ static void make_memory(struct pusher *pusher)
 {
 	const struct zd_cuda_run *run = pusher->run;
 	const struct zd_bench_options *options = &run->bench->options;
-	const struct zd_cuda *cuda = pusher->gpus[0].cuda;
+	const struct zd_cuda *cuda = NULL;
 	struct zd_err *err = pusher->member->err;
 	const uint64_t slice_bytes = zd_bench_shard_numel(run->bench,
 	                                                  zd_bench_numel(run->bench, options->max_bytes)) *
 	                             zerod_dtype_bytes(options->dtype);
 	int ngpus = 0;
+	zd_member_need(zd_cuda_load(&cuda, err));
 	zd_member_need(zd_cuda_err(cuda, cuda->deviceGetCount(&ngpus), err, "counting GPUs"));
-	for (uint32_t rank = 0; rank < run->ranks; rank++) {
-		const struct zd_gpu *gpu = &pusher->gpus[rank % run->devices];
+	for (uint32_t device = 0; device < run->devices; device++) {
+		const struct zd_gpu *gpu = &pusher->gpus[device];
 		zd_member_need(zd_gpu_enter(gpu, err));
-		if (options->on_host)
-			pin_memory(pusher, slice_bytes, &pusher->shards[rank]);
-		else
-			zd_member_need(zd_gpu_memory_new(gpu, slice_bytes, (uint32_t)ngpus,
-			                                 &pusher->shards[rank], err));
-		zd_member_need(zd_gpu_memory_new(gpu, slice_bytes * run->ranks, (uint32_t)ngpus,
-		                                 &pusher->buffers[rank], err));
+		for (uint32_t rank = device; rank < run->ranks; rank += run->devices) {
+			if (options->on_host)
+				pin_memory(pusher, slice_bytes, &pusher->shards[rank]);
+			else
+				zd_member_need(zd_gpu_memory_new(gpu, slice_bytes, (uint32_t)ngpus,
+				                                 &pusher->shards[rank], err));
+			zd_member_need(zd_gpu_memory_new(gpu, slice_bytes * run->ranks, (uint32_t)ngpus,
+			                                 &pusher->buffers[rank], err));
+		}
 	}
 }
 

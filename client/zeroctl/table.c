@@ -91,8 +91,8 @@ static void make_cells(struct table *table, const json_t *rows)
 		                           .spare = column->spare,
 		                           .shown = true};
 		for (size_t r = 0; r < table->nrows; r++) {
-			char *cell =
-			        zd_ctl_shown(zd_ctl_cell_text(table->ctl, json_array_get(rows, r), column));
+			char *cell = zd_ctl_cell_text(table->ctl, json_array_get(rows, r), column);
+			cell = zd_ctl_shown(cell);
 			if (table->ctl->raw && !*cell) { /* an empty cell would shift the columns */
 				free(cell);
 				cell = zd_ctl_text("-");

@@ -185,6 +185,20 @@ RIG_TEST(test_segment_that_somebody_waits_for_stays, 3)
 
 /* ---- Sessions that unmap ------------------------------------------------------------------------------- */
 
+RIG_TEST(test_end_of_the_session_is_its_answer, 2)
+{
+	core_expect(rig->core, core_alloc(rig->core, rig->session, "alloc", 0, CORE_KIB),
+	            0); /* keeps the job */
+	uint64_t large = core_expect(rig->core, alloc(rig, SEGMENT), 0)->u.alloc.allocation;
+	uint64_t mate = core_open(rig->core, CORE_BOB);
+	free_behind(rig, large, NULL);
+	uint64_t request = core_alloc(rig->core, mate, "theirs", 0, SEGMENT);
+	assert_int_not_equal(core_told(rig->core, rig->other), 0);
+	expect_waits_for(rig, request, rig->other, core_told(rig->core, rig->other));
+	core_close(rig->core, rig->other);
+	core_expect(rig->core, request, 0);
+}
+
 /* A lingering process of a reader keeps the segments that it mapped, if its session ends first, too. */
 TEST(test_reader_that_lingers_keeps_what_it_mapped)
 {

@@ -10,6 +10,7 @@ import faulthandler
 import itertools
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -40,7 +41,7 @@ if models.DEVICE == "cpu":
 os.environ.setdefault("ZEROD_POISON", "1")  # released memory is filled with NaN, where the library can do that
 OPTIONS = eval(f"dict({os.environ.get('ZEROD_TORCH_OPTIONS', '')})")  # of shard(): "slots=True, offload='all'"
 TIMEOUT_S = int(os.environ.get("ZEROD_TORCH_TEST_TIMEOUT", "120"))
-LAST_S = 20  # afterwards, for a main thread that does not run Python's signal handlers
+LAST_S = 20  # afterwards
 ARENA = "128M" if models.DEVICE == "cpu" else "1G"
 if "ZD_SEVERAL" in os.environ:  # each rank has a device of its own, where torch sees the one GPU (tests/several)
     zerod.torch.environment.Environment.place = lambda self, rank: {"device": int(os.environ["LOCAL_RANK"])}
@@ -79,7 +80,7 @@ def _late(*_: Any) -> None:
     """The process has not ended in time: prints where each thread is, and ends it.
 
     A handler of Python has the interpreter's lock. faulthandler reads the frames of other threads while they run, and sometimes ends
-    with a segmentation fault then. It is for a main thread that runs no handlers.
+    with a segmentation fault then. outcomes() asks for it if the main thread runs no handlers.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = [f"{names.get(ident)}, not ended within {TIMEOUT_S} s:\n" + "".join(traceback.format_stack(frame))
@@ -101,7 +102,7 @@ def fork(body: Callable[[], Any]) -> tuple[int, int]:
     try:
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(TIMEOUT_S)
-        faulthandler.dump_traceback_later(TIMEOUT_S + LAST_S, exit=True)
+        faulthandler.register(signal.SIGQUIT, chain=True)  # prints where each thread is, and ends
         if models.DEVICE != "cpu":
             torch.set_default_device(models.DEVICE)
         torch.manual_seed(0)
@@ -121,6 +122,8 @@ def outcomes(children: list[tuple[int, int]]) -> list[tuple[bool, Any]]:
     """Of each child whether it has returned, and what; else its traceback, or how it ended."""
     results = []
     for pid, reader in children:
+        if not select.select([reader], [], [], TIMEOUT_S + LAST_S)[0]:
+            os.kill(pid, signal.SIGQUIT)
         with os.fdopen(reader, "rb") as pipe:
             data = pipe.read()
         _, status = os.waitpid(pid, 0)

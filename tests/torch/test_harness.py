@@ -3,6 +3,7 @@
 """The harness itself: the end of a rank that takes too long."""
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -47,6 +48,17 @@ class Late(unittest.TestCase):
         with mock.patch("os.write"):
             found = {harness.outcomes([harness.fork(lambda: body(rank))])[0] for rank in range(RANKS)}
         self.assertEqual(found, {(False, f"the process ended with status {int(signal.SIGALRM)}")})
+
+    def test_no_handler(self) -> None:
+        """a main thread that runs no handlers of Python"""
+        def body() -> None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            signal.pause()
+
+        with mock.patch.multiple(harness, TIMEOUT_S=1, LAST_S=0):
+            [(_, text)] = harness.outcomes([harness.fork(body)])
+        self.assertIn(text, [f"the process ended with status {number}" for number in (signal.SIGQUIT, signal.SIGQUIT | 0x80)])
 
 
 if __name__ == "__main__":

@@ -206,10 +206,8 @@ json_int_t zd_ctl_integer(const json_t *row, const char *key);
 bool zd_ctl_is(const json_t *row, const char *key, const char *text);
 /* Finds the row with this id; NULL: none. */
 json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id);
-/* Finds the group that has not ended; NULL: none. */
-json_t *zd_ctl_find_group(const json_t *groups, const char *job, const char *name);
-/* Finds the member of the group with this rank; NULL: none. */
-json_t *zd_ctl_find_member(const json_t *group, json_int_t rank);
+/* Finds the member with this rank in the groups of the name that have not ended; NULL: none. */
+json_t *zd_ctl_find_rank(const json_t *groups, const char *job, const char *name, json_int_t rank);
 /* The ranks of the group without a session: "1, 3". The caller frees it. */
 char *zd_ctl_missing_ranks(const json_t *group) __attribute__((returns_nonnull));
 

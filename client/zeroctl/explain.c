@@ -192,7 +192,7 @@ void zd_ctl_explain_wait(const struct zd_ctl_facts *facts, const char *job, cons
 		say_copies(facts, job, group);
 	if (sscanf(wait, "rank %u", &rank) != 1)
 		return;
-	const json_t *member = zd_ctl_find_member(zd_ctl_find_group(facts->groups, job, group), rank);
+	const json_t *member = zd_ctl_find_rank(facts->groups, job, group, rank);
 	const json_int_t session = zd_ctl_integer(member, "session");
 	if (!member)
 		return;

@@ -305,7 +305,7 @@ static int take_option(struct zd_ctl *ctl, enum option_bit bit, const char *valu
 		return parse_seconds(bit == OPT_DELAY ? "delay" : "interval", value, 0.05, 86400,
 		                     "0.05 to 86400 seconds", &ctl->interval_s);
 	case OPT_SECONDS:
-		return parse_seconds("seconds", value, DBL_MIN, 3600, "more than 0 and at most 3600",
+		return parse_seconds("seconds", value, DBL_TRUE_MIN, 3600, "more than 0 and at most 3600",
 		                     &ctl->seconds);
 	case OPT_COUNT:
 		return parse_number("count", value, 1, UINT64_MAX, "a number from 1", &ctl->count);

@@ -130,22 +130,19 @@ json_t *zd_ctl_row_of_id(const json_t *rows, json_int_t id)
 	return find_row(rows, "id", id);
 }
 
-json_t *zd_ctl_find_member(const json_t *group, json_int_t rank)
-{
-	return find_row(json_object_get(group, "members"), "rank", rank);
-}
-
-json_t *zd_ctl_find_group(const json_t *groups, const char *job, const char *name)
+json_t *zd_ctl_find_rank(const json_t *groups, const char *job, const char *name, json_int_t rank)
 {
 	size_t i;
-	json_t *group;
+	json_t *group, *member = NULL;
 	json_array_foreach((json_t *)groups, i, group)
 	{
 		if (zd_ctl_is(group, "job", job) && zd_ctl_is(group, "name", name) &&
 		    !zd_ctl_is(group, "state", "OVER"))
-			return group;
+			member = find_row(json_object_get(group, "members"), "rank", rank);
+		if (member)
+			break;
 	}
-	return NULL;
+	return member;
 }
 
 char *zd_ctl_missing_ranks(const json_t *group)

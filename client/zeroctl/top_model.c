@@ -205,9 +205,8 @@ static uint64_t owner_of_buffer(const json_t *buffer, const json_t *groups)
 	const uint64_t session = number_of(holder, "session");
 	if (session)
 		return session;
-	return number_of(zd_ctl_find_member(zd_ctl_find_group(groups, zd_ctl_string(buffer, "job"),
-	                                                      zd_ctl_string(buffer, "group")),
-	                                    zd_ctl_integer(buffer, "rank")),
+	return number_of(zd_ctl_find_rank(groups, zd_ctl_string(buffer, "job"),
+	                                  zd_ctl_string(buffer, "group"), zd_ctl_integer(buffer, "rank")),
 	                 "session");
 }
 

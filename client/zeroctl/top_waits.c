@@ -51,7 +51,7 @@ static char *with_rank(const struct zd_top_sample *sample, const char *job, cons
 	unsigned rank;
 	if (!at || !group || sscanf(at, "rank %u", &rank) != 1)
 		return zd_ctl_text("%s", text);
-	const json_t *member = zd_ctl_find_member(zd_ctl_find_group(sample->groups, job, group), rank);
+	const json_t *member = zd_ctl_find_rank(sample->groups, job, group, rank);
 	const json_int_t session = zd_ctl_integer(member, "session");
 	if (!session)
 		return zd_ctl_text("%s", text);

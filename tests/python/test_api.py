@@ -19,6 +19,7 @@ import weakref
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import support
 import numpy as np
@@ -426,6 +427,29 @@ class Lifetimes(unittest.TestCase):
             self.assertTrue(lasts)
             self.assertEqual(ran, [1])
             self.assertIsNone(references[0]())
+
+    def test_stream_of_a_handler(self) -> None:
+        """a function lasts until it has run, if a signal handler waits for the stream before the function is in it"""
+        def launch(*arguments: Any) -> int:
+            patch.stop()
+            stream.synchronize()
+            stream.launch(gate.wait)
+            return int(zerod.client.calls.host_stream_launch(*arguments))
+
+        ran: list[int] = []
+        gate, function = threading.Event(), partial(ran.append, 1)
+        patch = mock.patch.object(zerod.client.calls, "host_stream_launch", launch)
+        with zerod.Client(daemon.socket) as client, client.host_stream() as stream:
+            patch.start()
+            stream.launch(function)
+            reference = weakref.ref(function)
+            del function
+            gc.collect()
+            lasts = reference() is not None
+            gate.set()
+            self.assertTrue(lasts)
+            stream.synchronize()
+        self.assertEqual(ran, [1])
 
 
 WAITING = """

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from ctypes import byref, c_uint64, c_void_p
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, Union
 
@@ -51,6 +52,7 @@ class Stream(Closing, Handle):
         with self._lock:
             self._functions.append(made)
             status = calls.host_stream_launch(handle, ctypes.cast(made, c_void_p), None)
+            self._functions.append(made)  # a signal handler that has waited meanwhile has dropped it
         self.client.check(status)
 
     def synchronize(self) -> None:
@@ -58,9 +60,9 @@ class Stream(Closing, Handle):
         with self._lock:
             before = list(self._functions)  # another thread can launch functions meanwhile
         self.client.check(calls.stream_synchronize(self.handle))
-        ended = set(map(id, before))
-        with self._lock:
-            self._functions = [each for each in self._functions if id(each) not in ended]
+        for each in before:
+            with suppress(ValueError):  # another thread has dropped it
+                self._functions.remove(each)
 
     def destroy(self) -> None:
         """Drains and frees a stream of the CPU. Of a GPU's stream it frees only the handle. Harmless when repeated."""

@@ -164,6 +164,17 @@ OPEN_NODES_TEST(test_sizes_are_checked)
 	expect_refused(nodes, &join, ZEROD_E_MISMATCH, "joins the daemon of ranks 0 to 1");
 }
 
+NODES_TEST(test_units_on_the_host_stay_in_one_daemon)
+{
+	static const struct core_unit on_host = {.name = "w", .numel = 64, .on_host = true};
+	struct core_team *team = core_nodes_team(nodes, 0);
+	core_expect_error(
+	        team->core, core_register(team->core, team->session[0], team->group, &on_host),
+	        ZEROD_E_UNSUPPORTED,
+	        "spans daemons, or its collectives are NCCL's; units on the host are gathered within "
+	        "one daemon only");
+}
+
 ENGINE_TEST(test_backend_without_communicators)
 {
 	unsigned char ids[ZD_NCOMM_ROLES * ZD_UNIQUE_ID_BYTES] = {1};

@@ -373,7 +373,8 @@ CLOSE_ALL_TEST(test_devices_of_a_socket)
 	(void)raw_expect(&raw, send_alloc(&raw, "j", 3), 0);
 }
 
-/* A session keeps what it had when it was opened; the next one has what is granted then. */
+/* A session keeps what was granted when it was opened; the next one has the new grants.
+ * The quota changes for all. */
 CLOSE_ALL_TEST(test_reload)
 {
 	FILE *file;
@@ -384,7 +385,8 @@ CLOSE_ALL_TEST(test_reload)
 	file = fopen(daemon_of_tenants.config_path, "w");
 	assert_non_null(file);
 	(void)fprintf(file,
-	              "[socket tenant]\npath = %s\nmode = 0666\nuid = %u\n[grants]\nuser:200012345 = 1\n",
+	              "[socket tenant]\npath = %s\nmode = 0666\nuid = %u\n[grants]\nuser:200012345 = 1\n"
+	              "[limits]\nuid_quota = 4K\n",
 	              tenant_path, TENANT_UID);
 	assert_int_equal(fclose(file), 0);
 	assert_int_equal(kill(daemon_of_tenants.pid, SIGHUP), 0);
@@ -392,6 +394,10 @@ CLOSE_ALL_TEST(test_reload)
 	expect_devices(&raw, "okdenieddenieddenied");
 	raw_open(&other, tenant_path);
 	expect_devices(&other, "deniedokdenieddenied");
+	RAW_EXPECT_ERROR(
+	        &other,
+	        raw_send(&other, RAW(ALLOC, alloc, Alloc, .job = RAW_TEXT("j"), .device = 1, .bytes = 8192)),
+	        ZEROD_E_QUOTA, "uid 200012345");
 }
 
 int main(void)

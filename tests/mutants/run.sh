@@ -46,7 +46,7 @@ trap 'exit 130' INT TERM
 
 programs=()
 for test in tests/contract/test_{pr,[!p]}*.c tests/unit/core/test_*.c tests/unit/executor/test_host*.c \
-	tests/it/test_{client_*,cuda_*,scope_*,shadow,strict}.c; do
+	tests/it/test_{client_*,cuda_*,scope_*,strict}.c; do
 	test=${test#tests/}
 	programs+=("${test%.c}")
 done
